@@ -1,0 +1,132 @@
+"""A corpus of tokenized text files, one sentence a line: streamed, shuffled in a fixed order, resumable at any sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.files import decode_line, read_line_blocks, read_lines
+
+LINES_AT_ONCE = 1 << 17  # shuffled together, and so held in memory: about 20 MB of text
+TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """What a corpus holds. `long_words` have more bytes than a character encoder of `max_characters` reads."""
+
+    files: int
+    sentences: int
+    words: int
+    blank_lines: int
+    long_words: int
+
+    @property
+    def stream_tokens(self) -> int:
+        """Positions of a packed stream in one direction: every word and one boundary a sentence."""
+        return self.words + self.sentences
+
+
+def find_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Files as they are, directories as the text files in them, sorted. FileNotFoundError where there is nothing."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES))
+            if not inside:
+                raise FileNotFoundError(f"{path} holds no text files ({', '.join(TEXT_SUFFIXES)})")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
+    return found
+
+
+def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusReport:
+    """Read everything once, before hours are spent on it. ValueError for invalid UTF-8 (file, line) and for empty files."""
+    long_word = re.compile(rb"[^\s]{%d,}" % (max_characters - 1))  # two places are the word's begin and end
+    sentences = words = blank_lines = long_words = 0
+    for file in files:
+        before, number = sentences, 0
+        for block in read_line_blocks(file):
+            text = b"\n".join(block)
+            _check_encoding(text, block, file, number)
+            number += len(block)
+            real = sum(1 for line in block if line.strip())
+            sentences, blank_lines = sentences + real, blank_lines + len(block) - real
+            words += len(text.split())
+            long_words += len(long_word.findall(text))
+        if sentences == before:
+            raise ValueError(f"{file} holds no sentence: remove it from the corpus, or fill it")
+    return CorpusReport(len(files), sentences, words, blank_lines, long_words)
+
+
+def _check_encoding(text: bytes, block: list[bytes], file: Path, number: int) -> None:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        for offset, line in enumerate(block, start=1):
+            decode_line(line, file, number + offset)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a corpus was read: pass, place in that pass's order of files, block of lines, sentences taken from it."""
+
+    epoch: int = 0
+    file: int = 0
+    block: int = 0
+    taken: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class SentenceReader:
+    """Endless sentences of a corpus, pass after pass; `position` says where to go on.
+
+    The order of files and, within blocks of lines, of sentences is shuffled anew in each pass, as `seed` says. With several
+    workers each takes every `world`-th sentence.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], seed: int, position: Position = Position(), rank: int = 0, world: int = 1
+    ) -> None:
+        self.position = position
+        self._files, self._seed, self._rank, self._world = list(files), seed, rank, world
+        self._sentences = self._read()
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        return next(self._sentences)
+
+    def _read(self) -> Iterator[list[str]]:
+        while True:
+            order = self._shuffled(len(self._files), self.position.epoch)
+            for place in range(self.position.file, len(order)):
+                self.position = replace(self.position, file=place)
+                yield from self._read_file(order[place])
+                self.position = Position(self.position.epoch, place + 1)
+            self.position = Position(self.position.epoch + 1)
+
+    def _read_file(self, number: int) -> Iterator[list[str]]:
+        lines = (line for line in read_lines(self._files[number]) if line.strip())
+        if self.position.block:
+            next(islice(lines, self.position.block * LINES_AT_ONCE - 1, None), None)
+        while block := list(islice(lines, LINES_AT_ONCE)):
+            order = self._shuffled(len(block), self.position.epoch, number, self.position.block)[self._rank :: self._world]
+            for index in order[self.position.taken :]:
+                self.position = replace(self.position, taken=self.position.taken + 1)
+                yield block[index].split()
+            self.position = replace(self.position, block=self.position.block + 1, taken=0)
+
+    def _shuffled(self, count: int, *key: int) -> np.ndarray:
+        return np.random.default_rng([self._seed, *key]).permutation(count)

@@ -1,0 +1,142 @@
+"""Packed token streams: the one batching, for training (state carried over) and for embedding and scoring (state as asked)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig
+from elmokit.nn.packing import PackedText, pack_sentences
+from elmokit.text.characters import BOS, EOS, encode_words
+from elmokit.text.vocab import Vocab
+
+STATES = ("zeros", "warm", "carry")
+
+
+def word_ids(words: Sequence[str], config: BiLMConfig, vocab: Vocab | None) -> Tensor:
+    """What `BiLM.encode_words` reads for distinct words: characters, or rows of the word table."""
+    if config.char_cnn is not None:
+        ids = encode_words(words, config.char_cnn.max_characters, config.char_cnn.widest_filter)
+        return torch.from_numpy(ids)
+    if vocab is None:
+        raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
+    return torch.from_numpy(vocab.ids(words) + 1)
+
+
+def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct words in order of appearance, and for each word its number among them."""
+    numbers: dict[str, int] = {}
+    which = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), dtype=np.int64)
+    return list(numbers), which
+
+
+@dataclass(frozen=True)
+class Window:
+    """One training step: `tokens` (2, T*B) say which of the distinct `words` stands where, `targets` (2, T*B) are word ids."""
+
+    words: list[str]
+    tokens: Tensor
+    targets: Tensor
+
+
+class TrainingStream:
+    """Windows of `unroll_steps` over `batch_size` rows of sentences laid end to end (bilm-tf's scheme; data.py:281-303).
+
+    Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the same sentences in the same
+    order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes its next sentence when it needs one.
+    """
+
+    def __init__(
+        self, sentences: Iterator[list[str]], vocab: Vocab, batch_size: int, unroll_steps: int, rows: list[list[list[str]]] | None = None
+    ) -> None:
+        self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
+        # what each row has still to read: forward inputs and targets, backward inputs and targets
+        self.rows = rows or [[[], [], [], []] for _ in range(batch_size)]
+
+    def __iter__(self) -> Iterator[Window]:
+        return self
+
+    def __next__(self) -> Window:
+        columns: list[list[list[str]]] = [[], [], [], []]
+        for row in self.rows:
+            while len(row[0]) < self._steps:
+                for part, more in zip(row, _both_readings(next(self._sentences)), strict=True):
+                    part += more
+            for column, part in zip(columns, row, strict=True):
+                column.append(part[: self._steps])
+                del part[: self._steps]
+        inputs, targets = ([self._time_major(columns[d]) for d in which] for which in ((0, 2), (1, 3)))
+        words, tokens = number_words(chain(*inputs))
+        target_ids = self._vocab.ids(chain(*targets))
+        return Window(words, torch.from_numpy(tokens).view(2, -1), torch.from_numpy(target_ids).view(2, -1))
+
+    @staticmethod
+    def _time_major(rows: list[list[str]]) -> Iterator[str]:
+        return chain.from_iterable(zip(*rows, strict=True))
+
+
+def _both_readings(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
+    mirrored = words[::-1]
+    return [BOS, *words], [*words, EOS], [EOS, *mirrored], [*mirrored, BOS]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole sentences, packed: distinct `words`, `tokens` (2, N) in stream order, and the way back to text order."""
+
+    words: list[str]
+    tokens: Tensor
+    text: PackedText
+    lengths: np.ndarray  # stream positions of each sentence
+
+
+def embedding_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:
+    """Sentences with both boundaries, which both directions read; an empty sentence is its boundaries alone."""
+    words, which = number_words(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences))
+    lengths = np.array([len(sentence) + 2 for sentence in sentences])
+    text = pack_sentences(lengths, rows, num_rows, reset)
+    return Block(words, text.to_streams(torch.from_numpy(np.stack([which, which]))), text, lengths)
+
+
+def scoring_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:
+    """Sentences as the language model reads them in training: <S> before the first word forward, </S> after the last backward.
+
+    In text order position k of a sentence predicts word k+1 forward (the last one </S>) and word k-1 backward (the first <S>).
+    """
+    forward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
+    backward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
+    words, which = number_words(chain(forward, backward))
+    lengths = np.array([len(sentence) + 1 for sentence in sentences])
+    text = pack_sentences(lengths, rows, num_rows, reset)
+    return Block(words, text.to_streams(torch.from_numpy(which.reshape(2, -1))), text, lengths)
+
+
+def deal_evenly(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
+    """A row for each sentence so that rows are about equally long: the longest first, each to the emptiest row."""
+    rows = np.zeros(len(lengths), dtype=np.int64)
+    fill = [(0, row) for row in range(num_rows)]
+    for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
+        length, row = heapq.heappop(fill)
+        rows[sentence] = row
+        heapq.heappush(fill, (length + int(lengths[sentence]), row))
+    return rows
+
+
+def blocks_of(sentences: Iterable[Sequence[str]], words: int) -> Iterator[list[Sequence[str]]]:
+    """Consecutive sentences in groups of about `words` words (boundaries counted), never cutting a sentence."""
+    block: list[Sequence[str]] = []
+    size = 0
+    for sentence in sentences:
+        block.append(sentence)
+        size += len(sentence) + 2
+        if size >= words:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

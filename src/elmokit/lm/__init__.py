@@ -1,0 +1,1 @@
+"""The language model as such: perplexity of a corpus."""

@@ -1,0 +1,98 @@
+"""Exact perplexity of a corpus, in each direction and their mean.
+
+Perplexity of a direction is exp of the mean of -log p over every word and one boundary a sentence (</S> forward, <S>
+backward), unknown words as <UNK>, from the full softmax. The mean perplexity is exp of the mean of the two directions' losses:
+their geometric mean. It is bilm-tf's definition (training.py:955-1044) where its batches leave nothing out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+
+from elmokit.data.streams import Block, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.characters import BOS, EOS
+from elmokit.text.vocab import Vocab
+
+WORDS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Perplexity per direction and mean; `predictions` counts words and boundaries of one direction, `unknown` its <UNK>s."""
+
+    forward: float
+    backward: float
+    mean: float
+    sentences: int
+    predictions: int
+    unknown: int
+
+
+@torch.no_grad()
+def perplexity(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    sentences: Iterable[Sequence[str]],
+    state: str = "carry",
+    batch_size: int = 1,
+    start: BiLMState | None = None,
+) -> Perplexity:
+    """Perplexity of tokenized sentences.
+
+    `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from zeros, and
+    `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
+    """
+    if state == "warm" and start is None:
+        raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
+    carried = bilm.initial_state(batch_size)
+    losses, count, unknown, total = np.zeros(2), 0, 0, 0
+    for group in blocks_of(sentences, WORDS_AT_ONCE):
+        if state == "carry":
+            block = scoring_block(group, np.arange(count, count + len(group)) % batch_size, batch_size, reset=False)
+        else:
+            rows = min(64, len(group))
+            block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
+        targets = target_ids(group, vocab)
+        block_losses, after = block_log_losses(bilm, softmax, vocab, block, targets, carried if state == "carry" else None, start)
+        carried = after if state == "carry" else carried
+        losses += block_losses.double().sum(dim=1).cpu().numpy()
+        count, total = count + len(group), total + targets.shape[1]
+        unknown += int((targets[0] == vocab.unk).sum())
+    if not total:
+        raise ValueError("there is no sentence to evaluate: the text is empty")
+    means = losses / total
+    return Perplexity(*(math.exp(value) for value in (*means, means.mean())), count, total, unknown)
+
+
+def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
+    """(2, N) in text order: what each position of `scoring_block` predicts forward and backward."""
+    forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
+    backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
+    return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
+
+
+def block_log_losses(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    block: Block,
+    targets: torch.Tensor,
+    state: BiLMState | None,
+    start: BiLMState | None,
+) -> tuple[torch.Tensor, BiLMState]:
+    """-log p of each target of a block, (2, N) in text order, and the state after it."""
+    device = softmax.weight.device
+    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
+    layers, state = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
+    dim = bilm.config.lstm.projection_dim
+    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
+    return torch.stack([softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]), state

@@ -1,0 +1,1 @@
+"""The networks: torch only, no files, no logging."""

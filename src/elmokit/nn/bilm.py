@@ -1,0 +1,154 @@
+"""The bidirectional language model: a token encoder under two stacks of LSTMs (paper section 3.1; bilm/model.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.config import BiLMConfig
+from elmokit.nn.char_cnn import CharCNN
+from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
+from elmokit.nn.packing import Packing, pack_sentences
+
+# Without gradients a layer's input products are made for about this many slots at a time: enough for the full speed of a
+# matrix product, and memory that does not grow with the text.
+SLOTS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class BiLMState:
+    """What B rows carry from call to call: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
+
+    h: Tensor
+    c: Tensor
+
+    def layer(self, index: int, rows: Tensor | None = None) -> LSTMState:
+        h, c = self.h[:, index], self.c[:, index]
+        return LSTMState(h, c) if rows is None else LSTMState(h[:, rows], c[:, rows])
+
+
+@dataclass(frozen=True)
+class BiLMOutput:
+    """Every layer of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False, and the state after it."""
+
+    layers: Tensor
+    mask: Tensor
+    state: BiLMState
+
+
+class BiLM(nn.Module):
+    """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.lstm.projection_dim
+        if config.char_cnn is not None:
+            self.char_cnn = CharCNN(config.char_cnn, dim)
+        else:
+            assert config.num_words is not None
+            self.word_embedding = nn.Parameter(torch.empty(config.num_words, dim).uniform_(-1, 1))
+        self.layers = nn.ModuleList(BidirectionalLSTM(config.lstm) for _ in range(config.lstm.num_layers))
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
+        """ids (B, T, C) of characters or (B, T) of words, shifted by one, 0 for no word. Starts from `state`, or from zeros.
+
+        Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id above 0.
+        """
+        words_are_rows = self.config.char_cnn is not None
+        if mask is None:
+            mask = (ids > 0).any(dim=-1) if words_are_rows else ids > 0
+        text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
+        distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
+        tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
+        streams, state = self.run_packed(self.encode_words(distinct), tokens, text.packing, state)
+        layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
+        for layer, stream in zip(layers, streams, strict=True):
+            layer[mask] = text.to_text(stream)
+        return BiLMOutput(layers, mask, state)
+
+    def encode_words(self, ids: Tensor) -> Tensor:
+        """Ids of U words, (U, C) of characters or (U,), shifted by one -> token vectors (U, D)."""
+        if self.config.char_cnn is not None:
+            return self.char_cnn(ids)
+        return F.embedding(ids - 1, self.word_embedding)
+
+    def run_packed(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState | None = None,
+        start: BiLMState | None = None,
+        dropout: float = 0.0,
+    ) -> tuple[Tensor, BiLMState]:
+        """The engine. words (U, D): vectors of distinct words; tokens (2, N): which of them stands at each slot of each stream.
+
+        `state` has a row for each row of the packing; a reset sets `start` (one row; zeros where None). Returns the layers
+        (L+1, 2, N, D) in stream order, in float32, and the state. `dropout` falls as in bilm-tf (training.py:388-424): on the
+        input of every layer, where the skip adds the dropped input too, and on the last output; the token layer that is
+        returned is the undropped one.
+        """
+        state = self.initial_state(len(packing.row_order)) if state is None else state
+        rows = packing.row_order.to(words.device)
+        wide = torch.promote_types(words.dtype, torch.float32)
+        x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)
+        outputs, finals = [x], []
+        for index, layer in enumerate(self.layers):
+            x = F.dropout(x, dropout, training=dropout > 0)
+            begin = None if start is None else start.layer(index)
+            of_words = (words, tokens) if index == 0 and not dropout else None
+            out, final = _run_layer(layer, x, of_words, packing, state.layer(index, rows), begin)
+            x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
+            outputs.append(x)
+            finals.append(final)
+        outputs[-1] = F.dropout(outputs[-1], dropout, training=dropout > 0)
+        return torch.stack(outputs), _in_row_order(finals, rows)
+
+    def initial_state(self, rows: int) -> BiLMState:
+        """Zeros for `rows` rows."""
+        lstm, weight = self.config.lstm, self.layers[0].recurrent_weight
+        wide = torch.promote_types(weight.dtype, torch.float32)
+
+        def zeros(width: int) -> Tensor:
+            return torch.zeros(2, lstm.num_layers, rows, width, dtype=wide, device=weight.device)
+
+        return BiLMState(zeros(lstm.projection_dim), zeros(lstm.cell_dim))
+
+
+def _run_layer(
+    layer: BidirectionalLSTM,
+    x: Tensor,
+    of_words: tuple[Tensor, Tensor] | None,
+    packing: Packing,
+    state: LSTMState,
+    start: LSTMState | None,
+) -> tuple[Tensor, LSTMState]:
+    """One layer over the whole stream; the lowest one (`of_words`) multiplies each distinct word once and gathers."""
+    if of_words is not None:
+        words, tokens = of_words
+        table = layer.input_products(words.expand(2, *words.shape))
+
+        def inputs(window: slice) -> Tensor:
+            return torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
+    else:
+
+        def inputs(window: slice) -> Tensor:
+            return layer.input_products(x[:, window])
+
+    if torch.is_grad_enabled():
+        return layer(inputs(slice(None)), packing, state, start)
+    outputs = []
+    for window, piece in packing.pieces(SLOTS_AT_ONCE):
+        out, state = layer(inputs(window), piece, state, start)
+        outputs.append(out)
+    return torch.cat(outputs, dim=1) if outputs else torch.zeros_like(x), state
+
+
+def _in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
+    """States by layer and rank -> one state by row."""
+    rank = torch.argsort(rows)
+    return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))

@@ -1,0 +1,93 @@
+"""Linear-chain conditional random field over tag sequences (Lafferty et al., 2001), batched and masked."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# The score of a forbidden move while decoding: finite, so that a best path exists even where every path is forbidden.
+FORBIDDEN = -10000.0
+
+
+class Transitions(NamedTuple):
+    """Which moves a tag scheme allows, as bool: `first` (K,), `step` (K, K) from row to column, `last` (K,)."""
+
+    first: Tensor
+    step: Tensor
+    last: Tensor
+
+
+def span_transitions(tags: Sequence[str]) -> Transitions:
+    """The moves between tags that IOB2 (O, B-X, I-X) allows or, where E-X and S-X are among the tags, BIOES.
+
+    Tags of the older IOB1 need no such rule: there every I-X may begin a span.
+    """
+    prefixes = [tag.partition("-")[0] for tag in tags]
+    types = [tag.partition("-")[2] for tag in tags]
+    closes = bool({"E", "S"} & set(prefixes))
+    begins = torch.tensor([prefix in ("O", "B", "S") for prefix in prefixes])
+    ends = torch.tensor([prefix in ("O", "E", "S") or not closes for prefix in prefixes])
+    inside = torch.tensor([prefix in ("B", "I") for prefix in prefixes])
+    same_type = torch.tensor([[left == right for right in types] for left in types])
+    goes_on = inside[:, None] & ~begins[None, :] & same_type
+    return Transitions(begins, (ends[:, None] & begins[None, :]) | goes_on, ends)
+
+
+def _penalty(allowed: Tensor) -> Tensor:
+    return torch.zeros(allowed.shape).masked_fill(~allowed, FORBIDDEN)
+
+
+class CRF(nn.Module):
+    """Scores of tag sequences: of each tag at each token (given), of each pair of neighbours, the first and the last.
+
+    `allowed` restricts what `decode` may return; the likelihood knows no restriction, so that gold tags which break a
+    rule cost no infinite loss. Masks are bool and True from the first token to the last: padding stands on the right.
+    """
+
+    def __init__(self, num_tags: int, allowed: Transitions | None = None):
+        super().__init__()
+        self.first = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
+        self.step = nn.Parameter(torch.empty(num_tags, num_tags).uniform_(-0.1, 0.1))
+        self.last = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
+        if allowed is None:
+            everything = torch.ones(num_tags, num_tags, dtype=torch.bool)
+            allowed = Transitions(everything[0], everything, everything[0])
+        for name, moves in allowed._asdict().items():
+            self.register_buffer(f"{name}_penalty", _penalty(moves), persistent=False)
+
+    def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and mask (B, T)."""
+        return self._path_score(scores, tags, mask) - self._log_partition(scores, mask)
+
+    def _path_score(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        tags = tags.masked_fill(~mask, 0)  # padding may hold anything
+        rows, last_token = torch.arange(len(tags), device=tags.device), mask.sum(1) - 1
+        emitted = scores.gather(2, tags[..., None]).squeeze(2).masked_fill(~mask, 0).sum(1)
+        moved = self.step[tags[:, :-1], tags[:, 1:]].masked_fill(~mask[:, 1:], 0).sum(1)
+        return emitted + moved + self.first[tags[:, 0]] + self.last[tags[rows, last_token]]
+
+    def _log_partition(self, scores: Tensor, mask: Tensor) -> Tensor:
+        total = self.first + scores[:, 0]  # (B, K): log-sum of all paths that end in each tag
+        for t in range(1, scores.shape[1]):
+            longer = torch.logsumexp(total[:, :, None] + self.step, dim=1) + scores[:, t]
+            total = torch.where(mask[:, t, None], longer, total)
+        return torch.logsumexp(total + self.last, dim=1)
+
+    @torch.no_grad()
+    def decode(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The best allowed tag sequence of each row (Viterbi), (B, T) int64 with 0 at padding."""
+        first = self.first + self.get_buffer("first_penalty")
+        step = self.step + self.get_buffer("step_penalty")
+        last = self.last + self.get_buffer("last_penalty")
+        best = first + scores[:, 0]  # (B, K): score of the best path that ends in each tag
+        sources = []  # of step t: the tag at t - 1 on the best path to each tag at t; padding stays where it is
+        stay = torch.arange(best.shape[1], device=scores.device).expand_as(best)
+        for t in range(1, scores.shape[1]):
+            longer, source = (best[:, :, None] + step).max(dim=1)
+            best = torch.where(mask[:, t, None], longer + scores[:, t], best)
+            sources.append(torch.where(mask[:, t, None], source, stay))
+        path = [(best + last).argmax(dim=1)]
+        for source in reversed(sources):
+            path.append(source.gather(1, path[-1][:, None]).squeeze(1))
+        return torch.stack(path[::-1], dim=1).masked_fill(~mask, 0)

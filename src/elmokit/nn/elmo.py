@@ -1,0 +1,83 @@
+"""ELMo for a downstream model: a biLM and the mixes learned for the task (paper sections 3.2 and 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, END_WORD, PAD_CHARACTER, BiLMConfig
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.scalar_mix import ScalarMix
+
+
+@dataclass(frozen=True)
+class ElmoOutput:
+    """`representations`: for each mix (B, T, 2D), zero where `mask` (B, T) is False; `state` after the batch."""
+
+    representations: list[Tensor]
+    mask: Tensor
+    state: BiLMState
+
+
+class Elmo(nn.Module):
+    """Ids of words without boundaries -> one learned mix of the biLM's layers for each place of the model that wants one.
+
+    With `freeze` the biLM computes no gradients and stays as it is; the mixes always learn, unless `fixed_weights` are given.
+    """
+
+    def __init__(
+        self,
+        bilm: BiLM,
+        num_mixes: int = 1,
+        dropout: float = 0.5,
+        freeze: bool = True,
+        *,
+        layer_norm: bool = False,
+        fixed_weights: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.bilm, self.freeze = bilm, freeze
+        bilm.requires_grad_(not freeze)
+        self.mixes = nn.ModuleList(
+            ScalarMix(bilm.config.num_representations, layer_norm=layer_norm, fixed_weights=fixed_weights)
+            for _ in range(num_mixes)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
+        """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries are added here and taken off again."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
+            out = self.bilm(add_boundaries(ids, self.bilm.config), state=state)
+        mask = (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
+        layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
+        return ElmoOutput(self.mix(layers, mask), mask, out.state)
+
+    def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
+        """Layers (L+1, B, T, 2D) that a frozen biLM gave before -> the representations of `forward`."""
+        return [self.dropout(mix(layers, mask)) * mask.unsqueeze(-1) for mix in self.mixes]
+
+    def penalty(self, coefficient: float) -> Tensor:
+        """The L2 penalty on all mix weights; add it to the loss."""
+        return torch.stack([mix.penalty(coefficient) for mix in self.mixes]).sum()
+
+
+def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:
+    """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
+    begin, end = (_boundary(config, which, ids) for which in range(2))
+    padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
+    padded[:, 1:-1] = ids
+    padded[:, 0] = begin
+    lengths = ((ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0).sum(dim=1)
+    padded[torch.arange(len(ids), device=ids.device), lengths + 1] = end
+    return padded
+
+
+def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
+    if config.char_cnn is None:
+        return like.new_tensor(config.boundary_words[which] + 1)
+    row = like.new_full((like.shape[-1],), PAD_CHARACTER)
+    row[:3] = like.new_tensor([BEGIN_WORD, (BEGIN_SENTENCE, END_SENTENCE)[which], END_WORD])
+    return row

@@ -1,0 +1,205 @@
+"""The recurrence of one layer over a packed stream: both directions at once, weight gradients as one product over all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.nn.packing import Packing
+
+Pair = tuple[Tensor, Tensor]
+
+
+def packed_lstm(
+    inputs: Tensor,
+    packing: Packing,
+    h: Tensor,
+    c: Tensor,
+    recurrent_weight: Tensor,
+    projection_weight: Tensor | None,
+    *,
+    cell_clip: float | None,
+    proj_clip: float | None,
+    start: Pair | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`, the cell state and the outputs in float32 (at least)."""
+    return _PackedLSTM.apply(  # type: ignore[no-any-return]
+        inputs, h, c, recurrent_weight, projection_weight, packing, (cell_clip, proj_clip), start
+    )
+
+
+class _PackedLSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, packing, clips, start):
+        recurrent_weight = recurrent_weight.to(inputs.dtype)
+        if projection_weight is not None:
+            projection_weight = projection_weight.to(inputs.dtype)
+        keep = any(ctx.needs_input_grad)
+        wide = torch.promote_types(inputs.dtype, torch.float32)
+        h, c = h.to(wide, copy=True), c.to(wide, copy=True)
+        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
+        fresh_rows = _rows_by_step(packing)
+        saved: list[Any] = [None, None]
+
+        def run(d: int) -> None:
+            projection = None if projection_weight is None else projection_weight[d]
+            begin = None if start is None else (start[0][d], start[1][d])
+            saved[d] = _forward_steps(
+                inputs[d], outputs[d], h[d], c[d], recurrent_weight[d], projection, packing, fresh_rows, clips, begin, keep
+            )
+
+        _both_directions(run, inputs.device)
+        if keep:
+            gates, cells, previous_h, previous_c = (torch.stack(part) for part in zip(*saved, strict=True))
+            ctx.save_for_backward(gates, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight)
+            ctx.packing, ctx.fresh_rows, ctx.clips = packing, fresh_rows, clips
+        return outputs, h, c
+
+    @staticmethod
+    def backward(ctx: Any, *gradients):
+        grad_outputs, grad_h, grad_c = (g.clone() for g in gradients)
+        gates, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
+        grad_gates = torch.empty_like(gates)
+        weight_grads: list[Any] = [None, None]
+
+        def run(d: int) -> None:
+            projection = None if projection_weight is None else projection_weight[d]
+            grad_hidden_outputs = _backward_steps(
+                grad_outputs[d], grad_h[d], grad_c[d], grad_gates[d], gates[d], cells[d], previous_c[d], outputs[d],
+                recurrent_weight[d], projection, ctx.packing, ctx.fresh_rows, ctx.clips,
+            )  # fmt: skip
+            grad_recurrent = grad_gates[d].T @ previous_h[d]
+            grad_projection = None
+            if projection is not None:
+                hidden = gates[d].chunk(4, dim=1)[3] * torch.tanh(cells[d]).to(gates.dtype)
+                grad_projection = grad_hidden_outputs.to(hidden.dtype).T @ hidden
+            weight_grads[d] = (grad_recurrent, grad_projection)
+
+        _both_directions(run, gates.device)
+        grad_recurrent = torch.stack([grads[0] for grads in weight_grads])
+        grad_projection = None if projection_weight is None else torch.stack([grads[1] for grads in weight_grads])
+        return grad_gates, grad_h, grad_c, grad_recurrent, grad_projection, None, None, None
+
+
+def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing, fresh_rows, clips, start, keep):
+    """One direction; writes `outputs`, leaves the final state in `h` and `c`; returns what the backward pass needs."""
+    cell_clip, proj_clip = clips
+    gates = torch.empty_like(inputs) if keep else None
+    cells, previous_h, previous_c = (
+        (c.new_empty(len(inputs), c.shape[1]), inputs.new_empty(len(inputs), h.shape[1]), c.new_empty(len(inputs), c.shape[1]))
+        if keep
+        else (None, None, None)
+    )
+    scratch = None if keep else inputs.new_empty(max(packing.batch_sizes, default=0), inputs.shape[1])
+    transposed = recurrent_weight.T
+    starts = packing.starts()
+    for t, rows in enumerate(packing.batch_sizes):
+        window = slice(starts[t], starts[t + 1])
+        if fresh_rows is not None and len(fresh_rows[t]):
+            h[fresh_rows[t]] = 0 if start is None else start[0].to(h.dtype)
+            c[fresh_rows[t]] = 0 if start is None else start[1].to(c.dtype)
+        h_rows, c_rows = h[:rows].to(inputs.dtype), c[:rows]
+        if keep:
+            previous_h[window], previous_c[window] = h_rows, c_rows
+        step_gates = gates[window] if keep else scratch[:rows]
+        torch.addmm(inputs[window], h_rows, transposed, out=step_gates)
+        i, g, f, o = step_gates.chunk(4, dim=1)
+        i.sigmoid_()
+        g.tanh_()
+        step_gates[:, 2 * c.shape[1] :].sigmoid_()  # f and o lie side by side
+        c_rows.mul_(f).addcmul_(i.to(c.dtype), g.to(c.dtype))
+        if cell_clip is not None:
+            c_rows.clamp_(-cell_clip, cell_clip)
+        if keep:
+            cells[window] = c_rows
+        hidden = torch.tanh(c_rows).mul_(o)
+        if projection is not None:
+            hidden = hidden.to(inputs.dtype) @ projection.T
+            if proj_clip is not None:
+                hidden.clamp_(-proj_clip, proj_clip)
+        h[:rows] = hidden
+        outputs[window] = h[:rows]
+    return gates, cells, previous_h, previous_c
+
+
+def _backward_steps(
+    grad_outputs, grad_h, grad_c, grad_gates, gates, cells, previous_c, outputs, recurrent_weight, projection, packing, fresh_rows, clips
+):  # fmt: skip
+    """One direction, last step first; fills `grad_gates`, turns `grad_h`, `grad_c` into those of the initial state.
+
+    Returns the gradient of the projection's (unclipped) output at every step, (N, D).
+    """
+    cell_clip, proj_clip = clips
+    clipped_output = projection is not None and proj_clip is not None
+    starts = packing.starts()
+    for t in reversed(range(len(packing.batch_sizes))):
+        rows, window = packing.batch_sizes[t], slice(starts[t], starts[t + 1])
+        i, g, f, o = (gate.to(cells.dtype) for gate in gates[window].chunk(4, dim=1))
+        grad_hidden = grad_outputs[window].add_(grad_h[:rows])
+        if clipped_output:
+            grad_hidden *= outputs[window].abs() < proj_clip
+        if projection is not None:
+            grad_hidden = (grad_hidden.to(gates.dtype) @ projection).to(cells.dtype)
+        tanh_c = torch.tanh(cells[window])
+        grad_cell = torch.addcmul(grad_c[:rows], grad_hidden * o, 1 - tanh_c * tanh_c)
+        if cell_clip is not None:
+            grad_cell *= cells[window].abs() < cell_clip
+        grad_i, grad_g, grad_f, grad_o = grad_gates[window].chunk(4, dim=1)
+        grad_i.copy_(grad_cell * g * (i * (1 - i)))
+        grad_g.copy_(grad_cell * i * (1 - g * g))
+        grad_f.copy_(grad_cell * previous_c[window] * (f * (1 - f)))
+        grad_o.copy_(grad_hidden * tanh_c * (o * (1 - o)))
+        grad_c[:rows] = grad_cell * f
+        grad_h[:rows] = grad_gates[window] @ recurrent_weight
+        if fresh_rows is not None and len(fresh_rows[t]):
+            grad_h[fresh_rows[t]] = 0
+            grad_c[fresh_rows[t]] = 0
+    return grad_outputs
+
+
+def _rows_by_step(packing: Packing) -> tuple[Tensor, ...] | None:
+    """For each step the ranks whose state starts afresh there."""
+    if packing.resets is None:
+        return None
+    steps = packing.resets.split(list(packing.batch_sizes))
+    counts = [int(n) for n in torch.stack([step.sum() for step in steps])] if steps else []
+    ranks = torch.cat([torch.arange(n) for n in packing.batch_sizes])[packing.resets] if steps else torch.empty(0)
+    return ranks.split(counts)
+
+
+def _both_directions(run: Callable[[int], None], device: torch.device) -> None:
+    """The two directions on two cores where there are two; each then computes with one thread."""
+    if device.type != "cpu" or torch.get_num_threads() < 2:
+        for d in range(2):
+            run(d)
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def run_without_graph(d: int) -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            run(d)
+
+    for future in [_workers().submit(run_without_graph, d) for d in range(2)]:
+        future.result()
+
+
+@lru_cache(maxsize=1)
+def _workers() -> ThreadPoolExecutor:
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(2, thread_name_prefix="elmokit-direction", initializer=_one_thread_each)
+    both_started = Barrier(2)
+    for future in [pool.submit(both_started.wait) for _ in range(2)]:
+        future.result()
+    torch.set_num_threads(threads)  # torch remembers the last setting for threads to come: give it back its own
+    return pool
+
+
+def _one_thread_each() -> None:
+    torch.get_num_threads()  # a thread reads torch's remembered setting once: let that be before the next line, not after
+    torch.set_num_threads(1)

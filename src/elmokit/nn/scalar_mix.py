@@ -1,0 +1,53 @@
+"""The learned mixture of layers, gamma * sum_j softmax(s)_j h_j (paper equation 1; bilm/data.py:532-574)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 cannot tell apart
+
+
+class ScalarMix(nn.Module):
+    """A weighted sum of layers. `weights` go through a softmax; both they and `gamma` learn unless `fixed_weights` are given.
+
+    `layer_norm` first gives each layer mean 0 and variance 1 over the whole batch (all masked positions and dimensions
+    together), as the old systems did: results then depend on the batch.
+    """
+
+    def __init__(self, num_layers: int, *, layer_norm: bool = False, fixed_weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        if fixed_weights is not None and len(fixed_weights) != num_layers:
+            raise ValueError(f"fixed_weights must hold {num_layers} numbers (before the softmax), not {len(fixed_weights)}")
+        self.layer_norm = layer_norm
+        learned = fixed_weights is None
+        weights = torch.zeros(num_layers) if fixed_weights is None else torch.tensor(fixed_weights, dtype=torch.float32)
+        self.weights = nn.Parameter(weights, requires_grad=learned)
+        self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
+
+    def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """layers (L+1, ..., 2D) and mask (...), needed for layer norm only -> (..., 2D)."""
+        if len(layers) != len(self.weights):
+            raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
+        if self.layer_norm:
+            if mask is None:
+                raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
+            layers = torch.stack([_normalized(layer, mask) for layer in layers])
+        return self.gamma * torch.tensordot(self.layer_weights(), layers, dims=1)
+
+    def layer_weights(self) -> Tensor:
+        """The weights after the softmax, (L+1,)."""
+        return torch.softmax(self.weights, dim=0)
+
+    def penalty(self, coefficient: float) -> Tensor:
+        """The L2 penalty on the weights before the softmax (bilm/data.py:541): it draws the layers towards equal parts."""
+        return coefficient * self.weights.square().sum()
+
+
+def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
+    real = layer[mask].float()
+    mean = real.mean()
+    variance = (real - mean).square().mean()
+    return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)

@@ -1,0 +1,97 @@
+"""The language model's softmax over words, shared by both directions: exact, and sampled for training (training.py:455-527)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LOGITS_AT_ONCE = 1 << 24  # 64 MB in float32: what an exact loss over any vocabulary may hold at a time
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Negative classes drawn once for a whole batch: `ids` (S,), distinct, found in `num_tries` draws."""
+
+    ids: Tensor
+    num_tries: int
+
+
+class LogUniformSampler:
+    """Distinct classes from P(c) = (log(c+2) - log(c+1)) / log(V+1), Zipf's law for a vocabulary sorted by frequency.
+
+    (TensorFlow's log_uniform_candidate_sampler with unique=True: draw until enough distinct classes have come.)
+    """
+
+    def __init__(self, num_classes: int, num_samples: int) -> None:
+        if num_samples > num_classes:
+            raise ValueError(f"cannot draw {num_samples} distinct words from a vocabulary of {num_classes}; sample fewer")
+        self.num_classes, self.num_samples = num_classes, num_samples
+
+    def sample(self, generator: torch.Generator) -> Samples:
+        draws = torch.empty(0, dtype=torch.int64)
+        while True:
+            uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator)
+            more = torch.exp(uniform * math.log(self.num_classes + 1)).long() - 1
+            draws = torch.cat([draws, more.clamp_(max=self.num_classes - 1)])
+            first = _first_occurrences(draws)
+            if len(first) >= self.num_samples:
+                first = first[: self.num_samples]
+                return Samples(draws[first], int(first[-1]) + 1)
+
+    def log_expected_count(self, ids: Tensor, num_tries: int) -> Tensor:
+        """log(1 - (1 - P(c))^num_tries) in float64: the log of how often `num_tries` draws hold class c, counted once."""
+        c = ids.double()
+        probability = torch.log1p(1 / (c + 1)) / math.log(self.num_classes + 1)
+        return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
+
+
+def _first_occurrences(draws: Tensor) -> Tensor:
+    """Positions at which a value appears for the first time, in order."""
+    values, order = torch.sort(draws, stable=True)
+    is_new = torch.ones_like(values, dtype=torch.bool)
+    is_new[1:] = values[1:] != values[:-1]
+    return torch.sort(order[is_new]).values
+
+
+class FullSoftmax(nn.Module):
+    """weight (V, D) and bias (V,): logits of the next (fwd) or the previous (bwd) word."""
+
+    def __init__(self, num_words: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_words, dim).normal_(0, math.sqrt(1 / dim)))
+        self.bias = nn.Parameter(torch.zeros(num_words))
+
+    def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), computed in chunks so that any V fits."""
+        chunk = max(1, LOGITS_AT_ONCE // len(self.weight))
+        parts = [
+            F.cross_entropy(F.linear(h, self.weight, self.bias).float(), t, reduction="none")
+            for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+        ]
+        return torch.cat(parts) if parts else hidden.new_zeros(0)
+
+    def sampled_losses(self, hidden: Tensor, targets: Tensor, samples: Samples, sampler: LogUniformSampler) -> Tensor:
+        """Sampled -log p (tf.nn.sampled_softmax_loss): the target against `samples`, each less the log of its expected count.
+
+        hidden (N, D), targets (N,) -> (N,). A sample that is the target of a position is left out there.
+        """
+        ids = samples.ids.to(targets.device)
+        true_weight = F.embedding(targets, self.weight)
+        true = (hidden * true_weight.to(hidden.dtype)).sum(dim=1).float() + self.bias[targets]
+        true = true - sampler.log_expected_count(targets, samples.num_tries).float()
+        offset = self.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).float()
+        others = F.linear(hidden, F.embedding(ids, self.weight)).float() + offset
+        others = _without_accidental_hits(others, targets, ids, len(self.weight))
+        return torch.logaddexp(true, torch.logsumexp(others, dim=1)) - true
+
+
+def _without_accidental_hits(logits: Tensor, targets: Tensor, samples: Tensor, num_words: int) -> Tensor:
+    place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
+    place[samples] = torch.arange(len(samples), device=samples.device)
+    hit = place[targets]
+    rows = (hit >= 0).nonzero().squeeze(1)
+    return logits.index_put((rows, hit[rows]), logits.new_tensor(-torch.inf))

@@ -1,0 +1,46 @@
+"""Where and in what precision to compute: device, number type, threads, seeds."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The named device, or the best there is. ValueError where it is not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but this PyTorch sees no GPU: use device='cpu'")
+    return device
+
+
+def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """The named number type of the products; "auto" is bfloat16 where the hardware multiplies it, else float32."""
+    if name in (None, "float32"):
+        return torch.float32
+    if name == "auto":
+        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be auto or one of {', '.join(DTYPES)}, not {name!r}")
+    return DTYPES[name]
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are faster than float32 ones there."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
+    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -1,0 +1,39 @@
+"""What a run tells: a JSON line for everything that happens, TensorBoard events where asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Tracker:
+    """Appends events to `log.jsonl`. A resumed run appends after a `resume` event."""
+
+    def __init__(self, directory: Path, tensorboard: bool = False) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = (directory / "log.jsonl").open("a", encoding="utf-8")
+        self._writer: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ValueError("TensorBoard is not installed: pip install 'elmokit[train]'") from None
+            self._writer = SummaryWriter(str(directory / "tensorboard"))
+
+    def event(self, kind: str, step: int, **values: Any) -> None:
+        """One line: time, kind, step, values."""
+        record = {"time": round(time.time(), 3), "event": kind, "step": step, **values}
+        self._file.write(json.dumps(record, default=str) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
