@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
+from elmokit.nn.kernels.pooled_convolution import pooled_convolution
 
 
 class Highway(nn.Module):
@@ -38,8 +39,8 @@ class CharCNN(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U, C), shifted by one, every row a word (no zero) -> (U, D). C may be trimmed as `encode_words` does."""
-        characters = F.embedding(ids - CHARACTER_SHIFT, self.char_embedding).transpose(1, 2)  # (U, E, C)
-        pooled = [self.activation(conv(characters).amax(dim=2)) for conv in self.convolutions]
+        characters = F.embedding(ids - CHARACTER_SHIFT, self.char_embedding)  # (U, C, E)
+        pooled = [self.activation(pooled_convolution(characters, c.weight, c.bias)) for c in self.convolutions]
         x = torch.cat(pooled, dim=1)  # (U, F)
         for highway in self.highways:
             x = highway(x)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LOGITS_AT_ONCE = 1 << 24  # 64 MB in float32: what an exact loss over any vocabulary may hold at a time
+from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,8 @@ class FullSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_words))
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), computed in chunks so that any V fits."""
-        chunk = max(1, LOGITS_AT_ONCE // len(self.weight))
-        parts = [
-            F.cross_entropy(F.linear(h, self.weight, self.bias).float(), t, reduction="none")
-            for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-        ]
-        return torch.cat(parts) if parts else hidden.new_zeros(0)
+        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), without holding all logits, so that any V fits."""
+        return linear_logsumexp(hidden, self.weight, self.bias) - self._target_logits(hidden, targets)
 
     def sampled_losses(self, hidden: Tensor, targets: Tensor, samples: Samples, sampler: LogUniformSampler) -> Tensor:
         """Sampled -log p (tf.nn.sampled_softmax_loss): the target against `samples`, each less the log of its expected count.
@@ -80,18 +75,20 @@ class FullSoftmax(nn.Module):
         hidden (N, D), targets (N,) -> (N,). A sample that is the target of a position is left out there.
         """
         ids = samples.ids.to(targets.device)
-        true_weight = F.embedding(targets, self.weight)
-        true = (hidden * true_weight.to(hidden.dtype)).sum(dim=1).float() + self.bias[targets]
-        true = true - sampler.log_expected_count(targets, samples.num_tries).float()
-        offset = self.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).float()
-        others = F.linear(hidden, F.embedding(ids, self.weight)).float() + offset
-        others = _without_accidental_hits(others, targets, ids, len(self.weight))
-        return torch.logaddexp(true, torch.logsumexp(others, dim=1)) - true
+        true = self._target_logits(hidden, targets)
+        true = true - sampler.log_expected_count(targets, samples.num_tries).to(true.dtype)
+        offset = self.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).to(self.bias.dtype)
+        hits = _place_in(ids, targets, len(self.weight))
+        others = linear_logsumexp(hidden, F.embedding(ids, self.weight), offset, excluded=hits)
+        return torch.logaddexp(true, others) - true
+
+    def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return (hidden.to(wide) * F.embedding(targets, self.weight)).sum(dim=1) + self.bias[targets]
 
 
-def _without_accidental_hits(logits: Tensor, targets: Tensor, samples: Tensor, num_words: int) -> Tensor:
+def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
+    """Where each target stands among the samples, -1 where it does not: an accidental hit."""
     place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
     place[samples] = torch.arange(len(samples), device=samples.device)
-    hit = place[targets]
-    rows = (hit >= 0).nonzero().squeeze(1)
-    return logits.index_put((rows, hit[rows]), logits.new_tensor(-torch.inf))
+    return place[targets]

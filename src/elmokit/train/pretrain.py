@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,10 @@ class Trainer:
         self.step = snapshot.progress["step"]
 
     def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
-        sentences = (line.split() for file in files for line in read_lines(file) if line.strip())
-        return perplexity(self.bilm, self.softmax, self.vocab, _first_words(sentences, words), batch_size=32)
+        """Exact perplexity of the files, or of about `words` words, the first of each file."""
+        each = None if words is None else words // len(files)
+        sentences = chain.from_iterable(_first_sentences(file, each) for file in files)
+        return perplexity(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
         return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)
@@ -274,16 +277,15 @@ def _check_same(progress: dict[str, Any], settings: dict[str, Any], config: BiLM
         )
 
 
-def _first_words(sentences: Iterator[list[str]], words: int | None) -> Iterator[list[str]]:
-    if words is None:
-        yield from sentences
-        return
+def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
     count = 0
-    for sentence in sentences:
-        if count >= words:
+    for line in read_lines(file):
+        if words is not None and count >= words:
             return
+        sentence = line.split()
         count += len(sentence)
-        yield sentence
+        if sentence:
+            yield sentence
 
 
 def _corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:

@@ -45,19 +45,17 @@ class _PackedLSTM(torch.autograd.Function):
         h, c = h.to(wide, copy=True), c.to(wide, copy=True)
         outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
         fresh_rows = _rows_by_step(packing)
-        saved: list[Any] = [None, None]
+        trace = _empty_trace(inputs, h, c) if keep else None
 
         def run(d: int) -> None:
             projection = None if projection_weight is None else projection_weight[d]
             begin = None if start is None else (start[0][d], start[1][d])
-            saved[d] = _forward_steps(
-                inputs[d], outputs[d], h[d], c[d], recurrent_weight[d], projection, packing, fresh_rows, clips, begin, keep
-            )
+            kept = None if trace is None else tuple(part[d] for part in trace)
+            _forward_steps(inputs[d], outputs[d], h[d], c[d], recurrent_weight[d], projection, packing, fresh_rows, clips, begin, kept)
 
         _both_directions(run, inputs.device)
-        if keep:
-            gates, cells, previous_h, previous_c = (torch.stack(part) for part in zip(*saved, strict=True))
-            ctx.save_for_backward(gates, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight)
+        if trace is not None:
+            ctx.save_for_backward(*trace, outputs, recurrent_weight, projection_weight)
             ctx.packing, ctx.fresh_rows, ctx.clips = packing, fresh_rows, clips
         return outputs, h, c
 
@@ -66,7 +64,8 @@ class _PackedLSTM(torch.autograd.Function):
         grad_outputs, grad_h, grad_c = (g.clone() for g in gradients)
         gates, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
-        weight_grads: list[Any] = [None, None]
+        grad_recurrent = torch.empty_like(recurrent_weight)
+        grad_projection = None if projection_weight is None else torch.empty_like(projection_weight)
 
         def run(d: int) -> None:
             projection = None if projection_weight is None else projection_weight[d]
@@ -74,29 +73,27 @@ class _PackedLSTM(torch.autograd.Function):
                 grad_outputs[d], grad_h[d], grad_c[d], grad_gates[d], gates[d], cells[d], previous_c[d], outputs[d],
                 recurrent_weight[d], projection, ctx.packing, ctx.fresh_rows, ctx.clips,
             )  # fmt: skip
-            grad_recurrent = grad_gates[d].T @ previous_h[d]
-            grad_projection = None
-            if projection is not None:
+            torch.mm(grad_gates[d].T, previous_h[d], out=grad_recurrent[d])
+            if grad_projection is not None:
                 hidden = gates[d].chunk(4, dim=1)[3] * torch.tanh(cells[d]).to(gates.dtype)
-                grad_projection = grad_hidden_outputs.to(hidden.dtype).T @ hidden
-            weight_grads[d] = (grad_recurrent, grad_projection)
+                torch.mm(grad_hidden_outputs.to(hidden.dtype).T, hidden, out=grad_projection[d])
 
         _both_directions(run, gates.device)
-        grad_recurrent = torch.stack([grads[0] for grads in weight_grads])
-        grad_projection = None if projection_weight is None else torch.stack([grads[1] for grads in weight_grads])
         return grad_gates, grad_h, grad_c, grad_recurrent, grad_projection, None, None, None
 
 
-def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing, fresh_rows, clips, start, keep):
-    """One direction; writes `outputs`, leaves the final state in `h` and `c`; returns what the backward pass needs."""
+def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Room for what the backward pass needs of every slot: gates after their functions, cell, and h and c before the step."""
+    slots = inputs.shape[1]
+    cells = c.new_empty(2, slots, c.shape[2])
+    return torch.empty_like(inputs), cells, inputs.new_empty(2, slots, h.shape[2]), torch.empty_like(cells)
+
+
+def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing, fresh_rows, clips, start, trace):
+    """One direction; writes `outputs` and, where there is one, `trace`; leaves the final state in `h` and `c`."""
     cell_clip, proj_clip = clips
-    gates = torch.empty_like(inputs) if keep else None
-    cells, previous_h, previous_c = (
-        (c.new_empty(len(inputs), c.shape[1]), inputs.new_empty(len(inputs), h.shape[1]), c.new_empty(len(inputs), c.shape[1]))
-        if keep
-        else (None, None, None)
-    )
-    scratch = None if keep else inputs.new_empty(max(packing.batch_sizes, default=0), inputs.shape[1])
+    gates, cells, previous_h, previous_c = trace or (None, None, None, None)
+    scratch = inputs.new_empty(max(packing.batch_sizes, default=0), inputs.shape[1])
     transposed = recurrent_weight.T
     starts = packing.starts()
     for t, rows in enumerate(packing.batch_sizes):
@@ -105,9 +102,9 @@ def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing,
             h[fresh_rows[t]] = 0 if start is None else start[0].to(h.dtype)
             c[fresh_rows[t]] = 0 if start is None else start[1].to(c.dtype)
         h_rows, c_rows = h[:rows].to(inputs.dtype), c[:rows]
-        if keep:
+        if trace:
             previous_h[window], previous_c[window] = h_rows, c_rows
-        step_gates = gates[window] if keep else scratch[:rows]
+        step_gates = gates[window] if trace else scratch[:rows]
         torch.addmm(inputs[window], h_rows, transposed, out=step_gates)
         i, g, f, o = step_gates.chunk(4, dim=1)
         i.sigmoid_()
@@ -116,7 +113,7 @@ def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing,
         c_rows.mul_(f).addcmul_(i.to(c.dtype), g.to(c.dtype))
         if cell_clip is not None:
             c_rows.clamp_(-cell_clip, cell_clip)
-        if keep:
+        if trace:
             cells[window] = c_rows
         hidden = torch.tanh(c_rows).mul_(o)
         if projection is not None:
@@ -125,7 +122,6 @@ def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing,
                 hidden.clamp_(-proj_clip, proj_clip)
         h[:rows] = hidden
         outputs[window] = h[:rows]
-    return gates, cells, previous_h, previous_c
 
 
 def _backward_steps(

@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+# Real vectors of real sentences from the bundled English model.
+demo: .venv/installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest
+
+check: .venv/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) --editable .
+	touch $@
+
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) --editable '.[dev]'
+	touch $@ .venv/installed

@@ -1,0 +1,180 @@
+"""Reading text files line by line, and writing files so that nothing half-written bears its final name."""
+
+import errno
+import gzip
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+READ_SIZE = 1 << 18
+
+
+def _zstd_blocks(path: Path) -> Iterator[bytes]:
+    # Frame by frame, since zstandard's own reader takes a file that was cut off for a whole one.
+    frame = None
+    with path.open("rb") as stream:
+        while block := stream.read(READ_SIZE):
+            while block:
+                if frame is None or frame.eof:
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(block)
+                block = frame.unused_data
+    if frame is not None and not frame.eof:
+        raise EOFError("it is cut off")
+
+
+def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        while block := stream.read(READ_SIZE):
+            yield block
+
+
+def read_blocks(path: str | Path) -> Iterator[bytes]:
+    """The bytes of a file in blocks, decompressed where the name ends in .gz or .zst.
+
+    FileNotFoundError where it is missing, ValueError where it cannot be decompressed to its end.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file: check the path")
+    try:
+        yield from _zstd_blocks(path) if path.suffix == ".zst" else _plain_or_gzip_blocks(path)
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
+
+
+def create_bytes(path: str | Path) -> BinaryIO:
+    """A new file to write bytes to, compressed where the name ends in .gz or .zst."""
+    path = Path(path)
+    if path.suffix == ".gz":
+        # No time stamp inside, so that equal content makes equal files.
+        return cast(BinaryIO, gzip.GzipFile(path, "wb", mtime=0))
+    if path.suffix == ".zst":
+        return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
+    return path.open("wb")
+
+
+def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
+    """The undecoded lines of a file, a block of them at a time."""
+    rest = b""
+    for block in read_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield lines
+    if rest:
+        yield [rest]
+
+
+def decode_line(line: bytes, path: str | Path, number: int) -> str:
+    """One line as text, without its line end. ValueError naming file and line (from 1) where it is not UTF-8."""
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        reason = f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
+        raise ValueError(f"{path}, line {number}: {reason}; convert the file, e.g. with `iconv -t UTF-8`") from None
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    r"""The lines of a UTF-8 text file (plain, .gz or .zst), streamed, without their line ends.
+
+    Only "\n" (or "\r\n") ends a line. A missing file is a FileNotFoundError, invalid UTF-8 a ValueError
+    that names the file and the line. A byte order mark at the start is dropped.
+    """
+    number = 0
+    for block in read_line_blocks(path):
+        for line in block:
+            number += 1
+            text = decode_line(line, path, number)
+            yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+# What a full disk, a quota or a file-size limit say; other errors inside the block may come from what it reads.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _cannot_write(path: Path, error: OSError) -> OSError:
+    reason = error.strerror or str(error)
+    return OSError(
+        error.errno, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there"
+    )
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A free name beside `path`; what bears it at the end is removed; a full disk is told of with the final name."""
+    partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, f"no permission to write in {path.parent}")
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        yield partial
+    except OSError as error:
+        if error.errno in FULL:
+            raise _cannot_write(path, error) from error
+        raise
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name when the block ends well, and is removed when it does not.
+
+    Its name ends as that of `path` does, so that a suffix which says how to compress still says it.
+    OSError, naming `path`, where it cannot be written or the disk is full.
+    """
+    path = Path(path)
+    with _partial(path) as partial:
+        yield partial
+        _sync(partial)
+        os.replace(partial, path)
+        _sync(path.parent)
+
+
+@contextmanager
+def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary directory beside `path` that takes its name when the block ends well, and is removed otherwise.
+
+    An existing `path` is a FileExistsError, unless it is an empty directory or `overwrite` says to replace it.
+    """
+    path = Path(path)
+    occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    if occupied and not overwrite:
+        raise FileExistsError(f"{path} exists: remove it, choose another name, or ask to overwrite it")
+    with _partial(path) as partial:
+        partial.mkdir()
+        yield partial
+        for file in [*partial.rglob("*"), partial]:
+            _sync(file)
+        _replace_directory(partial, path, occupied)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
+    """Give `new` the name `path`. What stands there goes aside first: a full directory cannot be replaced at once."""
+    if occupied:
+        with _partial(path) as old:
+            os.rename(path, old)
+            os.rename(new, path)
+    else:
+        os.replace(new, path)
+    _sync(path.parent)

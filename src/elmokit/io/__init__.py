@@ -1,0 +1,1 @@
+"""Bytes to objects and back: weights, foreign formats, embeddings on disk."""

@@ -1,0 +1,168 @@
+"""The native directory of a model, file by file.
+
+config.json          format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
+model.safetensors    the biLM's weights
+vocab.txt, softmax.safetensors, state.safetensors, README.md
+                     where there is one: the words, the softmax over them, the warm state, the card
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from elmokit.config import BiLMConfig
+from elmokit.io.pretrained import MixWeights, Pretrained
+from elmokit.io.strict import CheckpointError, Shape, check_shapes
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocab import Vocab
+
+FORMAT_VERSION = 1
+SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
+STORED_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+# --- Writing -----------------------------------------------------------------------------------------------------
+
+
+def _write_config(model: Pretrained, path: Path) -> None:
+    config = {
+        "format_version": FORMAT_VERSION,
+        "model": model.bilm.config.to_dict(),
+        "tokenizer": model.tokenizer,
+        "state": model.state_policy,
+        "mix": None if model.mix is None else asdict(model.mix),
+    }
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
+    stored = {name: tensor.detach().to("cpu", STORED_DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
+    overflown = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
+    if overflown:
+        raise ValueError(f"these weights are not finite as {dtype}: {', '.join(overflown)}")
+    save_file(stored, path)
+
+
+def write_native(model: Pretrained, directory: Path, dtype: str = "float32") -> None:
+    """Fill an empty directory. ValueError where weights are not finite in `dtype`, or the softmax lacks its words."""
+    softmax = model.softmax
+    if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
+        raise ValueError(f"the softmax over {len(softmax.weight)} words needs their vocabulary, but has {model.vocab}")
+    _write_config(model, directory / "config.json")
+    _write_tensors(model.bilm.state_dict(), directory / "model.safetensors", dtype)
+    if softmax is not None:
+        _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", dtype)
+    if model.warm_state is not None:
+        _write_tensors({"h": model.warm_state.h, "c": model.warm_state.c}, directory / "state.safetensors", dtype)
+    if model.vocab is not None:
+        model.vocab.write(directory / "vocab.txt")
+    if model.card:
+        (directory / "README.md").write_text(model.card, encoding="utf-8")
+
+
+# --- Reading -----------------------------------------------------------------------------------------------------
+
+
+def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
+    """The biLM's configuration, and the other settings as `Pretrained` takes them."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
+        if wrong := sorted(SETTINGS ^ set(values)):
+            raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
+        mix = values["mix"] and MixWeights(tuple(map(float, values["mix"]["weights"])), float(values["mix"]["gamma"]))
+        others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
+        return BiLMConfig.from_dict(values["model"]), others
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path} is not the configuration of an elmokit model: {reason}") from error
+
+
+def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
+    """The tensors of a file, in float32; CheckpointError where it is damaged or does not hold what is expected."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is cut short or no safetensors file ({error}): fetch it again") from error
+    check_shapes(path, expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
+    """The module that `make` makes, holding `tensors`; no time is spent on initial weights."""
+    with torch.device("meta"):
+        module = make()
+    module.load_state_dict(tensors, assign=True)
+    return module
+
+
+def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in BiLM(config).state_dict().items()}
+
+
+def _softmax_loader(path: Path, config: BiLMConfig, vocab: Vocab | None) -> Callable[[], FullSoftmax] | None:
+    if not path.is_file():
+        return None
+    if vocab is None:
+        raise CheckpointError(f"{path} has no vocab.txt beside it, so its words are unknown")
+    num_words, dim = len(vocab), config.lstm.projection_dim
+
+    def load_softmax() -> FullSoftmax:
+        tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
+        return filled(lambda: FullSoftmax(num_words, dim), tensors)
+
+    return load_softmax
+
+
+def _read_warm_state(path: Path, config: BiLMConfig) -> BiLMState | None:
+    if not path.is_file():
+        return None
+    lstm = config.lstm
+    shapes = {"h": (2, lstm.num_layers, 1, lstm.projection_dim), "c": (2, lstm.num_layers, 1, lstm.cell_dim)}
+    return BiLMState(**_read_tensors(path, shapes))
+
+
+def read_vocab(directory: Path) -> Vocab | None:
+    """The words of vocab.txt, where there is one."""
+    path = directory / "vocab.txt"
+    return Vocab.read(path) if path.is_file() else None
+
+
+def read_card(directory: Path) -> str:
+    """The text of README.md, empty where there is none."""
+    path = directory / "README.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def read_native(directory: Path) -> Pretrained:
+    """The model in a directory; CheckpointError naming everything that is missing, unexpected or of another shape."""
+    config, settings = _read_config(directory / "config.json")
+    tensors = _read_tensors(directory / "model.safetensors", _shapes_of(config))
+    warm_state = _read_warm_state(directory / "state.safetensors", config)
+    vocab = read_vocab(directory)
+    softmax = _softmax_loader(directory / "softmax.safetensors", config, vocab)
+    try:
+        return Pretrained(
+            filled(lambda: BiLM(config), tensors),
+            softmax=softmax,
+            vocab=vocab,
+            card=read_card(directory),
+            warm_state=warm_state,
+            **settings,
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{directory} contradicts itself: {error}") from error

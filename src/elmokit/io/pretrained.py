@@ -1,0 +1,75 @@
+"""A pretrained model in memory: the biLM and everything that travels with it."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocab import Vocab
+
+STATE_POLICIES = ("zeros", "warm", "carry")
+
+
+@dataclass(frozen=True)
+class MixWeights:
+    """A fixed mix of layers, gamma * sum_j softmax(weights)_j h_j: L+1 weights, before the softmax, and gamma."""
+
+    weights: tuple[float, ...]
+    gamma: float = 1.0
+
+
+class Pretrained:
+    """A biLM and, where there are such, its softmax and words, tokenizer's name, mix of layers, warm state and card.
+
+    `softmax` may be given as a function that loads it: it is called when the attribute is first asked for.
+    `warm_state` has one row; `state_policy` ("zeros", "warm" or "carry") says what a sentence starts from by default.
+    ValueError where the parts do not fit each other.
+    """
+
+    def __init__(
+        self,
+        bilm: BiLM,
+        *,
+        softmax: FullSoftmax | Callable[[], FullSoftmax] | None = None,
+        vocab: Vocab | None = None,
+        card: str = "",
+        tokenizer: str | None = None,
+        state_policy: str = "zeros",
+        mix: MixWeights | None = None,
+        warm_state: BiLMState | None = None,
+    ) -> None:
+        if state_policy not in STATE_POLICIES:
+            raise ValueError(f"the state policy must be one of {', '.join(STATE_POLICIES)}, not {state_policy!r}")
+        if state_policy == "warm" and warm_state is None:
+            raise ValueError("the state policy is 'warm', but there is no warm state")
+        if mix is not None and len(mix.weights) != bilm.config.num_representations:
+            raise ValueError(f"the mix has {len(mix.weights)} weights for {bilm.config.num_representations} layers")
+        if vocab is not None and bilm.config.num_words not in (None, len(vocab)):
+            raise ValueError(f"the vocabulary has {len(vocab)} words, the biLM's word table {bilm.config.num_words}")
+        self.bilm, self.vocab, self.card, self.tokenizer = bilm, vocab, card, tokenizer
+        self.state_policy, self.mix, self.warm_state = state_policy, mix, warm_state
+        self.has_softmax = softmax is not None
+        self._softmax = softmax
+
+    @cached_property
+    def softmax(self) -> FullSoftmax | None:
+        """The output layer of the language model; None where there is none."""
+        if self._softmax is None or isinstance(self._softmax, FullSoftmax):
+            return self._softmax
+        return self._softmax()
+
+
+def fingerprint(model: Pretrained) -> str:
+    """A hash of all that its vectors depend on: configuration, weights, mix, state policy and warm state."""
+    settings = [model.bilm.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    tensors = dict(sorted(model.bilm.state_dict().items()))
+    if model.warm_state is not None:
+        tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy())
+    return digest.hexdigest()

@@ -1,0 +1,22 @@
+"""The one error of a checkpoint that cannot be used, and the comparison that finds every reason for it at once."""
+
+from collections.abc import Mapping
+
+Shape = tuple[int, ...]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message names every offending key."""
+
+
+def check_shapes(source: object, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
+    """CheckpointError listing every missing, unexpected and wrong-shaped key of `source`, where there is one."""
+    problems = [f"  missing: {key} {expected[key]}" for key in expected if key not in found]
+    problems += [f"  unexpected: {key} {found[key]}" for key in found if key not in expected]
+    problems += [
+        f"  wrong shape: {key} is {found[key]}, the configuration asks for {shape}"
+        for key, shape in expected.items()
+        if key in found and found[key] != shape
+    ]
+    if problems:
+        raise CheckpointError(f"{source} does not fit its configuration:\n" + "\n".join(problems))

@@ -1,0 +1,1 @@
+"""Downstream models on contextual word vectors."""

@@ -1,0 +1,151 @@
+"""The training loop of a tagger: early stopping on a development set, and a report of what came out."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from elmokit.nn.bilm import BiLM
+from elmokit.runtime import pick_device
+from elmokit.tasks.examples import Examples
+from elmokit.tasks.metrics import accuracy, span_score
+from elmokit.tasks.settings import FitConfig, TaggerConfig
+from elmokit.tasks.tagger import Tagger
+from elmokit.tasks.trained import build_tagger, tag_examples
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the training set: the mean loss of its batches, and the score on the development set after it."""
+
+    loss: float
+    dev: float
+    seconds: float
+
+
+@dataclass
+class FitReport:
+    """What a training run found. Scores are in 0..1, of the kind that `metric` says."""
+
+    metric: str
+    best_epoch: int  # from 1
+    dev: float
+    test: float | None
+    mixes: list[dict[str, list[float] | float]]  # per mix the weights after the softmax, and gamma
+    parameters: int  # that were trained
+    sentences: int
+    tokens: int
+    seconds: float
+    tagger: TaggerConfig
+    config: FitConfig
+    epochs: list[Epoch] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def score(tagger: Tagger, examples: Examples) -> float:
+    """Span F1 where the training set's tags mark spans, accuracy elsewhere; in 0..1."""
+    gold = [sentence.tags for sentence in examples.sentences]
+    predicted = tag_examples(tagger, examples)
+    return span_score(gold, predicted).f1 if examples.lexicon.scheme else accuracy(gold, predicted)
+
+
+def train_epoch(
+    tagger: Tagger, examples: Examples, optimizer: torch.optim.Optimizer, config: FitConfig, random: np.random.Generator
+) -> float:
+    """One pass over the examples; the mean loss of its batches."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    device, losses = parameters[0].device, []
+    tagger.train()
+    for chosen in examples.shuffled(config.batch_size, random):
+        loss = tagger.loss(examples.batch(chosen).to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        optimizer.step()
+        losses.append(loss.detach())
+    return float(torch.stack(losses).mean())
+
+
+def train_tagger(tagger: Tagger, train: Examples, dev: Examples, config: FitConfig) -> list[Epoch]:
+    """Train in place until the development score stops rising; the tagger ends with its best weights."""
+    random = np.random.default_rng(config.seed)
+    optimizer = torch.optim.Adam(_parameter_groups(tagger, config))
+    epochs: list[Epoch] = []
+    best, best_weights = 0, _trained_weights(tagger)
+    with tqdm(total=config.max_epochs, desc="fit", unit="epoch", disable=None) as progress:
+        while len(epochs) < config.max_epochs and len(epochs) - best < config.patience:
+            started = time.perf_counter()
+            loss = train_epoch(tagger, train, optimizer, config, random)
+            if not np.isfinite(loss):
+                raise ValueError(f"the loss of epoch {len(epochs) + 1} is not a number: lower the learning rate")
+            epochs.append(Epoch(loss, score(tagger, dev), time.perf_counter() - started))
+            if best == 0 or epochs[-1].dev > epochs[best - 1].dev:
+                best, best_weights = len(epochs), _trained_weights(tagger)
+            else:
+                for group in optimizer.param_groups:
+                    group["lr"] /= 2
+            progress.set_postfix(loss=f"{loss:.4f}", dev=f"{epochs[-1].dev:.4f}", best=f"{epochs[best - 1].dev:.4f}")
+            progress.update()
+    tagger.load_state_dict(best_weights, strict=False)
+    return epochs
+
+
+def _parameter_groups(tagger: Tagger, config: FitConfig) -> list[dict]:
+    of_bilm = {id(parameter) for parameter in tagger.elmo.bilm.parameters()} if tagger.elmo is not None else set()
+    trained = [parameter for parameter in tagger.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if id(parameter) not in of_bilm], "lr": config.learning_rate}
+    ]
+    if tagger.config.finetune:
+        bilm = [parameter for parameter in trained if id(parameter) in of_bilm]
+        groups.append({"params": bilm, "lr": config.finetune_learning_rate})
+    return groups
+
+
+def _trained_weights(tagger: Tagger) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in tagger.named_parameters() if value.requires_grad}
+
+
+def fit_examples(
+    train: Examples,
+    dev: Examples,
+    test: Examples | None = None,
+    bilm: BiLM | None = None,
+    tagger_config: TaggerConfig | None = None,
+    config: FitConfig | None = None,
+) -> tuple[Tagger, FitReport]:
+    """Train a new tagger on examples whose layers, if it reads any, were computed before."""
+    tagger_config, config = tagger_config or TaggerConfig(), config or FitConfig()
+    started = time.perf_counter()
+    with torch.random.fork_rng():  # the caller's random numbers go on as if nothing had been drawn
+        torch.manual_seed(config.seed)
+        tagger = build_tagger(tagger_config, train.lexicon, bilm).to(pick_device(config.device))
+        epochs = train_tagger(tagger, train, dev, config)
+    best = max(range(len(epochs)), key=lambda index: epochs[index].dev)
+    report = FitReport(
+        metric="span F1" if train.lexicon.scheme else "accuracy",
+        best_epoch=best + 1,
+        dev=epochs[best].dev,
+        test=None if test is None else score(tagger, test),
+        mixes=_mixes(tagger),
+        parameters=sum(parameter.numel() for parameter in tagger.parameters() if parameter.requires_grad),
+        sentences=len(train),
+        tokens=len(train.words),
+        seconds=time.perf_counter() - started,
+        tagger=tagger_config,
+        config=config,
+        epochs=epochs,
+    )
+    return tagger, report
+
+
+def _mixes(tagger: Tagger) -> list[dict[str, list[float] | float]]:
+    if tagger.elmo is None:
+        return []
+    return [{"weights": mix.layer_weights().tolist(), "gamma": float(mix.gamma.detach())} for mix in tagger.elmo.mixes]

@@ -1,0 +1,1 @@
+"""Text to ids, without torch: characters, the word vocabulary, tokenizers."""

@@ -1,0 +1,116 @@
+"""The tokenizer english-1: the conventions of the Penn and Universal Dependencies (EWT) treebanks.
+
+Every rule looks at one chunk between white spaces alone, so that a frequent chunk is split once and kept.
+A rule that changes the tokens of any text makes another tokenizer, which needs another name.
+"""
+
+import re
+from functools import lru_cache
+from itertools import chain
+
+APOSTROPHE = r"['\u2019]"
+LETTER = r"[^\W\d_]"
+# Letters, digits, _ and the accents and vowel signs that \w leaves out.
+WORD_CHARACTER = r"[\w\u0300-\u036f\u0590-\u05cf\u0610-\u065f\u0900-\u0e7f\u200c\u200d]"
+
+# Lengths are bounded in what may fail late, so that a chunk of any length takes time in proportion to it.
+URL = r"(?i:(?:https?|ftp)://|www\.)\S+?(?=[.,;:!?'\"\u2019\u201d)>\]]*$)"
+EMAIL = r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+DOMAIN = r"\w{1,63}(?:[.-]\w{1,63}){0,8}\.(?:com|org|net|edu|gov|info|co\.uk|doc|pdf|xls)(?!\w)"
+FACE = r"[:;=]-?[()DP](?!\w)"
+
+# Parts of a contraction are tokens: do n't, she 'll, can not, gon na.
+CLITIC_LETTERS = r"(?i:s|m|d|ll|re|ve)"
+CLITIC = rf"(?:(?i:n){APOSTROPHE}(?i:t)|{APOSTROPHE}{CLITIC_LETTERS})(?!{WORD_CHARACTER})"
+NEGATED = r"(?:do|did|does|wo|could|would|should|ai)"  # also where "n't" lacks its apostrophe
+JOINED = rf"(?i:can(?=not(?!\w))|(?:gon|wan)(?=na(?!\w))|got(?=ta(?!\w))|{NEGATED}(?=nt(?!\w)))"
+
+# The period belongs to these wherever they stand, at the end of a sentence too.
+ABBREVIATIONS = (
+    "Mr|Mrs|Ms|Dr|Prof|Rev|Hon|Gen|Col|Lt|Sgt|Capt|Cmdr|Adm|Maj|Gov|Sen|Rep|Reps|Sens|Pres|Messrs|Mme|Jr|Sr|Bros|Inc|Corp|"
+    "Ltd|Co|St|Ft|Mt|Ave|Blvd|Jan|Feb|Aug|Sept|Oct|Nov|Dec|Thur|Thurs|Attn|Ph|vs|viz|approx|dept|est|ed|eds|vol|vols|cf|"
+    "ca|al|Univ|Assn|Dept|Fig|Figs"
+)
+# It belongs to these inside a sentence, while at the end they may be whole words.
+ABBREVIATIONS_INSIDE = "No|Nos|etc|Mar|Apr|Jun|Jul|Mon|Tue|Tues|Wed|Thu|Fri|Sat|Sun|Art|p|pp|fig|op"
+DOTTED = rf"(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?"  # U.S., e.g., p.m., U.S.A
+INITIAL = r"(?<![\w'\u2019.])[A-Z]\.(?!\w)"
+
+UNIT = r"(?i:[ap]\.?m|[kmg]|[ckm]m|[kmc]?g|ft|lbs?|oz|hrs?|mins?|sec|mph|km/h|ghz|mhz|[kmg]b)(?!\w)"
+NUMBERS = (
+    r"(?:\d{3}-){1,2}\d{4}(?![\w-])",  # 713-853-3989
+    r"\d{1,2}-\d{1,2}-\d{2,4}(?![\w-])",  # 11-20-2000
+    rf"\d+{APOSTROPHE}?s(?!\w)",  # 1980s
+    r"\d+(?:st|nd|rd|th)(?!\w)",  # 20th
+    rf"\d+(?:[.,:]\d+)*(?={UNIT})",  # 5 pm, 3.5 kg
+    r"\d{1,4}(?:/\d{1,4})+(?!\w)",  # 11/28/2000
+    r"\d+(?:[.,:]\d+)+\w*",  # 1,000.50, 5:00
+    r"(?<!\w)\.\d+",  # .5
+)
+
+# What takes its hyphen with it: "non-human" is one token, while "well-known" is three.
+PREFIX = (
+    r"(?i:e|anti|ante|arch|bi|bio|co|counter|cross|cyber|de|em|en|ex|extra|hyper|infra|inter|intra|macro|meta|micro|mid|mini|"
+    r"multi|neo|non|pan|para|post|pre|pro|pseudo|quasi|re|semi|sub|super|trans|tri|ultra|un|uni)"
+)
+INNER_APOSTROPHE = rf"{APOSTROPHE}(?!(?:{CLITIC_LETTERS}|(?i:t))(?!\w))(?!\d)"  # O'Connell
+WORD = (
+    rf"(?:{PREFIX}-(?={LETTER}{{2}}))?"
+    rf"(?:{WORD_CHARACTER}+?(?={CLITIC})"
+    r"|[A-Z]{1,3}(?:&[A-Z]{1,2})+(?!\w)"  # AT&T
+    rf"|{WORD_CHARACTER}+(?:{INNER_APOSTROPHE}\w{WORD_CHARACTER}*)*)"
+)
+# A run of one mark is one token.
+MARKS = r"\.{2,}|[!?]{2,}|''|``|\u2018\u2019|\u2019\u2019|<<|>>|->|([-=*_~#+])\1+|\S"
+
+
+def _compile(abbreviations: str, initial: str | None) -> re.Pattern[str]:
+    """The rules in order of precedence."""
+    abbreviated = [DOTTED, *([initial] if initial else []), rf"(?<!\w)(?:{abbreviations})\.(?!\w)"]
+    rules = [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, JOINED, WORD, MARKS]
+    return re.compile("|".join(f"(?:{rule})" for rule in rules))
+
+
+INSIDE_SENTENCE = _compile(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL)
+END_OF_SENTENCE = _compile(ABBREVIATIONS, initial=None)
+
+# Marks that are not seen and mean nothing to a model: soft hyphen, zero-width space, directions, byte order.
+INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
+
+
+def _split(rules: re.Pattern[str], chunk: str) -> tuple[str, ...]:
+    return tuple(match.group() for match in rules.finditer(INVISIBLE.sub("", chunk)))
+
+
+@lru_cache(maxsize=1 << 18)
+def _split_chunk(chunk: str) -> tuple[str, ...]:
+    return _split(INSIDE_SENTENCE, chunk)
+
+
+@lru_cache(maxsize=1 << 16)
+def _split_last_chunk(chunk: str) -> tuple[str, ...]:
+    return _split(END_OF_SENTENCE, chunk)
+
+
+def tokenize_english(sentence: str) -> list[str]:
+    """The tokens of one sentence; joined, they are its visible characters without white space, in order."""
+    chunks = sentence.split()
+    if not chunks:
+        return []
+    last = _split_last_chunk(chunks.pop())
+    tokens = list(chain.from_iterable(map(_split_chunk, chunks)))
+    tokens.extend(last)
+    return tokens
+
+
+# sentencex keeps a quotation of several sentences whole, and "me. I" together; the treebanks part them.
+LOWER_ABBREVIATION = r"(?<!\b(?:vs|cf|ca|al|ed|pp|no)\.)(?<!\b(?:etc|viz|eds|vol|fig)\.)"
+MISSED_END = re.compile(rf"(?<=[a-z]{{2}}[.!?]){LOWER_ABBREVIATION}\s+(?=[\"\u201c\u2018(]?[A-Z])")
+
+
+def split_english_sentences(paragraph: str) -> list[str]:
+    """The sentences of one paragraph, without white space around them."""
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (its module is compiled)
+
+    pieces = chain.from_iterable(map(MISSED_END.split, segment("en", paragraph)))
+    return [sentence for piece in pieces if (sentence := piece.strip())]

@@ -1,0 +1,31 @@
+"""What several test files need: the folder of golden files and corpora that lies beside the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+MISSING = "shared folder missing"
+
+
+def _shared_folder() -> Path:
+    beside_repository = Path(__file__).resolve().parents[2] / "shared"
+    return Path(os.environ.get("ELMOKIT_SHARED", beside_repository))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with goldens/, corpus/ and eval/: $ELMOKIT_SHARED, or `shared` beside the repository."""
+    folder = _shared_folder()
+    if not (folder / "goldens").is_dir():
+        pytest.skip(f"{MISSING}: no {folder}/goldens (set ELMOKIT_SHARED to the folder that holds goldens/)")
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests that could not run are counted aloud: a green run without the goldens proves less."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"NOT TESTED for want of {_shared_folder()} (set ELMOKIT_SHARED): {len(skipped)}", yellow=True, bold=True
+        )

@@ -1,0 +1,197 @@
+"""The old pair options.json + weights.hdf5: every variant is read, and every fault is named."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.config import BiLMConfig
+from elmokit.io.checkpoint import CheckpointError
+from elmokit.io.formats.bilm_hdf5 import config_from_options, read_bilm_hdf5
+from elmokit.nn.bilm import BiLM
+
+OPTIONS: dict[str, Any] = {
+    "lstm": {
+        "dim": 6,
+        "projection_dim": 4,
+        "n_layers": 1,
+        "cell_clip": 3,
+        "proj_clip": 3,
+        "use_skip_connections": True,
+    },
+    "char_cnn": {
+        "activation": "relu",
+        "embedding": {"dim": 2},
+        "filters": [[1, 3], [2, 5]],
+        "max_characters_per_token": 50,
+        "n_characters": 262,
+        "n_highway": 1,
+    },
+}
+CELLS = [f"RNN_{direction}/RNN/MultiRNNCell/Cell0/LSTMCell" for direction in range(2)]
+LSTM_SHAPES = {
+    f"{cell}/{name}": shape for cell in CELLS for name, shape in {"W_0": (8, 24), "B": (24,), "W_P_0": (6, 4)}.items()
+}
+SHAPES = LSTM_SHAPES | {
+    "char_embed": (261, 2),
+    "CNN/W_cnn_0": (1, 1, 2, 3),
+    "CNN/b_cnn_0": (3,),
+    "CNN/W_cnn_1": (1, 2, 2, 5),
+    "CNN/b_cnn_1": (5,),
+    "CNN_high_0/W_carry": (8, 8),
+    "CNN_high_0/b_carry": (8,),
+    "CNN_high_0/W_transform": (8, 8),
+    "CNN_high_0/b_transform": (8,),
+    "CNN_proj/W_proj": (8, 4),
+    "CNN_proj/b_proj": (4,),
+}
+
+
+def random_arrays(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(3).standard_normal
+    return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write_pair(folder: Path, arrays: dict[str, np.ndarray], options: dict[str, Any] = OPTIONS) -> tuple[Path, Path]:
+    (folder / "options.json").write_text(json.dumps(options))
+    with h5py.File(folder / "weights.hdf5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    return folder / "options.json", folder / "weights.hdf5"
+
+
+def changed(**lstm_or_char_cnn: dict[str, Any]) -> dict[str, Any]:
+    options = copy.deepcopy(OPTIONS)
+    for part, values in lstm_or_char_cnn.items():
+        options[part] |= values
+    return options
+
+
+def test_every_weight_lands_where_it_belongs(tmp_path: Path) -> None:
+    arrays = random_arrays(SHAPES)
+    config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays))
+    BiLM(config).load_state_dict(state)  # strict: every parameter is there
+    assert sum(tensor.numel() for tensor in state.values()) == sum(array.size for array in arrays.values())
+    for d, cell in enumerate(CELLS):
+        kernel = torch.cat([state["layers.0.input_weight"][d], state["layers.0.recurrent_weight"][d]], dim=1)
+        np.testing.assert_array_equal(kernel.T, arrays[f"{cell}/W_0"])
+        np.testing.assert_array_equal(state["layers.0.bias"][d], arrays[f"{cell}/B"])
+        np.testing.assert_array_equal(state["layers.0.projection_weight"][d].T, arrays[f"{cell}/W_P_0"])
+    gates = state["char_cnn.highways.0.gates.weight"]
+    np.testing.assert_array_equal(gates[:8].T, arrays["CNN_high_0/W_transform"])
+    np.testing.assert_array_equal(gates[8:].T, arrays["CNN_high_0/W_carry"])
+    np.testing.assert_array_equal(state["char_cnn.convolutions.1.weight"].permute(2, 1, 0), arrays["CNN/W_cnn_1"][0])
+    np.testing.assert_array_equal(state["char_cnn.char_embedding"], arrays["char_embed"])
+
+
+def test_the_262nd_character_is_left_out_wherever_it_stands(tmp_path: Path) -> None:
+    arrays = random_arrays(SHAPES)
+    table = arrays["char_embed"]
+    for spare in (np.vstack([np.zeros((1, 2), np.float32), table]), np.vstack([table, table[:1]])):
+        _, state = read_bilm_hdf5(*write_pair(tmp_path, arrays | {"char_embed": spare}))
+        np.testing.assert_array_equal(state["char_cnn.char_embedding"], table)
+
+
+def test_clips_of_zero_none_or_missing_are_off() -> None:
+    lstm = config_from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
+    assert (lstm.cell_clip, lstm.proj_clip) == (None, None)
+    without = {"lstm": {"dim": 6, "projection_dim": 4, "n_layers": 1}, "char_cnn": OPTIONS["char_cnn"]}
+    lstm = config_from_options(without).lstm
+    assert (lstm.cell_clip, lstm.proj_clip, lstm.use_skip_connections) == (None, None, False)
+
+
+def test_262_characters_mean_261_vectors_and_other_numbers_nothing() -> None:
+    for number in (261, 262):
+        char_cnn = config_from_options(changed(char_cnn={"n_characters": number})).char_cnn
+        assert char_cnn is not None
+        assert char_cnn.num_characters == 261
+    with pytest.raises(ValueError, match="n_characters is 300"):
+        config_from_options(changed(char_cnn={"n_characters": 300}))
+
+
+def test_a_model_of_word_ids(tmp_path: Path) -> None:
+    arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
+    config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
+    assert config == BiLMConfig(config.lstm, char_cnn=None, num_words=7)
+    np.testing.assert_array_equal(state["word_embedding"], arrays["embedding"])
+    BiLM(config).load_state_dict(state)
+
+
+def test_parts_that_would_change_nothing_in_size_are_not_asked_for(tmp_path: Path) -> None:
+    options = changed(lstm={"dim": 8, "projection_dim": 8}, char_cnn={"n_highway": 0})
+    shapes = {name: shape for name, shape in SHAPES.items() if not name.startswith(("RNN", "CNN_"))}
+    shapes |= {f"{cell}/W_0": (16, 32) for cell in CELLS} | {f"{cell}/B": (32,) for cell in CELLS}
+    config, state = read_bilm_hdf5(*write_pair(tmp_path, random_arrays(shapes), options))
+    BiLM(config).load_state_dict(state)
+
+
+def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
+    arrays = random_arrays(SHAPES)
+    del arrays["CNN_proj/b_proj"], arrays[f"{CELLS[1]}/B"]
+    arrays |= {"softmax/W": np.zeros((9, 4), np.float32), f"{CELLS[0]}/W_P_0": np.zeros((6, 5), np.float32)}
+    with pytest.raises(CheckpointError) as error:
+        read_bilm_hdf5(*write_pair(tmp_path, arrays))
+    assert sorted(str(error.value).splitlines()[1:]) == [
+        "  missing: CNN_proj/b_proj (4,)",
+        f"  missing: {CELLS[1]}/B (24,)",
+        "  unexpected: softmax/W (9, 4)",
+        f"  wrong shape: {CELLS[0]}/W_P_0 is (6, 5), the configuration asks for (6, 4)",
+    ]
+
+
+def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
+    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
+    whole = weights.read_bytes()
+    for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
+        weights.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match="fetch it again"):
+            read_bilm_hdf5(options, weights)
+
+
+def test_a_file_with_damaged_bytes_is_read_or_refused_never_a_crash(tmp_path: Path) -> None:
+    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
+    whole, draw = weights.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(200):
+        damaged = np.frombuffer(whole, dtype=np.uint8).copy()
+        damaged[draw.integers(len(whole), size=20)] = draw.integers(256, size=20)
+        weights.write_bytes(damaged.tobytes())
+        try:
+            read_bilm_hdf5(options, weights)
+        except CheckpointError:
+            refused += 1
+    assert refused > 20
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
+    with pytest.raises(CheckpointError, match=r"weights\.hdf5 is not the options"):
+        read_bilm_hdf5(weights, weights)
+    with pytest.raises(CheckpointError, match="cannot be read as HDF5"):
+        read_bilm_hdf5(options, options)
+    with pytest.raises(FileNotFoundError, match=r"other\.hdf5"):
+        read_bilm_hdf5(options, tmp_path / "other.hdf5")
+    with h5py.File(weights, "w") as file:
+        file["sentence_to_index"] = "{}"
+    with pytest.raises(CheckpointError, match="no weights: sentence_to_index"):
+        read_bilm_hdf5(options, weights)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"lstm": {"dim": 3}, "char_cnn": {}}', "no json", '{"lstm": 3}'])
+def test_options_that_are_none(tmp_path: Path, text: str) -> None:
+    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
+    options.write_text(text)
+    with pytest.raises(CheckpointError, match=r"not the options\.json of a biLM"):
+        read_bilm_hdf5(options, weights)
+
+
+def test_missing_options_are_all_named() -> None:
+    with pytest.raises(ValueError, match=r"lacks lstm\.n_layers, char_cnn\.activation, char_cnn\.embedding\.dim"):
+        config_from_options(
+            {"lstm": {"dim": 6, "projection_dim": 4}, "char_cnn": {"filters": [[1, 2]], "embedding": {}}}
+        )

@@ -1,0 +1,254 @@
+"""The native directory: what is saved is what is loaded, and what is damaged is refused with every reason."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import elmokit.io.checkpoint as checkpoint
+import elmokit.io.native as native
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.io.checkpoint import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocab import Vocab
+
+HDF5_MODELS = [
+    "bilm_tf_fixture/lm_weights.hdf5",
+    "bilm_tf_training",
+    "char-2layer",
+    "clips-bind-3layer-tanh",
+    "no-char-projection",
+    "no-highway",
+    "no-lstm-projection",
+    "no-skip",
+    "published-filters",
+]
+
+
+def everything() -> Pretrained:
+    """A tiny model with all that a directory can hold."""
+    torch.manual_seed(1)
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "naïve", "the"])
+    return Pretrained(
+        BiLM(BiLMConfig.preset("tiny")),
+        softmax=FullSoftmax(len(vocab), 16),
+        vocab=vocab,
+        card="# Tiny\n\nA model for tests.\n",
+        tokenizer="english-1",
+        state_policy="warm",
+        mix=MixWeights((0.5, 0.0, -0.5), gamma=1.5),
+        warm_state=BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)),
+    )
+
+
+def assert_same_weights(left: torch.nn.Module, right: torch.nn.Module) -> None:
+    expected, found = left.state_dict(), right.state_dict()
+    assert list(expected) == list(found)
+    for name in expected:
+        assert torch.equal(expected[name], found[name]), name
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    saved = everything()
+    save(saved, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert saved.softmax is not None and loaded.softmax is not None
+    assert saved.warm_state is not None and loaded.warm_state is not None
+    assert loaded.bilm.config == saved.bilm.config
+    assert_same_weights(saved.bilm, loaded.bilm)
+    assert_same_weights(saved.softmax, loaded.softmax)
+    assert torch.equal(saved.warm_state.h, loaded.warm_state.h)
+    assert torch.equal(saved.warm_state.c, loaded.warm_state.c)
+    for attribute in ("vocab", "card", "tokenizer", "state_policy", "mix"):
+        assert getattr(loaded, attribute) == getattr(saved, attribute)
+    assert fingerprint(loaded) == fingerprint(saved)
+    assert all(parameter.requires_grad for parameter in loaded.bilm.parameters())
+
+
+def test_training_a_loaded_model_leaves_its_file_alone(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    with torch.no_grad():
+        for parameter in load(tmp_path / "model").bilm.parameters():  # weights may be mapped from the file
+            parameter.fill_(7)
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_a_biLM_alone(tmp_path: Path) -> None:
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    loaded = load(tmp_path / "model")
+    assert (loaded.softmax, loaded.vocab, loaded.tokenizer, loaded.mix, loaded.warm_state) == (None,) * 5
+    assert loaded.state_policy == "zeros"
+
+
+@pytest.mark.parametrize("name", HDF5_MODELS)
+def test_hdf5_read_saved_and_loaded_is_the_same(shared: Path, tmp_path: Path, name: str) -> None:
+    model = load(shared / "goldens" / name)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert_same_weights(model.bilm, loaded.bilm)
+    assert loaded.bilm.config == model.bilm.config
+    assert fingerprint(loaded) == fingerprint(model)
+
+
+def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
+    saved = everything()
+    save(saved, tmp_path / "half", dtype="float16")
+    loaded = load(tmp_path / "half")
+    for name, tensor in loaded.bilm.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, saved.bilm.state_dict()[name].half().float())
+    with torch.no_grad():
+        saved.bilm.layers[0].bias[:] = 1e6
+    with pytest.raises(ValueError, match=r"not finite as float16: layers\.0\.bias"):
+        save(saved, tmp_path / "overflown", dtype="float16")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
+
+
+def test_the_softmax_is_read_when_asked_for(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.has_softmax
+    (tmp_path / "model" / "softmax.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"softmax\.safetensors is cut short"):
+        _ = loaded.softmax
+
+
+def test_a_model_is_replaced_only_on_request_and_other_directories_never(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    with pytest.raises(FileExistsError):
+        save(everything(), tmp_path / "model")
+    save(load(tmp_path / "model"), tmp_path / "model", overwrite=True)  # its own softmax is read before it is replaced
+    assert load(tmp_path / "model").softmax is not None
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    with pytest.raises(FileExistsError, match="holds no model"):
+        save(everything(), tmp_path / "photos", overwrite=True)
+    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
+
+
+def test_nothing_is_left_where_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="cannot write"):
+        save(everything(), tmp_path / "file" / "model")
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(native, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(everything(), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_softmax_is_not_saved_without_its_words(tmp_path: Path) -> None:
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    with pytest.raises(ValueError, match="5 words needs their vocabulary, but has None"):
+        save(Pretrained(bilm, softmax=FullSoftmax(5, 16)), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["layers.0.bias"]
+    tensors |= {"classifier.weight": torch.zeros(2), "layers.1.bias": torch.zeros(2, 64)}
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError) as error:
+        load(tmp_path / "model")
+    assert str(error.value).splitlines()[1:] == [
+        "  missing: layers.0.bias (2, 128)",
+        "  unexpected: classifier.weight (2,)",
+        "  wrong shape: layers.1.bias is (2, 64), the configuration asks for (2, 128)",
+    ]
+
+
+def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    whole = path.read_bytes()
+    for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is cut short"):
+            load(tmp_path / "model")
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 2}, "format_version is 2"),
+        ({"extra": 1}, "missing or unknown settings extra"),
+        ({"model": {"lstm": {}}}, "missing or unknown settings"),
+        ({"model": None}, "not the configuration"),
+        ({"mix": {"weights": [1.0]}}, "there is no 'gamma'"),
+        ({"mix": {"weights": [1.0], "gamma": 1.0}}, "1 weights for 3 layers"),
+        ({"state": "lukewarm"}, "must be one of zeros, warm, carry, not 'lukewarm'"),
+    ],
+)
+def test_configurations_that_are_none(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    save(everything(), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path / "model")
+
+
+def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    other = BiLMConfig(LSTMConfig(num_layers=1, cell_dim=8, projection_dim=4), BiLMConfig.preset("tiny").char_cnn)
+    save(Pretrained(BiLM(other)), tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").rename(tmp_path / "model" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing: layers\.1\.bias(.|\n)*wrong shape: layers\.0\.bias"):
+        load(tmp_path / "model")
+
+
+def test_what_was_looked_for_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no model 'no-such'.*config\.json.*options\.json"):
+        load("no-such")
+    (tmp_path / "a.hdf5").touch()
+    (tmp_path / "b.hdf5").touch()
+    with pytest.raises(CheckpointError, match=r"several.*a\.hdf5.*b\.hdf5"):
+        load(tmp_path)
+
+
+def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "BUNDLED_MODELS", tmp_path)
+    save(everything(), tmp_path / "en-small")
+    assert load().card == load("en-small").card == "# Tiny\n\nA model for tests.\n"
+    with pytest.raises(FileNotFoundError, match=r"there are: en-small"):
+        load("en-large")
+
+
+def test_published_pairs_are_found_by_their_names(shared: Path, tmp_path: Path) -> None:
+    for name in ("options.json", "weights.hdf5"):
+        (tmp_path / f"elmo_2x64_{name}").write_bytes((shared / "goldens/char-2layer" / name).read_bytes())
+    assert load(tmp_path / "elmo_2x64_weights.hdf5").bilm.config.lstm.cell_dim == 64
+    assert describe(tmp_path)["files"] == {"elmo_2x64_options.json": 297, "elmo_2x64_weights.hdf5": 219592}
+
+
+def test_description(tmp_path: Path) -> None:
+    model = everything()
+    save(model, tmp_path / "model")
+    found = describe(tmp_path / "model")
+    assert found["parameters"] == sum(parameter.numel() for parameter in model.bilm.parameters())
+    assert found["card"] == ["# Tiny", "", "A model for tests."]
+    shown = ("format", "input", "representations", "output_dim", "vocabulary", "softmax", "tokenizer", "state")
+    assert [found[name] for name in shown] == ["elmokit 1", "characters", 3, 32, 5, True, "english-1", "warm"]
+    json.dumps(found)  # can be printed as JSON
+
+
+def test_the_fingerprint_changes_with_one_weight() -> None:
+    model = everything()
+    before = fingerprint(model)
+    with torch.no_grad():
+        model.bilm.layers[1].bias[1, 3] += 1
+    assert fingerprint(model) != before

@@ -1,0 +1,137 @@
+"""The command line: help, exit codes, errors of one line, and verbs that fit the functions they call."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from elmokit import cli
+
+VERBS = ["prepare", "pretrain", "evaluate", "embed", "encode", "compare", "neighbors", "fit", "predict", "info"]
+
+# Arguments that a verb needs, and the function that they are for.
+CALLS = [
+    ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
+    ("pretrain --corpus shards --output model", "elmokit.train.pretrain.pretrain"),
+    ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate_files"),
+    ("embed sentences.txt vectors", "elmokit.embed.files.embed_file"),
+    ("encode sentences.txt encoded", "elmokit.embed.files.encode_file"),
+    ("compare apple one two", "elmokit.analysis.similarity.compare"),
+    ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
+    ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
+    ("predict tagger test.conllu tagged.conllu", "elmokit.tasks.fit.predict_files"),
+    ("info", "elmokit.io.checkpoint.describe"),
+]
+
+
+def _exit_code(arguments: list[str]) -> int:
+    """Of the command with these arguments, whether it returns or exits."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+
+
+def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"• {verb} " in printed for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: elmokit {verb} ")
+    assert "None}" not in printed
+
+
+@pytest.mark.parametrize(("command", "function"), CALLS)
+def test_the_function_of_a_verb_takes_its_options(command: str, function: str) -> None:
+    found = (1, 1) if command.startswith("predict") else {}
+    with patch(function, autospec=True, return_value=found) as called:  # a TypeError where the signature differs
+        assert cli.main(command.split()) == 0
+    called.assert_called_once()
+
+
+def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "words": 2,
+        "score": 1 / 3,
+        "sizes": {"a.txt": 5},
+        "epochs": [{"loss": 0.5}, {"loss": 0.25}],
+        "tags": ["X"],
+    }
+    with patch("elmokit.io.checkpoint.describe", return_value=found):
+        assert cli.main(["info"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
+
+
+def test_an_unknown_verb_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(["embedd"]) == 2
+    assert "embedd" in capsys.readouterr().err
+
+
+def test_settings_that_contradict_each_other_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "fit train.conllu dev.conllu --output tagger --word-dim 0 --no-elmo"
+    assert _exit_code(command.split()) == 2
+    assert "a tagger needs to see something" in capsys.readouterr().err
+
+
+def test_no_verb_is_bad_usage() -> None:
+    assert _exit_code([]) == 2
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    import elmokit
+
+    command = [sys.executable, "-m", "elmokit", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == f"elmokit {elmokit.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("config.json lacks:\n  lstm\n  char_cnn"), "config.json lacks: lstm; char_cnn"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), "[Errno 2] No such file or directory: 'a.txt'"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: cli.Info) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.Info, "run", fail)
+    monkeypatch.delenv("ELMOKIT_DEBUG", raising=False)
+    assert cli.main(["info"]) == 2
+    assert capsys.readouterr().err == f"elmokit: error: {line}\n"
+    monkeypatch.setenv("ELMOKIT_DEBUG", "1")
+    with pytest.raises(type(error)):
+        cli.main(["info"])
+
+
+def test_an_interrupted_verb_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: cli.Info) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Info, "run", interrupt)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "elmokit: interrupted; the same command goes on where this one stopped\n"
+
+
+def test_a_missing_model_is_one_line_in_a_real_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "elmokit", "info", str(tmp_path / "absent")]
+    environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 2
+    assert run.stderr.startswith("elmokit: error: ") and run.stderr.count("\n") == 1
+    assert "absent" in run.stderr

@@ -1,0 +1,60 @@
+"""The package loads little: what is heavy is imported when it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import elmokit
+
+HEAVY = {"torch", "numpy", "h5py", "safetensors"}
+
+
+# The command line ends in SystemExit; the names go to the last line of stderr, past whatever it prints.
+PROGRAM = """
+import sys
+try:
+    {statement}
+except SystemExit:
+    pass
+print("\\n", *sys.modules, file=sys.stderr)
+"""
+
+
+def _modules_after(statement: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter has loaded after `statement`."""
+    program = PROGRAM.format(statement=statement)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in run.stderr.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import elmokit",
+        "from elmokit.cli import main; main(['--help'])",
+        "from elmokit.cli import main; main(['pretrain', '--help'])",
+    ],
+)
+def test_no_heavy_module_is_loaded(statement: str) -> None:
+    assert _modules_after(statement) & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["config", "files", "text.characters", "text.tokenizers", "text.vocab"])
+def test_text_needs_no_torch(module: str) -> None:
+    assert "torch" not in _modules_after(f"import elmokit.{module}")
+
+
+def test_importing_the_package_does_not_load_the_command_line() -> None:
+    assert "tyro" not in _modules_after("import elmokit")
+
+
+@pytest.mark.parametrize("name", elmokit.__all__)
+def test_public_names_are_found_where_they_are_said_to_be(name: str) -> None:
+    assert getattr(elmokit, name) is not None
+    assert name in dir(elmokit)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Elmoo'"):
+        elmokit.Elmoo  # noqa: B018

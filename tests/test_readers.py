@@ -1,0 +1,116 @@
+"""Task files: what is read from them, what is skipped, what is refused, and predictions in the same layout."""
+
+import gzip
+
+import pytest
+
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+
+
+-DOCSTART- -X- -X- O
+Blackburn NNP B-NP I-PER
+"""
+
+CONLLU = """# sent_id = 1
+# text = Don't go
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tthere\tthere\tADV\tRB\t_\t_\t_\t_\t_
+
+# sent_id = 2
+1\t10 000\t10000\tNUM\tCD\t_\t0\troot\t_\t_
+"""
+
+
+def write(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def read(path, **options):
+    return list(read_tagged(path, Layout.of(path, **options)))
+
+
+def test_columns(tmp_path):
+    path = write(tmp_path, "train.txt", CONLL)
+    assert read(path) == [
+        TaggedSentence(("EU", "rejects"), ("B-ORG", "O")),
+        TaggedSentence(("Peter",), ("B-PER",)),
+        TaggedSentence(("Blackburn",), ("I-PER",)),
+    ]
+    assert read(path, tag_column=1)[0].tags == ("NNP", "VBZ")
+    assert list(read_tagged(path, Layout.of(path), with_tags=False))[0] == TaggedSentence(("EU", "rejects"))
+
+
+def test_conllu_skips_comments_multiword_tokens_and_empty_nodes(tmp_path):
+    path = write(tmp_path, "train.conllu.gz", CONLLU)
+    expected = [TaggedSentence(("Do", "n't", "go"), ("AUX", "PART", "VERB")), TaggedSentence(("10 000",), ("NUM",))]
+    assert read(path) == expected
+    assert read(path, tag_column="xpos")[0].tags == ("VB", "RB", "VB")
+    assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
+
+
+def test_a_hash_is_a_word_in_columns(tmp_path):
+    assert read(write(tmp_path, "a.txt", "# SYM\n1 CD\n")) == [TaggedSentence(("#", "1"), ("SYM", "CD"))]
+
+
+def test_a_no_break_space_stays_in_its_word(tmp_path):
+    assert read(write(tmp_path, "a.tsv", "10\u00a0000\tCD\n"))[0].words == ("10\u00a0000",)
+
+
+def test_empty_file_and_windows_line_ends(tmp_path):
+    assert read(write(tmp_path, "empty.txt", "")) == []
+    assert read(write(tmp_path, "blank.txt", "\n\n")) == []
+    assert read(write(tmp_path, "dos.txt", "a X\r\n\r\nb Y\r\n")) == [
+        TaggedSentence(("a",), ("X",)),
+        TaggedSentence(("b",), ("Y",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, text, options, message",
+    [
+        ("a.txt", "a X\nb\n", {}, r"a\.txt, line 2: 1 columns .* 2"),
+        ("a.conllu", "1\ta\tX\n", {}, r"a\.conllu, line 1: 3 columns where CoNLL-U has 10"),
+        ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
+        ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has id, form"),
+        ("a.txt", "", {"tag_column": "upos"}, "format conllu"),
+        ("a.txt", "", {"format": "json"}, '"columns" or "conllu"'),
+    ],
+)
+def test_refused_with_file_and_line(tmp_path, name, text, options, message):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path, name, text), **options)
+
+
+def test_conllu_predictions_replace_one_column_and_keep_all_else(tmp_path):
+    source, target = write(tmp_path, "a.conllu", CONLLU), tmp_path / "out.conllu"
+    layout = Layout.of(source)
+    assert write_predictions(source, [["X", "Y", "Z"], ["W"]], target, layout) == (2, 4)
+    assert [sentence.tags for sentence in read(target)] == [("X", "Y", "Z"), ("W",)]
+    assert write_predictions(target, [["AUX", "PART", "VERB"], ["NUM"]], tmp_path / "back.conllu", layout)
+    assert (tmp_path / "back.conllu").read_text() == CONLLU
+
+
+def test_column_predictions_become_the_last_column(tmp_path):
+    source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
+    write_predictions(source, [["O", "X"], ["Y"], ["Z"]], target, Layout.of(source))
+    assert [sentence.tags for sentence in read(target)] == [("O", "X"), ("Y",), ("Z",)]
+    assert [sentence.tags for sentence in read(target, tag_column=-2)] == [s.tags for s in read(source)]
+
+
+def test_too_few_predictions_leave_nothing(tmp_path):
+    source = write(tmp_path, "a.txt", CONLL)
+    with pytest.raises(ValueError, match="line 4: no tag"):
+        write_predictions(source, [["O"]], tmp_path / "out.txt", Layout.of(source))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

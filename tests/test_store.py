@@ -1,0 +1,130 @@
+"""Embeddings on disk come back as they went in, survive a kill, and fill the old HDF5 layouts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
+from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, write_part
+
+SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
+TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
+ALL = StoreIndex(model="abc", layers="all", vector_shape=(3, 4), sentences_per_part=2)
+
+
+def vectors_of(index: StoreIndex) -> list[np.ndarray]:
+    """What an embedder gives: (T, 2D), or (L+1, T, 2D) for all layers."""
+    draw = np.random.default_rng(5).standard_normal
+    layers, dim = index.vector_shape[:-1], index.vector_shape[-1]
+    return [draw((*layers, len(sentence), dim)).astype(np.float32) for sentence in SENTENCES]
+
+
+def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
+    done, vectors = begin_store(directory, index), vectors_of(index)
+    for number in set(range(3)) - set(done):
+        rows = slice(2 * number, 2 * number + 2)
+        write_part(directory, index, number, SENTENCES[rows], vectors[rows])
+    finish_store(directory, index, num_parts=3)
+    return EmbeddingStore(directory)
+
+
+@pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
+def test_round_trip(tmp_path: Path, index: StoreIndex) -> None:
+    store = fill(tmp_path / "out", index)
+    assert len(store) == len(SENTENCES)
+    assert [words for words, _ in store] == SENTENCES
+    assert (store.index.num_sentences, store.index.num_words, store.index.num_parts) == (5, 10, 3)
+    for number, expected in enumerate(vectors_of(index)):
+        words_first = expected.swapaxes(0, 1) if index is ALL else expected
+        np.testing.assert_array_equal(store[number][1], words_first.astype(index.dtype))
+    assert store[-1][0] == SENTENCES[-1]
+    with pytest.raises(IndexError):
+        store[5]
+
+
+def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    fill(tmp_path / "whole", ALL)
+    fill(tmp_path / "killed", ALL)
+    cut = tmp_path / "killed" / "part-00001.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-7])
+    (tmp_path / "killed" / "part-00002.safetensors").unlink()
+    (tmp_path / "killed" / "part-00009.safetensors").write_text("not a part")
+    assert finished_parts(tmp_path / "killed") == [0]
+    with pytest.raises(ValueError, match=r"lacks the parts \[1, 2\]"):
+        finish_store(tmp_path / "killed", ALL, num_parts=3)
+    fill(tmp_path / "killed", ALL)
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
+
+
+def test_an_empty_file_gives_an_empty_store(tmp_path: Path) -> None:
+    begin_store(tmp_path / "out", TOP)
+    finish_store(tmp_path / "out", TOP, num_parts=0)
+    assert list(EmbeddingStore(tmp_path / "out")) == []
+
+
+def test_a_part_of_blank_lines_only(tmp_path: Path) -> None:
+    begin_store(tmp_path / "out", ALL)
+    write_part(tmp_path / "out", ALL, 0, [[], []], [np.zeros((3, 0, 4), np.float32)] * 2)
+    finish_store(tmp_path / "out", ALL, num_parts=1)
+    assert [(words, vectors.shape) for words, vectors in EmbeddingStore(tmp_path / "out")] == [([], (0, 3, 4))] * 2
+
+
+def test_other_embeddings_are_not_mixed_in(tmp_path: Path) -> None:
+    fill(tmp_path / "out", TOP)
+    with pytest.raises(ValueError, match="model is 'abc', now 'xyz'; source_bytes is 0, now 7"):
+        begin_store(tmp_path / "out", replace(TOP, model="xyz", source_bytes=7))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="not empty"):
+        begin_store(tmp_path / "foreign", TOP)
+
+
+def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
+    begin_store(tmp_path / "out", TOP)
+    with pytest.raises(ValueError, match="not finished"):
+        EmbeddingStore(tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match=r"no index\.json"):
+        EmbeddingStore(tmp_path)
+    (tmp_path / "out" / "index.json").write_text('{"vector_shape": [4]}')
+    with pytest.raises(ValueError, match="not an index"):
+        EmbeddingStore(tmp_path / "out")
+
+
+def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> None:
+    begin_store(tmp_path / "out", TOP)
+    with pytest.raises(ValueError, match=r"shape \(3, 4\) for a sentence of 2 words"):
+        write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros((3, 4), np.float32)])
+    assert finished_parts(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])
+def test_allennlp_layout(tmp_path: Path, index: StoreIndex) -> None:
+    write_allennlp_hdf5(fill(tmp_path / "out", index), tmp_path / "out.hdf5")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert set(file) == {"0", "1", "2", "3", "4", "sentence_to_index"}
+        for number, expected in enumerate(vectors_of(index)):
+            np.testing.assert_array_equal(file[str(number)], expected)
+        lines = json.loads(file["sentence_to_index"][0])
+    assert lines == {"I like apple": "4", "": "1", "naïve 词向量 ": "2", "Hello": "3"}
+
+
+def test_bilm_tf_layout(tmp_path: Path) -> None:
+    write_bilm_tf_hdf5(fill(tmp_path / "all", ALL), tmp_path / "out.hdf5")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert set(file) == {"0", "1", "2", "3", "4"}
+        assert file["1"].shape == (3, 0, 4)
+    with pytest.raises(ValueError, match="only 'top'"):
+        write_bilm_tf_hdf5(fill(tmp_path / "top", TOP), tmp_path / "top.hdf5")
+    assert not (tmp_path / "top.hdf5").exists()
+
+
+def test_hdf5_files_of_the_same_vectors_are_the_same_bytes(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", ALL)
+    for name in "ab":
+        write_allennlp_hdf5(store, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -1,0 +1,288 @@
+"""Metrics by hand-made cases, and the tagger: it learns, survives saving, and reads ELMo in every way that it may."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.config import BiLMConfig
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.io import checkpoint
+from elmokit.io.pretrained import Pretrained
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon
+from elmokit.tasks.fit import fit, fit_files, load_tagger, predict_files
+from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
+from elmokit.tasks.settings import FitConfig, TaggerConfig
+from elmokit.tasks.trained import build_tagger, make_examples
+
+# The tag of a word depends on its neighbour too: "x" is A after an upper-case word, else B.
+WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
+
+
+def make_sentences(count, seed):
+    random = np.random.default_rng(seed)
+    sentences = []
+    for _ in range(count):
+        words = tuple(random.choice(WORDS, size=random.integers(1, 9)).tolist())
+        before = ("", *words)
+        tags = tuple(
+            ("A" if before[i][:1].isupper() else "B") if word == "x" else ("UP" if word[0].isupper() else "LOW")
+            for i, word in enumerate(words)
+        )
+        sentences.append(TaggedSentence(words, tags))
+    return sentences
+
+
+TRAIN, DEV = make_sentences(120, 1), make_sentences(30, 2)
+QUICK = FitConfig(max_epochs=12, batch_size=16, learning_rate=1e-2, device="cpu")
+SMALL = TaggerConfig(word_dim=8, hidden_dim=16, dropout=0.1, elmo_dropout=0.1)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Pretrained(BiLM(BiLMConfig.preset("tiny")))
+
+
+# --- Metrics -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tags, expected",
+    [
+        ("O O", []),
+        ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]),
+        ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
+        ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
+        ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # broken: a new type begins a span
+        ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
+        ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]),
+        ("B-C-A I-C-A", [(0, 2, "C-A")]),
+    ],
+)
+def test_spans_are_read_as_conlleval_reads_them(tags, expected):
+    assert spans(tags.split()) == {Span(*span) for span in expected}
+
+
+def test_span_score_counts_whole_spans_of_the_right_type():
+    gold = [["B-X", "I-X", "O", "B-Y"], ["B-X", "O"]]
+    predicted = [["B-X", "I-X", "O", "B-X"], ["O", "O"]]
+    result = span_score(gold, predicted)
+    assert (result.precision, result.recall) == (1 / 2, 1 / 3)
+    assert result.f1 == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
+    assert span_score([["O"]], [["O"]]).f1 == 0
+
+
+def test_accuracy_is_over_tokens():
+    assert accuracy([["A", "B"], ["A", "A"]], [["A", "A"], ["A", "A"]]) == 3 / 4
+    with pytest.raises(ValueError):
+        accuracy([["A", "B"]], [["A"]])
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        ("NOUN VERB", None),
+        ("O O", None),
+        ("B-X I-X O", "IOB2"),
+        ("O I-X I-X B-X", "IOB1"),
+        ("B-X I-Y", "IOB1"),
+        ("B-X E-X S-X", "BIOES"),
+        ("B-X S", None),
+    ],
+)
+def test_scheme_of_span_tags(tags, scheme):
+    assert span_scheme([tags.split()]) == scheme
+
+
+# --- Batches -------------------------------------------------------------------------------------------------------
+
+
+def test_lexicon_sorts_by_count_and_knows_singletons():
+    lexicon = Lexicon.of([TaggedSentence(("b", "a", "b", "c", "d", "a"), ("X",) * 6)])
+    assert lexicon.words == ("a", "b", "c", "d") and lexicon.num_frequent == 2 and lexicon.num_words == 6
+
+
+def test_batches_hold_every_sentence_once_with_its_own_layers():
+    lengths = [3, 0, 5, 1, 4, 2, 2]
+    sentences = [TaggedSentence(tuple(f"{s}-{t}" for t in range(n)), ("T",) * n) for s, n in enumerate(lengths)]
+    lexicon = Lexicon.of(sentences)
+    layers = torch.randn(sum(lengths), 3, 4, generator=torch.Generator().manual_seed(0))
+    examples = Examples(sentences, lexicon, layers.half())
+    by_sentence = layers.half().float().split(lengths)
+    for batches in (examples.by_length(2), examples.shuffled(2, np.random.default_rng(0))):
+        seen = []
+        for chosen in batches:
+            batch = examples.batch(chosen)
+            seen += chosen.tolist()
+            for row, index in enumerate(chosen):
+                n = lengths[index]
+                assert batch.mask[row].sum() == n
+                words = [lexicon.words[number - UNKNOWN - 1] for number in batch.words[row, :n]]
+                assert tuple(words) == sentences[index].words
+                torch.testing.assert_close(batch.layers[:, row, :n].transpose(0, 1), by_sentence[index])
+                assert not batch.layers[:, row, n:].any()
+        assert sorted(seen) == [0, 2, 3, 4, 5, 6]
+
+
+def test_rare_words_are_hidden_in_training_only():
+    sentences = [TaggedSentence(("often", "once", "often"), ("A", "B", "A"))]
+    lexicon = Lexicon.of(sentences)
+    tagger = build_tagger(TaggerConfig(elmo=False, rare_word_dropout=1.0), lexicon, None)
+    words = Examples(sentences, lexicon).batch(np.array([0])).words
+    assert tagger._hide_rare(words).tolist() == [[2, UNKNOWN, 2]]
+    assert tagger.eval()._hide_rare(words).tolist() == [[2, 3, 2]]
+
+
+# --- The tagger ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TaggerConfig(word_dim=8, elmo=False, hidden_dim=16, dropout=0.1),
+        TaggerConfig(word_dim=0, character_dim=16, elmo=False, hidden_dim=16, dropout=0.1),
+        SMALL,
+        TaggerConfig(word_dim=0, elmo_at_output=True, hidden_dim=16, dropout=0.1, elmo_dropout=0.1, layer_norm=True),
+        TaggerConfig(word_dim=8, hidden_dim=16, num_layers=2, dropout=0.1, elmo_dropout=0.1, crf=True, mix_l2=0.001),
+        TaggerConfig(word_dim=0, character_dim=8, finetune=True, elmo_at_output=True, hidden_dim=16, dropout=0.1),
+    ],
+    ids=["words", "characters", "elmo", "two-mixes", "crf", "finetune"],
+)
+def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp_path):
+    trained, report = fit(TRAIN, DEV, tmp_path / "tagger", test=DEV, model=model, tagger=config, config=QUICK)
+    assert report.dev > 0.95 and report.test == pytest.approx(report.dev) and report.metric == "accuracy"
+    assert len(report.mixes) == (config.elmo + config.elmo_at_output)
+    for mix in report.mixes:
+        assert sum(mix["weights"]) == pytest.approx(1)
+    words = [sentence.words for sentence in DEV] + [(), ("never", "seen" * 30)]
+    back = load_tagger(tmp_path / "tagger")
+    assert back.predict(words) == trained.predict(words)
+    assert json.loads((tmp_path / "tagger" / "report.json").read_text())["best_epoch"] == report.best_epoch
+
+
+def test_equal_seeds_give_equal_taggers_and_leave_the_callers_random_numbers_alone(model):
+    state = torch.get_rng_state()
+    runs = [fit(TRAIN, DEV, model=model, tagger=SMALL, config=QUICK) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    (first, first_report), (second, second_report) = runs
+    assert [epoch.loss for epoch in first_report.epochs] == [epoch.loss for epoch in second_report.epochs]
+    for left, right in zip(first.tagger.parameters(), second.tagger.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_the_given_bilm_is_left_as_it_is(finetune, model):
+    before = {name: value.clone() for name, value in model.bilm.state_dict().items()}
+    config = TaggerConfig(hidden_dim=8, finetune=finetune)
+    trained, _ = fit(TRAIN[:20], DEV, model=model, tagger=config, config=FitConfig(max_epochs=1, device="cpu"))
+    assert all(torch.equal(before[name], value) for name, value in model.bilm.state_dict().items())
+    after = trained.tagger.elmo.bilm.state_dict()
+    assert any(not torch.equal(before[name], value) for name, value in after.items()) == finetune
+
+
+def test_layers_computed_beforehand_are_those_of_the_running_bilm(model):
+    """The same network gives the same scores from stored layers as with its biLM inside."""
+    lexicon = Lexicon.of(TRAIN)
+    scores = {}
+    for finetune in (False, True):
+        config = TaggerConfig(hidden_dim=8, finetune=finetune, elmo_at_output=True)
+        examples = make_examples(TRAIN, lexicon, config, model)
+        torch.manual_seed(1)
+        tagger = build_tagger(config, lexicon, model.bilm).eval()
+        scores[finetune] = tagger(examples.batch(np.arange(10)))
+    torch.testing.assert_close(scores[False], scores[True], atol=2e-3, rtol=0)  # layers are stored in half precision
+
+
+def test_a_sentence_is_scored_the_same_in_any_batch(model):
+    lexicon = Lexicon.of(TRAIN)
+    config = TaggerConfig(hidden_dim=8, character_dim=8, elmo_at_output=True)
+    examples = make_examples(TRAIN, lexicon, config, model)
+    tagger = build_tagger(config, lexicon, model.bilm).eval()
+    together = tagger(examples.batch(np.arange(10)))
+    for index in range(10):
+        alone = tagger(examples.batch(np.array([index])))[0]
+        torch.testing.assert_close(together[index, : len(alone)], alone, atol=1e-6, rtol=1e-5)
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+def write_columns(path, sentences):
+    text = "\n".join("".join(f"{w} _ {t}\n" for w, t in zip(s.words, s.tags, strict=True)) for s in sentences)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def write_conllu(path, sentences):
+    def token(number, word, tag):
+        return "\t".join([str(number), word, "_", "_", tag, "_", "_", "_", "_", "_"])
+
+    blocks = [[token(i, w, t) for i, (w, t) in enumerate(zip(s.words, s.tags, strict=True), 1)] for s in sentences]
+    path.write_text("".join("# text\n" + "\n".join(block) + "\n\n" for block in blocks))
+    return path
+
+
+@pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
+def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
+    checkpoint.save(model, tmp_path / "bilm")
+    train, dev = write(tmp_path / f"train{suffix}", TRAIN), write(tmp_path / f"dev{suffix}", DEV)
+    options = {"tag_column": column, "tagger": SMALL, "config": QUICK}
+    report = fit_files(train, dev, tmp_path / "tagger", dev, tmp_path / "bilm", **options)
+    assert report.dev > 0.95
+    assert not (tmp_path / "tagger" / "bilm").exists()  # named, not copied
+    sentences, tokens = predict_files(tmp_path / "tagger", dev, tmp_path / f"out{suffix}")
+    assert (sentences, tokens) == (len(DEV), sum(len(sentence.words) for sentence in DEV))
+    trained = load_tagger(tmp_path / "tagger")
+    wrong = write(tmp_path / f"wrong{suffix}", [TaggedSentence(s.words, ("?",) * len(s.words)) for s in DEV])
+    predict_files(tmp_path / "tagger", wrong, tmp_path / f"out2{suffix}")
+    out = tmp_path / f"out2{suffix}"
+    read = list(read_tagged(out, Layout.of(out, tag_column=column)))
+    assert [sentence.tags for sentence in read] == trained.predict([sentence.words for sentence in DEV])
+
+
+def test_span_tags_are_scored_by_f1_and_decoded_by_the_rules(model):
+    def spanned(sentence):
+        inside = {"UP": "B-N", "LOW": "O", "A": "I-N", "B": "O"}
+        return TaggedSentence(sentence.words, tuple(inside[tag] for tag in sentence.tags))
+
+    train, dev = [spanned(s) for s in TRAIN], [spanned(s) for s in DEV]
+    config = TaggerConfig(word_dim=8, hidden_dim=16, dropout=0.1, elmo=False, crf=True)
+    trained, report = fit(train, dev, tagger=config, config=QUICK)
+    assert report.metric == "span F1" and report.dev > 0.9
+    assert span_scheme(trained.predict([sentence.words for sentence in dev])) == "IOB2"
+
+
+def test_another_bilm_is_refused(model, tmp_path):
+    checkpoint.save(model, tmp_path / "bilm")
+    one_epoch = FitConfig(max_epochs=1, device="cpu")
+    fit(TRAIN[:20], DEV, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=one_epoch)
+    torch.manual_seed(5)
+    checkpoint.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
+    with pytest.raises(checkpoint.CheckpointError, match="is not the biLM"):
+        load_tagger(tmp_path / "tagger", model=tmp_path / "other")
+    (tmp_path / "bilm").rename(tmp_path / "moved")
+    with pytest.raises(FileNotFoundError, match="say where it lies now"):
+        load_tagger(tmp_path / "tagger")
+    assert load_tagger(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
+
+
+def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
+    plain = TaggerConfig(elmo=False)
+    with pytest.raises(ValueError, match="the training set holds no words"):
+        fit([], DEV, tagger=plain)
+    with pytest.raises(ValueError, match="sentence 1 of the development set has 1 words and 0 tags"):
+        fit(TRAIN, [TaggedSentence(("a",))], tagger=plain)
+    with pytest.raises(FileNotFoundError):
+        fit(TRAIN, DEV, model=tmp_path / "nothing")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(FileExistsError, match="taken"):
+        fit(TRAIN, DEV, tmp_path / "taken", tagger=plain)
+    with pytest.raises(ValueError, match="needs to see something"):
+        TaggerConfig(word_dim=0, elmo=False)
+    with pytest.raises(FileNotFoundError, match="not a tagger"):
+        load_tagger(tmp_path)

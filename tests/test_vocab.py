@@ -1,0 +1,61 @@
+"""The word vocabulary: order, ids, files, and files that are not vocabularies."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from elmokit.text.vocab import Vocab, count_words
+
+
+def test_order_is_specials_then_count_then_word() -> None:
+    vocab = Vocab.from_counts({"b": 2, "a": 2, "rare": 1, "c": 9, "</S>": 50}, min_count=2)
+    assert vocab.words == ("<S>", "</S>", "<UNK>", "c", "a", "b")
+    assert (vocab.bos, vocab.eos, vocab.unk) == (0, 1, 2)
+
+
+def test_max_size_counts_the_specials() -> None:
+    assert Vocab.from_counts({"b": 2, "a": 3}, max_size=4).words == ("<S>", "</S>", "<UNK>", "a")
+    with pytest.raises(ValueError, match="at least the 3"):
+        Vocab.from_counts({"a": 1}, max_size=2)
+
+
+def test_ids() -> None:
+    vocab = Vocab(["a", "</S>", "<S>", "<UNK>", "b"])
+    assert vocab.ids(["b", "never seen", "a", "<S>"]).tolist() == [4, 3, 0, 2]
+    assert vocab.ids([]).shape == (0,)
+    assert len(vocab) == 5 and "b" in vocab and "c" not in vocab
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    vocab = Vocab.from_counts({"naïve": 3, "中文": 2, "\u2028": 1, "\x85": 1})
+    vocab.write(tmp_path / "vocab.txt")
+    assert Vocab.read(tmp_path / "vocab.txt") == vocab
+
+
+def test_published_vocabulary(shared: Path) -> None:
+    path = shared / "goldens" / "bilm_tf_training" / "vocab.txt"
+    vocab = Vocab.read(path)
+    assert list(vocab.words) == path.read_text(encoding="utf-8").split()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<S>\na\n", r"vocab\.txt: .*lacks </S> <UNK>: put"),
+        ("", "lacks <S> </S> <UNK>"),
+        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words occur twice .*'a'"),
+        ("<S>\n</S>\n<UNK>\n\na\n", "line 4 is blank"),
+    ],
+)
+def test_files_that_are_not_vocabularies(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "vocab.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Vocab.read(tmp_path / "vocab.txt")
+
+
+def test_count_words(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
+    counts = count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
