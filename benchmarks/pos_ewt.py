@@ -57,7 +57,7 @@ TAGGERS = {
     "untrained": WITH_ELMO,
     "baseline": replace(WITH_ELMO, elmo=False, character_dim=100),
 }
-FIT = FitConfig(max_epochs=12, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
+FIT = FitConfig(max_epochs=15, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
 
 Sets = dict[str, list[TaggedSentence]]
 
@@ -88,17 +88,15 @@ class Results:
             partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> Iterator[dict]:
-        """Mean and standard deviation over the seeds, in percent."""
+        """One row for each size and kind of features: what its runs found, averaged over the seeds."""
         for size, features in product(SIZES, FEATURES):
             runs = [run for run in self.runs if (run["features"], run["size"]) == (features, size)]
             if runs:
-                scores = {part: [100 * run[part] for run in runs] for part in ("dev", "test")}
                 yield {
                     "size": size,
                     "features": features,
                     "seeds": len(runs),
-                    **{part: round(mean(values), 2) for part, values in scores.items()},
-                    **{f"{part}_sd": round(stdev(values), 2) if len(runs) > 1 else 0.0 for part, values in scores.items()},
+                    **averages(runs),
                     "mix": average_mix(runs),
                 }
 
@@ -113,13 +111,23 @@ class Results:
         return "\n".join(rows)
 
 
+def averages(runs: list[dict]) -> dict[str, float]:
+    """Mean and standard deviation of the scores, in percent."""
+    found = {}
+    for part in ("dev", "test"):
+        scores = [100 * run[part] for run in runs]
+        found[part], found[f"{part}_sd"] = round(mean(scores), 2), round(stdev(scores), 2) if len(scores) > 1 else 0.0
+    return found
+
+
 def average_mix(runs: list[dict]) -> dict | None:
     """Layer weights (after the softmax) and gamma, each averaged over the runs."""
     mixes = [run["mixes"][0] for run in runs if run["mixes"]]
     if not mixes:
         return None
     weights = np.mean([mix["weights"] for mix in mixes], axis=0)
-    return {"weights": [round(weight, 4) for weight in weights.tolist()], "gamma": round(mean(m["gamma"] for m in mixes), 4)}
+    gamma = mean(mix["gamma"] for mix in mixes)
+    return {"weights": [round(weight, 4) for weight in weights.tolist()], "gamma": round(gamma, 4)}
 
 
 def environment() -> dict:
@@ -172,7 +180,9 @@ def layers_for(features: str, pretrained: Pretrained, sets: Sets) -> dict[str, T
     return layers
 
 
-def every_nth(sentences: list[TaggedSentence], layers: Tensor | None, n: int) -> tuple[list[TaggedSentence], Tensor | None]:
+def every_nth(
+    sentences: list[TaggedSentence], layers: Tensor | None, n: int
+) -> tuple[list[TaggedSentence], Tensor | None]:
     """Every n-th sentence and the rows of its tokens."""
     chosen = np.arange(len(sentences)) % n == 0
     rows = np.repeat(chosen, [len(sentence.words) for sentence in sentences])
@@ -211,7 +221,8 @@ def main() -> None:
             report = run(features, size, seed, sets, layers, pretrained.bilm)
             record = {"features": features, "size": size, "seed": seed, **asdict(report)}
             results.add({key: value for key, value in record.items() if key not in ("tagger", "config")})
-            print(f"{features} {size} {seed}: dev {report.dev:.4f} test {report.test:.4f} {report.seconds:.0f} s", flush=True)
+            scores = f"dev {report.dev:.4f} test {report.test:.4f}"
+            print(f"{features} {size} {seed}: {scores} in {report.seconds:.0f} s", flush=True)
     print(results.table())
 
 

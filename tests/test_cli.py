@@ -15,7 +15,7 @@ VERBS = ["prepare", "pretrain", "evaluate", "embed", "encode", "compare", "neigh
 # Arguments that a verb needs, and the function that they are for.
 CALLS = [
     ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
-    ("pretrain --corpus shards --output model", "elmokit.train.pretrain.pretrain"),
+    ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate_files"),
     ("embed sentences.txt vectors", "elmokit.embed.files.embed_file"),
     ("encode sentences.txt encoded", "elmokit.embed.files.encode_file"),

@@ -86,7 +86,7 @@ class Pretrain:
     def run(self) -> None:
         from elmokit.train.pretrain import pretrain
 
-        pretrain(self.settings)
+        print(f"model: {pretrain(self.settings)}")
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class BidirectionalLSTM(nn.Module):
 
     def input_products(self, x: Tensor) -> Tensor:
         """x (2, M, D) -> (2, M, 4H): one product over all of them, biases (and the forget gate's constant) added."""
-        return torch.baddbmm(self._run_time_bias().unsqueeze(1).to(x.dtype), x, self.input_weight.transpose(1, 2))
+        return torch.baddbmm(self._run_time_bias().unsqueeze(1), x.to(self.bias.dtype), self.input_weight.transpose(1, 2))
 
     def forward(self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
         """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`."""

@@ -75,7 +75,7 @@ def train_epoch(
 def train_tagger(tagger: Tagger, train: Examples, dev: Examples, config: FitConfig) -> list[Epoch]:
     """Train in place until the development score stops rising; the tagger ends with its best weights."""
     random = np.random.default_rng(config.seed)
-    optimizer = torch.optim.Adam(_parameter_groups(tagger, config))
+    optimizer = torch.optim.Adam(_parameter_groups(tagger, config), fused=True)
     epochs: list[Epoch] = []
     best, best_weights = 0, _trained_weights(tagger)
     with tqdm(total=config.max_epochs, desc="fit", unit="epoch", disable=None) as progress:

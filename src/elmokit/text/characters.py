@@ -8,20 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+
 BOS = "<S>"
 EOS = "</S>"
 UNK = "<UNK>"
 
 MAX_CHARACTERS = 50
-
-# The one place where the shift by one is said: an id is its bilm-tf number plus SHIFT.
-SHIFT = 1
-BEGIN_SENTENCE = 256 + SHIFT
-END_SENTENCE = 257 + SHIFT
-BEGIN_WORD = 258 + SHIFT
-END_WORD = 259 + SHIFT
-PAD_CHARACTER = 260 + SHIFT
-NUM_IDS = 261 + SHIFT  # with the masked 0
 
 MARK_OF_BOUNDARY = {BOS: BEGIN_SENTENCE, EOS: END_SENTENCE}
 
@@ -60,7 +53,7 @@ def encode_words(
 
     ids = np.full((len(encoded), width), PAD_CHARACTER, dtype=np.int32)
     inside = np.arange(width - 1) < lengths[:, None]
-    ids[:, 1:][inside] = np.frombuffer(b"".join(encoded), dtype=np.uint8).astype(np.int32) + SHIFT
+    ids[:, 1:][inside] = np.frombuffer(b"".join(encoded), dtype=np.uint8).astype(np.int32) + CHARACTER_SHIFT
     ids[:, 0] = BEGIN_WORD
     ids[np.arange(len(encoded)), lengths + 1] = END_WORD
     for row in boundaries:

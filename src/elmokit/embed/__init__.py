@@ -1,0 +1,1 @@
+"""Text to vectors: in memory and from file to file."""

@@ -1,0 +1,197 @@
+"""The only way vectors are made: sentences in, contextual word vectors out."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.data.streams import Block, blocks_of, deal_evenly, embedding_block, word_ids
+from elmokit.io.checkpoint import load
+from elmokit.io.pretrained import Pretrained
+from elmokit.nn.bilm import BiLMState
+from elmokit.runtime import pick_device, pick_dtype
+from elmokit.text.characters import count_truncated
+from elmokit.text.tokenizers import get_tokenizer
+
+Sentence = str | Sequence[str]
+
+WORDS_AT_ONCE = 8192
+DEFAULT_ROWS = 64
+POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda vectors: vectors.mean(axis=0),
+    "max": lambda vectors: vectors.max(axis=0),
+}
+
+
+class Embeddings(list[np.ndarray]):
+    """One array a sentence, and the state after the last one where state was carried (None otherwise)."""
+
+    state: BiLMState | None = None
+
+
+class Embedder:
+    """A pretrained biLM that turns sentences into vectors, the same ones whatever else is asked for before or beside them."""
+
+    def __init__(self, model: Pretrained, device: str | None = None, dtype: str | None = None) -> None:
+        """`dtype` is that of the products: float32 (exact, the default), bfloat16, or auto; vectors are float32 in any case."""
+        self.model = model
+        self.device = pick_device(device)
+        self.dtype = pick_dtype(dtype, self.device)
+        bilm = model.bilm
+        if bilm.layers[0].recurrent_weight.dtype != self.dtype or next(bilm.parameters()).device != self.device:
+            bilm = copy.deepcopy(bilm).to(self.device, self.dtype)
+        self._bilm = bilm.eval()
+        self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, device: str | None = None, dtype: str | None = None) -> Embedder:
+        """The model of a directory, or of a bundled name; the bundled English one when none is given."""
+        return cls(load(path), device, dtype)
+
+    @property
+    def dim(self) -> int:
+        """Width of a vector."""
+        return self.model.bilm.config.output_dim
+
+    @property
+    def num_layers(self) -> int:
+        """L + 1: the token layer and every LSTM layer."""
+        return self.model.bilm.config.num_representations
+
+    def tokenize(self, text: str) -> list[str]:
+        """Split as the model's training text was; at white space where its tokenizer is not known."""
+        return self._tokenizer.tokenize(text)
+
+    def embed(
+        self,
+        sentences: Sequence[Sentence],
+        layers: str | int = "mix",
+        state: str | BiLMState | None = None,
+        batch_size: int | None = None,
+    ) -> Embeddings:
+        """Vectors of every word: for each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all".
+
+        A sentence is a list of tokens, or a string, which `tokenize` splits. `layers` is "mix" (the model's own weights, equal
+        ones where it has none), "average", "top", "all", or the number of a layer (0: the tokens). `state` is what the LSTMs
+        start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on from sentence i - `batch_size` (1 when
+        not given); or a state to carry on from, with a row for each of `batch_size` sentences. The carried state comes back as
+        `.state` of the result. Without carried state `batch_size` only sets how many rows are computed side by side.
+        """
+        tokens = self._tokens(sentences)
+        choose = self._layer_choice(layers)
+        found = Embeddings()
+        state = state or self.model.state_policy
+        blocks = self._carried(tokens, state, batch_size, found) if _is_carried(state) else self._fresh(tokens, state, batch_size)
+        truncated = 0
+        for block, streams in blocks:
+            found += _by_sentence(choose(streams, block), block.lengths)
+            truncated += self._count_truncated(block.words)
+        if truncated:
+            warnings.warn(f"{truncated} words have too many bytes: only the first ones of them were read", stacklevel=2)
+        return found
+
+    def encode(self, texts: str | Sequence[Sentence], pooling: str = "mean", normalize_embeddings: bool = False) -> np.ndarray:
+        """One vector a text, (N, 2D) float32 (of one string: (2D,)): the mean or max of its words' vectors; zeros where empty."""
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {pooling!r}")
+        if isinstance(texts, str):
+            return self.encode([texts], pooling, normalize_embeddings)[0]
+        vectors = self.embed(texts)
+        pooled = np.zeros((len(vectors), self.dim), dtype=np.float32)
+        for row, words in zip(pooled, vectors, strict=True):
+            if len(words):
+                row[:] = POOLINGS[pooling](words)
+        if normalize_embeddings:
+            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        return pooled
+
+    def _tokens(self, sentences: Sequence[Sentence]) -> list[Sequence[str]]:
+        if isinstance(sentences, str):
+            raise ValueError("embed takes a list of sentences, not a single string: write embed([text])")
+        tokens = [self.tokenize(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
+        for number, sentence in enumerate(tokens):
+            if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
+                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(sentence)[:60]!r}")
+        return tokens
+
+    def _layer_choice(self, layers: str | int) -> Callable[[Tensor, Block], Tensor]:
+        """From the layers of a block's streams, (L+1, 2, N, D), to what was asked for in text order, (1 or L+1, N, 2D)."""
+        if layers == "all":
+            return lambda streams, block: torch.stack([block.text.to_text(stream) for stream in streams])
+        weights = self._layer_weights(layers).to(self.device)
+        return lambda streams, block: block.text.to_text(torch.tensordot(weights, streams, dims=1))[None]
+
+    def _layer_weights(self, layers: str | int) -> Tensor:
+        count = self.num_layers
+        if layers == "mix" and self.model.mix is not None:
+            return self.model.mix.gamma * torch.softmax(torch.tensor(self.model.mix.weights), dim=0)
+        if layers in ("mix", "average"):
+            return torch.full((count,), 1 / count)
+        number = count - 1 if layers == "top" else layers
+        if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
+            raise ValueError(f"layers must be mix, average, top, all, or a number from 0 to {count - 1}, not {layers!r}")
+        return torch.eye(count)[number]
+
+    def _fresh(self, tokens: list[Sequence[str]], state: str, batch_size: int | None) -> Iterator[tuple[Block, Tensor]]:
+        """Every sentence from the same state, so that rows can be filled as suits the machine."""
+        if state == "warm" and self.model.warm_state is None:
+            raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
+        start = self._on_device(self.model.warm_state) if state == "warm" else None
+        for group in blocks_of(tokens, WORDS_AT_ONCE):
+            rows = min(batch_size or DEFAULT_ROWS, len(group))
+            block = embedding_block(group, deal_evenly([len(words) + 2 for words in group], rows), rows, reset=True)
+            yield block, self._run(block, None, start)[0]
+
+    def _carried(
+        self, tokens: list[Sequence[str]], state: str | BiLMState, batch_size: int | None, found: Embeddings
+    ) -> Iterator[tuple[Block, Tensor]]:
+        """Sentence i in row i mod batch_size, whose state runs on (AllenNLP's and bilm-tf's way)."""
+        if isinstance(state, BiLMState):
+            batch_size = batch_size or state.h.shape[2]
+            if state.h.shape[2] != batch_size:
+                raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
+            carried = self._on_device(state)
+        else:
+            batch_size = batch_size or 1
+            carried = self._bilm.initial_state(batch_size)
+        count = 0
+        for group in blocks_of(tokens, WORDS_AT_ONCE):
+            rows = np.arange(count, count + len(group)) % batch_size
+            block = embedding_block(group, rows, batch_size, reset=False)
+            streams, carried = self._run(block, carried, None)
+            count += len(group)
+            yield block, streams
+        found.state = carried
+
+    @torch.no_grad()
+    def _run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> tuple[Tensor, BiLMState]:
+        words = self._bilm.encode_words(word_ids(block.words, self._bilm.config, self.model.vocab).to(self.device))
+        return self._bilm.run_packed(words, block.tokens.to(self.device), block.text.packing, state, start)
+
+    def _count_truncated(self, words: list[str]) -> int:
+        char_cnn = self._bilm.config.char_cnn
+        return 0 if char_cnn is None else count_truncated(words, char_cnn.max_characters)
+
+    def _on_device(self, state: BiLMState | None) -> BiLMState | None:
+        return None if state is None else BiLMState(state.h.to(self.device), state.c.to(self.device))
+
+
+def _is_carried(state: str | BiLMState) -> bool:
+    if isinstance(state, str) and state not in ("zeros", "warm", "carry"):
+        raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
+    return not isinstance(state, str) or state == "carry"
+
+
+def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
+    """(1 or L+1, N, 2D) in text order -> each sentence's own array, without the boundaries."""
+    vectors, begin = layers.float().cpu().numpy(), 0
+    for length in lengths:
+        words = vectors[:, begin + 1 : begin + length - 1].copy()
+        yield words[0] if len(words) == 1 else words
+        begin += length
