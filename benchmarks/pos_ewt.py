@@ -19,7 +19,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -57,7 +57,7 @@ TAGGERS = {
     "untrained": WITH_ELMO,
     "baseline": replace(WITH_ELMO, elmo=False, character_dim=100),
 }
-FIT = FitConfig(max_epochs=15, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
+FIT = FitConfig(max_epochs=20, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
 
 Sets = dict[str, list[TaggedSentence]]
 
@@ -167,7 +167,7 @@ def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
     )
 
 
-def layers_for(features: str, pretrained: Pretrained, sets: Sets) -> dict[str, Tensor | None]:
+def layers_for(features: str, pretrained: Pretrained, sets: Sets) -> Mapping[str, Tensor | None]:
     """The biLM's layers of every set, computed once for all runs with these features."""
     if features == "baseline":
         return dict.fromkeys(sets)
@@ -189,14 +189,14 @@ def every_nth(
     return sentences[::n], None if layers is None else layers[torch.from_numpy(rows)]
 
 
-def run(features: str, size: str, seed: int, sets: Sets, layers: dict[str, Tensor | None], bilm: BiLM) -> FitReport:
+def run(features: str, size: str, seed: int, sets: Sets, layers: Mapping[str, Tensor | None], bilm: BiLM) -> FitReport:
     train, train_layers = every_nth(sets["train"], layers["train"], SIZES[size])
     lexicon = Lexicon.of(train)
     config = TAGGERS[features]
     cnns = [CHARACTERS] if config.character_dim else []
-    held_out = [Examples(sets[name], lexicon, layers[name], cnns) for name in ("dev", "test")]
-    examples = [Examples(train, lexicon, train_layers, cnns), *held_out]
-    _, report = fit_examples(*examples, bilm if config.elmo else None, config, replace(FIT, seed=seed))
+    dev, test = (Examples(sets[name], lexicon, layers[name], cnns) for name in ("dev", "test"))
+    examples = Examples(train, lexicon, train_layers, cnns)
+    _, report = fit_examples(examples, dev, test, bilm if config.elmo else None, config, replace(FIT, seed=seed))
     return report
 
 

@@ -18,7 +18,7 @@ CALLS = [
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate_files"),
     ("embed sentences.txt vectors", "elmokit.embed.files.embed_file"),
-    ("encode sentences.txt encoded", "elmokit.embed.files.encode_file"),
+    ("encode sentences.txt encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
     ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
@@ -126,6 +126,21 @@ def test_an_interrupted_verb_says_how_to_go_on(
     monkeypatch.setattr(cli.Info, "run", interrupt)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr().err == "elmokit: interrupted; the same command goes on where this one stopped\n"
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    program = """
+import sys
+from elmokit import cli
+
+def fail(_: cli.Info) -> None:
+    raise BrokenPipeError
+
+cli.Info.run = fail
+sys.exit(cli.main(["info"]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_a_missing_model_is_one_line_in_a_real_process(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_batches_hold_every_sentence_once_with_its_own_layers():
         seen = []
         for chosen in batches:
             batch = examples.batch(chosen)
+            assert batch.layers is not None
             seen += chosen.tolist()
             for row, index in enumerate(chosen):
                 n = lengths[index]
@@ -157,7 +158,7 @@ def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp
     assert report.dev > 0.95 and report.test == pytest.approx(report.dev) and report.metric == "accuracy"
     assert len(report.mixes) == (config.elmo + config.elmo_at_output)
     for mix in report.mixes:
-        assert sum(mix["weights"]) == pytest.approx(1)
+        assert sum(mix.weights) == pytest.approx(1)
     words = [sentence.words for sentence in DEV] + [(), ("never", "seen" * 30)]
     back = load_tagger(tmp_path / "tagger")
     assert back.predict(words) == trained.predict(words)
@@ -180,6 +181,7 @@ def test_the_given_bilm_is_left_as_it_is(finetune, model):
     config = TaggerConfig(hidden_dim=8, finetune=finetune)
     trained, _ = fit(TRAIN[:20], DEV, model=model, tagger=config, config=FitConfig(max_epochs=1, device="cpu"))
     assert all(torch.equal(before[name], value) for name, value in model.bilm.state_dict().items())
+    assert trained.tagger.elmo is not None
     after = trained.tagger.elmo.bilm.state_dict()
     assert any(not torch.equal(before[name], value) for name, value in after.items()) == finetune
 

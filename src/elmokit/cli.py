@@ -20,6 +20,7 @@ from elmokit.train.settings import PretrainSettings
 Model = Annotated[str | None, arg(help="Directory or name of the model; the bundled English model when not given.")]
 Device = Annotated[str | None, arg(help="cpu, cuda or cuda:N; the best there is when not given.")]
 State = Literal["zeros", "warm", "carry"]
+OneLayer = Literal["mix", "average", "top"] | int
 TaskFormat = Annotated[Literal["conllu", "columns"] | None, arg(help="Told by the suffix .conllu when not given.")]
 WordColumn = Annotated[int, arg(help="Column of the words, from 0 (CoNLL-U has its own).")]
 TagColumn = Annotated[
@@ -116,13 +117,17 @@ class Embed:
     output: Positional[Path]
     """Directory for the vectors, or a name that ends in .hdf5 for AllenNLP's layout."""
     model: Model = None
-    layers: str = "mix"
-    """mix, average, top, all, or the number of a layer (0 is the token encoder)."""
+    layers: OneLayer | Literal["all"] = "mix"
+    """The model's own mix, the average, the top, all of them, or the number of a layer (0 knows no context)."""
     state: State | None = None
     """LSTM state at the start of a sentence; the model's own policy when not given."""
     dtype: Literal["float32", "float16"] = "float32"
-    """Number format of the written vectors."""
+    """Number type of the written vectors."""
     device: Device = None
+    tokenize: bool = False
+    """Split the lines as the model's training text was, not at white space."""
+    sentences_per_part: int = 1000
+    """Sentences in a part: what a stopped run repeats at most, and what is in memory at a time."""
 
     def run(self) -> None:
         from elmokit.embed.files import embed_file
@@ -137,13 +142,17 @@ class Encode:
     file: Positional[Path]
     """Text (plain, .gz or .zst), one text a line."""
     output: Positional[Path]
-    """File for the vectors."""
+    """NumPy file (.npy) for the vectors, a row for each line."""
     model: Model = None
     pooling: Literal["mean", "max"] = "mean"
     """How the vectors of a text's words become one."""
     normalize_embeddings: bool = False
     """Scale every vector to length one."""
     device: Device = None
+    tokenize: bool = True
+    """Split the lines as the model's training text was, not at white space."""
+    sentences_per_part: int = 1000
+    """Lines in a part: what a stopped run repeats at most, and what is in memory at a time."""
 
     def run(self) -> None:
         from elmokit.embed.files import encode_file
@@ -156,12 +165,12 @@ class Compare:
     """Print how alike the vectors of one word are across sentences."""
 
     word: Positional[str]
-    """The word, as it stands in every sentence."""
+    """The word, as it is spelled in the sentences."""
     sentences: Positional[tuple[str, ...]]
-    """Two or more sentences with the word."""
+    """Sentences with the word."""
     model: Model = None
-    layers: str = "mix"
-    """mix, average, top, or the number of a layer (0 is the token encoder)."""
+    layers: OneLayer | Literal["all"] = "all"
+    """The model's own mix, the average, the top, all of them, or the number of a layer (0 knows no context)."""
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
@@ -174,7 +183,7 @@ class Neighbors:
     """Find the uses of a word in a corpus that are nearest to its use in a sentence."""
 
     word: Positional[str]
-    """The word, as it stands in the sentence."""
+    """The word, as it is spelled in the sentence."""
     sentence: Annotated[str, arg(name="in")]
     """The sentence that shows the use."""
     corpus: Path
@@ -182,8 +191,13 @@ class Neighbors:
     count: int = 10
     """How many uses to show."""
     model: Model = None
-    layers: str = "mix"
-    """mix, average, top, or the number of a layer (0 is the token encoder)."""
+    layers: OneLayer = "top"
+    """The model's own mix, the average, the top, or the number of a layer (0 knows no context)."""
+    device: Device = None
+    any_word: bool = False
+    """Search the uses of every word, not only of this one."""
+    max_sentences: int | None = None
+    """Stop after so many sentences that could be near."""
 
     def run(self) -> None:
         from elmokit.analysis.neighbors import neighbors

@@ -11,13 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from elmokit.data.streams import Block, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.files import read_lines
+from elmokit.io.checkpoint import load
+from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
@@ -96,3 +101,51 @@ def block_log_losses(
     dim = bilm.config.lstm.projection_dim
     top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
     return torch.stack([softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]), state
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Perplexity of each file, by its path, and of all their words together."""
+
+    files: dict[str, Perplexity]
+    total: Perplexity
+
+
+def evaluate_files(
+    files: Sequence[str | Path],
+    model: Pretrained | str | Path | None = None,
+    state: str = "carry",
+    batch_size: int = 1,
+    device: str | None = None,
+) -> Evaluation:
+    """Perplexity of tokenized text files (plain, .gz or .zst), one sentence a line; blank lines are no sentences.
+
+    `state` and `batch_size` are those of `perplexity`; carried state starts afresh with each file. ValueError where the
+    model has no softmax or vocabulary, and for a file without a sentence.
+    """
+    pretrained = model if isinstance(model, Pretrained) else load(model)
+    if pretrained.softmax is None or pretrained.vocab is None:
+        raise ValueError("perplexity needs a model with its softmax and vocabulary, which this one was saved without")
+    where = pick_device(device)
+    bilm, softmax, start = pretrained.bilm.to(where).eval(), pretrained.softmax.to(where), pretrained.warm_state
+    start = start and BiLMState(start.h.to(where), start.c.to(where))
+    found = {}
+    for file in files:
+        sentences = (line.split() for line in read_lines(file) if line.strip())
+        try:
+            found[str(file)] = perplexity(bilm, softmax, pretrained.vocab, sentences, state, batch_size, start)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+    return Evaluation(found, _together(list(found.values())))
+
+
+def _together(parts: Sequence[Perplexity]) -> Perplexity:
+    """As if the parts were one text: losses add up, weighted by predictions."""
+    predictions = [part.predictions for part in parts]
+    losses = np.log([[part.forward, part.backward, part.mean] for part in parts])
+    forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
+    sentences, unknown = sum(part.sentences for part in parts), sum(part.unknown for part in parts)
+    return Perplexity(forward, backward, mean, sentences, sum(predictions), unknown)

@@ -66,8 +66,7 @@ class BiLM(nn.Module):
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
         streams, state = self.run_packed(self.encode_words(distinct), tokens, text.packing, state)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
-        for layer, stream in zip(layers, streams, strict=True):
-            layer[mask] = text.to_text(stream)
+        layers[:, mask] = torch.stack([text.to_text(stream) for stream in streams])
         return BiLMOutput(layers, mask, state)
 
     def encode_words(self, ids: Tensor) -> Tensor:

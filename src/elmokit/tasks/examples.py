@@ -71,7 +71,7 @@ class Batch(NamedTuple):
     layers: Tensor | None  # (L+1, B, T, 2D) float32
 
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(*(None if field is None else field.to(device) for field in self))
+        return self._replace(**{name: field.to(device) for name, field in self._asdict().items() if field is not None})
 
 
 class Examples:

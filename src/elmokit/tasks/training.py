@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.runtime import pick_device
 from elmokit.tasks.examples import Examples
 from elmokit.tasks.metrics import accuracy, span_score
@@ -27,6 +29,14 @@ class Epoch:
     seconds: float
 
 
+@dataclass(frozen=True)
+class LearnedMix:
+    """A scalar mix as training left it: the layers' weights after the softmax, and gamma."""
+
+    weights: list[float]
+    gamma: float
+
+
 @dataclass
 class FitReport:
     """What a training run found. Scores are in 0..1, of the kind that `metric` says."""
@@ -35,7 +45,7 @@ class FitReport:
     best_epoch: int  # from 1
     dev: float
     test: float | None
-    mixes: list[dict[str, list[float] | float]]  # per mix the weights after the softmax, and gamma
+    mixes: list[LearnedMix]  # at the input, at the output
     parameters: int  # that were trained
     sentences: int
     tokens: int
@@ -145,7 +155,6 @@ def fit_examples(
     return tagger, report
 
 
-def _mixes(tagger: Tagger) -> list[dict[str, list[float] | float]]:
-    if tagger.elmo is None:
-        return []
-    return [{"weights": mix.layer_weights().tolist(), "gamma": float(mix.gamma.detach())} for mix in tagger.elmo.mixes]
+def _mixes(tagger: Tagger) -> list[LearnedMix]:
+    mixes = [] if tagger.elmo is None else [cast(ScalarMix, mix) for mix in tagger.elmo.mixes]
+    return [LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach())) for mix in mixes]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.nn.kernels.cell import cell_backward, cell_forward
 from elmokit.nn.packing import Packing
 
 Pair = tuple[Tensor, Tensor]
@@ -62,7 +63,7 @@ class _PackedLSTM(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients):
         grad_outputs, grad_h, grad_c = (g.clone() for g in gradients)
-        gates, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
+        gates, hiddens, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
         grad_recurrent = torch.empty_like(recurrent_weight)
         grad_projection = None if projection_weight is None else torch.empty_like(projection_weight)
@@ -75,25 +76,25 @@ class _PackedLSTM(torch.autograd.Function):
             )  # fmt: skip
             torch.mm(grad_gates[d].T, previous_h[d], out=grad_recurrent[d])
             if grad_projection is not None:
-                hidden = gates[d].chunk(4, dim=1)[3] * torch.tanh(cells[d]).to(gates.dtype)
-                torch.mm(grad_hidden_outputs.to(hidden.dtype).T, hidden, out=grad_projection[d])
+                torch.mm(grad_hidden_outputs.to(hiddens.dtype).T, hiddens[d], out=grad_projection[d])
 
         _both_directions(run, gates.device)
         return grad_gates, grad_h, grad_c, grad_recurrent, grad_projection, None, None, None
 
 
-def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for what the backward pass needs of every slot: gates after their functions, cell, and h and c before the step."""
-    slots = inputs.shape[1]
-    cells = c.new_empty(2, slots, c.shape[2])
-    return torch.empty_like(inputs), cells, inputs.new_empty(2, slots, h.shape[2]), torch.empty_like(cells)
+def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    """Room for what the backward pass needs of every slot: gates, unprojected output, cell, and h and c before the step."""
+    slots, width = inputs.shape[1], c.shape[2]
+    cells = c.new_empty(2, slots, width)
+    hiddens, previous_h = inputs.new_empty(2, slots, width), inputs.new_empty(2, slots, h.shape[2])
+    return torch.empty_like(inputs), hiddens, cells, previous_h, torch.empty_like(cells)
 
 
 def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing, fresh_rows, clips, start, trace):
     """One direction; writes `outputs` and, where there is one, `trace`; leaves the final state in `h` and `c`."""
     cell_clip, proj_clip = clips
-    gates, cells, previous_h, previous_c = trace or (None, None, None, None)
-    scratch = inputs.new_empty(max(packing.batch_sizes, default=0), inputs.shape[1])
+    most_rows = max(packing.batch_sizes, default=0)
+    scratch, scratch_hidden = inputs.new_empty(most_rows, inputs.shape[1]), inputs.new_empty(most_rows, c.shape[1])
     transposed = recurrent_weight.T
     starts = packing.starts()
     for t, rows in enumerate(packing.batch_sizes):
@@ -102,22 +103,16 @@ def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing,
             h[fresh_rows[t]] = 0 if start is None else start[0].to(h.dtype)
             c[fresh_rows[t]] = 0 if start is None else start[1].to(c.dtype)
         h_rows, c_rows = h[:rows].to(inputs.dtype), c[:rows]
-        if trace:
-            previous_h[window], previous_c[window] = h_rows, c_rows
-        step_gates = gates[window] if trace else scratch[:rows]
-        torch.addmm(inputs[window], h_rows, transposed, out=step_gates)
-        i, g, f, o = step_gates.chunk(4, dim=1)
-        i.sigmoid_()
-        g.tanh_()
-        step_gates[:, 2 * c.shape[1] :].sigmoid_()  # f and o lie side by side
-        c_rows.mul_(f).addcmul_(i.to(c.dtype), g.to(c.dtype))
-        if cell_clip is not None:
-            c_rows.clamp_(-cell_clip, cell_clip)
-        if trace:
-            cells[window] = c_rows
-        hidden = torch.tanh(c_rows).mul_(o)
+        if trace is None:
+            gates, hidden, step_trace = scratch[:rows], scratch_hidden[:rows], None
+        else:
+            gates, hidden, cells, previous_h, previous_c = (part[window] for part in trace)
+            previous_h.copy_(h_rows)
+            step_trace = cells, previous_c
+        torch.addmm(inputs[window], h_rows, transposed, out=gates)
+        cell_forward(gates, c_rows, hidden, cell_clip, step_trace)
         if projection is not None:
-            hidden = hidden.to(inputs.dtype) @ projection.T
+            hidden = hidden @ projection.T
             if proj_clip is not None:
                 hidden.clamp_(-proj_clip, proj_clip)
         h[:rows] = hidden
@@ -132,26 +127,16 @@ def _backward_steps(
     Returns the gradient of the projection's (unclipped) output at every step, (N, D).
     """
     cell_clip, proj_clip = clips
-    clipped_output = projection is not None and proj_clip is not None
     starts = packing.starts()
     for t in reversed(range(len(packing.batch_sizes))):
         rows, window = packing.batch_sizes[t], slice(starts[t], starts[t + 1])
-        i, g, f, o = (gate.to(cells.dtype) for gate in gates[window].chunk(4, dim=1))
         grad_hidden = grad_outputs[window].add_(grad_h[:rows])
-        if clipped_output:
-            grad_hidden *= outputs[window].abs() < proj_clip
         if projection is not None:
-            grad_hidden = (grad_hidden.to(gates.dtype) @ projection).to(cells.dtype)
-        tanh_c = torch.tanh(cells[window])
-        grad_cell = torch.addcmul(grad_c[:rows], grad_hidden * o, 1 - tanh_c * tanh_c)
-        if cell_clip is not None:
-            grad_cell *= cells[window].abs() < cell_clip
-        grad_i, grad_g, grad_f, grad_o = grad_gates[window].chunk(4, dim=1)
-        grad_i.copy_(grad_cell * g * (i * (1 - i)))
-        grad_g.copy_(grad_cell * i * (1 - g * g))
-        grad_f.copy_(grad_cell * previous_c[window] * (f * (1 - f)))
-        grad_o.copy_(grad_hidden * tanh_c * (o * (1 - o)))
-        grad_c[:rows] = grad_cell * f
+            if proj_clip is not None:
+                grad_hidden *= outputs[window].abs() < proj_clip
+            grad_hidden = grad_hidden.to(gates.dtype) @ projection
+        trace = (cells[window], previous_c[window])
+        cell_backward(gates[window], trace, grad_hidden.to(gates.dtype), grad_c[:rows], grad_gates[window], cell_clip)
         grad_h[:rows] = grad_gates[window] @ recurrent_weight
         if fresh_rows is not None and len(fresh_rows[t]):
             grad_h[fresh_rows[t]] = 0

@@ -1,0 +1,30 @@
+"""Builds the compiled LSTM cell when elmokit is installed, where there is a C compiler; elmokit works without it."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/elmokit/nn/kernels/cell.c")
+# No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
+FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+
+
+class CellBuilder(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        source = Path(self.root) / SOURCE
+        library = source.with_name("_cell.so")
+        partial = library.with_suffix(".partial")
+        try:
+            subprocess.run([os.environ.get("CC", "cc"), *FLAGS, str(source), "-o", str(partial)], check=True, capture_output=True)
+            os.replace(partial, library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            library.unlink(missing_ok=True)
+            self.app.display_warning(f"no compiled LSTM cell ({error}): elmokit will work, but slower on a CPU")
+            return
+        build_data["artifacts"].append(str(SOURCE.with_name("_cell.so")))
+        build_data["pure_python"], build_data["infer_tag"] = False, True

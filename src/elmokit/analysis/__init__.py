@@ -1,0 +1,1 @@
+"""What the vectors say: the uses of a word, compared and searched."""

@@ -1,0 +1,128 @@
+"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.parts import FileJob, FileReport, Pooling, TextFile, make_parts
+from elmokit.files import atomic_path
+from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5
+from elmokit.io.store import EmbeddingStore
+
+SENTENCES_PER_PART = 1000
+HDF5_SUFFIXES = (".hdf5", ".h5")
+
+
+def opened(model: Embedder | str | Path | None, device: str | None = None) -> Embedder:
+    """The embedder itself, or that of a model."""
+    return model if isinstance(model, Embedder) else Embedder.load(model, device)
+
+
+def embed_file(
+    file: str | Path,
+    output: str | Path,
+    model: Embedder | str | Path | None = None,
+    layers: str | int = "mix",
+    state: str | None = None,
+    dtype: str = "float32",
+    device: str | None = None,
+    *,
+    tokenize: bool = False,
+    sentences_per_part: int = SENTENCES_PER_PART,
+) -> FileReport:
+    """Write the vectors of every word of a text file, one sentence a line, however large it is.
+
+    `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. It is taken to be tokenized and split
+    at white space; `tokenize` splits it as the model's training text was. `output` is a directory (elmokit.io.store says
+    what is in it), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
+    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16.
+
+    The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most, and memory
+    grows with that number, not with the file. ValueError for invalid UTF-8 (before anything is written), an empty file,
+    and a directory that holds other vectors; OSError where the output cannot be written.
+    """
+    output = Path(output)
+    embedder = opened(model, device)
+    job = FileJob(
+        text=TextFile.read(file),
+        embedder=embedder,
+        layers=layers,
+        state=state or embedder.model.state_policy,
+        dtype=dtype,
+        sentences_per_part=sentences_per_part,
+        tokenize=tokenize,
+    )
+    if output.suffix not in HDF5_SUFFIXES:
+        return make_parts(job, output, output)
+    parts = _parts_beside(output)
+    report = make_parts(job, parts, output)
+    write_allennlp_hdf5(EmbeddingStore(parts), output)
+    _discard(parts)
+    return report
+
+
+def encode_file(
+    file: str | Path,
+    output: str | Path,
+    model: Embedder | str | Path | None = None,
+    pooling: str = "mean",
+    normalize_embeddings: bool = False,
+    device: str | None = None,
+    *,
+    tokenize: bool = True,
+    sentences_per_part: int = SENTENCES_PER_PART,
+) -> FileReport:
+    """Write one vector for each line of a text file: (N, 2D) float32 in a .npy file, zeros where a line is blank.
+
+    The vectors are those of `Embedder.encode`: the mean or max of the words' vectors, of length one with
+    `normalize_embeddings`. Lines are split as the model's training text was, or at white space without `tokenize`.
+    Memory, resuming and errors are as with `embed_file`.
+    """
+    output = Path(output)
+    if output.suffix != ".npy":
+        raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
+    embedder = opened(model, device)
+    job = FileJob(
+        text=TextFile.read(file),
+        embedder=embedder,
+        layers="mix",
+        state=embedder.model.state_policy,
+        dtype="float32",
+        sentences_per_part=sentences_per_part,
+        tokenize=tokenize,
+        pooling=Pooling(pooling, normalize_embeddings),
+    )
+    parts = _parts_beside(output)
+    report = make_parts(job, parts, output)
+    _write_npy(EmbeddingStore(parts), output)
+    _discard(parts)
+    return report
+
+
+def _parts_beside(output: Path) -> Path:
+    """Where the parts of a single file grow. An output without them is finished, and of what is not known."""
+    parts = output.with_name(output.name + ".parts")
+    if output.exists() and not parts.exists():
+        raise FileExistsError(f"{output} exists: remove it or choose another name")
+    return parts
+
+
+def _write_npy(store: EmbeddingStore, output: Path) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), *store.index.vector_shape)}
+    with atomic_path(output) as partial, partial.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for _, vectors in store:
+            stream.write(vectors.astype("<f4").tobytes())
+
+
+def _discard(parts: Path) -> None:
+    """Remove a directory; a kill in between leaves it with another name, not half of it with its own."""
+    aside = parts.with_name(f".partial-{parts.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(parts, aside)
+    shutil.rmtree(aside)

@@ -1,0 +1,106 @@
+"""A slow biLM in NumPy float64, written from the equations alone: one word, one row, one direction and one step at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from elmokit.nn.bilm import BiLM
+
+State = list[tuple[np.ndarray, np.ndarray]]  # (h, c) of each layer
+
+
+def random_weights(module: torch.nn.Module, seed: int, scale: float = 0.8) -> None:
+    """Draw every parameter anew, so large that gates, clips and biases all matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+class Oracle:
+    """What the weights of a `BiLM` must compute."""
+
+    def __init__(self, bilm: BiLM) -> None:
+        self.config = bilm.config
+        self.weights = {name: value.double().numpy() for name, value in bilm.state_dict().items()}
+
+    def word(self, ids: np.ndarray) -> np.ndarray:
+        """Shifted ids of one word, (C,) or () -> its vector (D,)."""
+        if self.config.char_cnn is None:
+            return self.weights["word_embedding"][ids - 1]
+        x = self._filters(self.weights["char_cnn.char_embedding"][ids - 1])
+        for number in range(self.config.char_cnn.num_highway):
+            gates = self._affine(f"char_cnn.highways.{number}.gates", x)
+            transform, carry = gates[: len(x)], sigmoid(gates[len(x) :])
+            x = carry * relu(transform) + (1 - carry) * x
+        if self.config.char_cnn.num_filters == self.config.lstm.projection_dim:
+            return x
+        return self._affine("char_cnn.projection", x)
+
+    def _filters(self, characters: np.ndarray) -> np.ndarray:
+        """(C, E) -> (F,): each filter's largest value over all places, then the activation."""
+        assert self.config.char_cnn is not None
+        activation = {"relu": relu, "tanh": np.tanh}[self.config.char_cnn.activation]
+        pooled = []
+        for number, (width, _) in enumerate(self.config.char_cnn.filters):
+            kernel = self.weights[f"char_cnn.convolutions.{number}.weight"]  # (F, E, w)
+            bias = self.weights[f"char_cnn.convolutions.{number}.bias"]
+            places = range(len(characters) - width + 1)
+            values = [(kernel * characters[p : p + width].T).sum(axis=(1, 2)) + bias for p in places]
+            pooled.append(activation(np.max(values, axis=0)))
+        return np.concatenate(pooled)
+
+    def _affine(self, name: str, x: np.ndarray) -> np.ndarray:
+        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
+
+    def zeros(self) -> State:
+        lstm = self.config.lstm
+        return [(np.zeros(lstm.projection_dim), np.zeros(lstm.cell_dim)) for _ in range(lstm.num_layers)]
+
+    def direction(self, d: int, words: list[np.ndarray], state: State) -> tuple[np.ndarray, State]:
+        """Word vectors in the order in which direction `d` reads them -> its layers (L+1, T, D) in that order, and the state."""
+        layers, after = [words], []
+        for number, (h, c) in enumerate(state):
+            outputs = []
+            for x in layers[-1]:
+                h, c = self.step(d, number, x, h, c)
+                skip = self.config.lstm.use_skip_connections and number > 0
+                outputs.append(h + x if skip else h)
+            layers.append(outputs)
+            after.append((h, c))
+        return np.array(layers).reshape(len(layers), len(words), self.config.lstm.projection_dim), after
+
+    def step(self, d: int, number: int, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One step of one cell: its new output (which is its recurrent state too) and cell."""
+        lstm = self.config.lstm
+        of = {name: self.weights.get(f"layers.{number}.{name}") for name in ("input_weight", "recurrent_weight", "bias")}
+        i, g, f, o = np.split(of["input_weight"][d] @ x + of["recurrent_weight"][d] @ h + of["bias"][d], 4)
+        c = sigmoid(i) * np.tanh(g) + sigmoid(f + lstm.forget_bias) * c
+        if lstm.cell_clip is not None:
+            c = np.clip(c, -lstm.cell_clip, lstm.cell_clip)
+        h = sigmoid(o) * np.tanh(c)
+        if lstm.cell_dim != lstm.projection_dim:
+            h = self.weights[f"layers.{number}.projection_weight"][d] @ h
+            if lstm.proj_clip is not None:
+                h = np.clip(h, -lstm.proj_clip, lstm.proj_clip)
+        return h, c
+
+    def row(self, words: list[np.ndarray], states: tuple[State, State]) -> tuple[np.ndarray, tuple[State, State]]:
+        """The words of one row -> layers (L+1, T, 2D) in text order, and the state of each direction."""
+        fwd, fwd_state = self.direction(0, words, states[0])
+        bwd, bwd_state = self.direction(1, words[::-1], states[1])
+        return np.concatenate([fwd, bwd[:, ::-1]], axis=2), (fwd_state, bwd_state)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -1,0 +1,263 @@
+"""The biLM against a slow float64 oracle, on random small models and awkward batches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import elmokit.nn.bilm as bilm_module
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.packing import pack_sentences
+from oracle import Oracle, State, random_weights
+
+CLIPS = st.sampled_from([None, 0.3, 3.0])
+CHARACTERS, WORDS = 7, 9
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> BiLMConfig:
+    filters = tuple(draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3)))
+    total = sum(number for _, number in filters)
+    dim = draw(st.sampled_from([total, 4]))  # the first: no projection after the convolutions
+    lstm = LSTMConfig(
+        num_layers=draw(st.integers(1, 3)),
+        cell_dim=draw(st.sampled_from([dim, 5])),  # the first: no projection in the LSTM
+        projection_dim=dim,
+        cell_clip=draw(CLIPS),
+        proj_clip=draw(CLIPS),
+        use_skip_connections=draw(st.booleans()),
+        forget_bias=draw(st.sampled_from([0.0, 1.0])),
+    )
+    if draw(st.integers(0, 3)) == 0:
+        return BiLMConfig(lstm, None, num_words=WORDS)
+    activation = draw(st.sampled_from(["relu", "tanh"]))
+    return BiLMConfig(lstm, CharCNNConfig(3, filters, draw(st.integers(0, 2)), activation, CHARACTERS))
+
+
+def model(config: BiLMConfig, seed: int = 0) -> BiLM:
+    bilm = BiLM(config).double()
+    random_weights(bilm, seed)
+    return bilm
+
+
+def random_ids(config: BiLMConfig, rows: int, tokens: int, seed: int) -> Tensor:
+    random = np.random.default_rng(seed)
+    if config.char_cnn is None:
+        return torch.from_numpy(random.integers(1, WORDS + 1, (rows, tokens)))
+    few = random.integers(1, 262, (5, CHARACTERS))  # words come again, as in text
+    return torch.from_numpy(few[random.integers(0, 5, (rows, tokens))])
+
+
+def random_state(bilm: BiLM, rows: int, seed: int) -> BiLMState:
+    generator = torch.Generator().manual_seed(seed)
+    zeros = bilm.initial_state(rows)
+    h, c = (torch.randn(part.shape, dtype=torch.float64, generator=generator) for part in (zeros.h, zeros.c))
+    return BiLMState(h, c)
+
+
+def of_row(state: BiLMState, row: int) -> tuple[State, State]:
+    h, c = state.h[:, :, row].detach().numpy(), state.c[:, :, row].detach().numpy()
+    fwd, bwd = (list(zip(h[d], c[d], strict=True)) for d in range(2))
+    return fwd, bwd
+
+
+def assert_equals_oracle(bilm: BiLM, ids: Tensor, mask: Tensor, state: BiLMState | None, found: bilm_module.BiLMOutput) -> None:
+    oracle = Oracle(bilm)
+    assert torch.equal(found.mask, mask)
+    for row in range(len(ids)):
+        words = [oracle.word(word) for word in ids[row][mask[row]].numpy()]
+        begin = (oracle.zeros(), oracle.zeros()) if state is None else of_row(state, row)
+        expected, after = oracle.row(words, begin)
+        np.testing.assert_allclose(found.layers[:, row, mask[row]].detach().numpy(), expected, atol=1e-9, rtol=0)
+        assert not found.layers[:, row, ~mask[row]].any()
+        for mine, theirs in zip(of_row(found.state, row), after, strict=True):
+            for (h, c), (expected_h, expected_c) in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(h, expected_h, atol=1e-9, rtol=0)
+                np.testing.assert_allclose(c, expected_c, atol=1e-9, rtol=0)
+
+
+@settings(max_examples=120, deadline=None)
+@given(configurations(), st.integers(1, 4), st.integers(0, 6), st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_any_model_on_any_mask_equals_the_oracle(
+    config: BiLMConfig, rows: int, tokens: int, carried: bool, hidden_words: bool, seed: int
+) -> None:
+    """Masks are random: padding at the left, holes and rows without a word are among them."""
+    bilm = model(config, seed % 1000)
+    ids = random_ids(config, rows, tokens, seed)
+    mask = torch.from_numpy(np.random.default_rng(seed).random((rows, tokens)) < 0.6)
+    if not hidden_words:
+        ids[~mask] = 0
+    state = random_state(bilm, rows, seed % 1000) if carried else None
+    with torch.no_grad():
+        found = bilm(ids, mask if hidden_words else None, state)
+    assert_equals_oracle(bilm, ids, mask, state, found)
+
+
+TINY = BiLMConfig(LSTMConfig(2, 5, 4), CharCNNConfig(3, ((1, 3), (3, 4)), 1, "relu", CHARACTERS))
+AWKWARD = {
+    "ragged": [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]],
+    "padding at the left": [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]],
+    "holes": [[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 1]],
+    "a row of padding alone": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]],
+    "padding alone": [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("carried", [False, True])
+def test_awkward_masks(name: str, carried: bool) -> None:
+    bilm, mask = model(TINY), torch.tensor(AWKWARD[name], dtype=torch.bool)
+    ids = random_ids(TINY, *mask.shape, seed=2) * mask.unsqueeze(-1)
+    state = random_state(bilm, len(ids), 1) if carried else None
+    assert_equals_oracle(bilm, ids, mask, state, bilm(ids, state=state))
+
+
+def test_carried_state_makes_two_calls_one() -> None:
+    bilm = model(TINY)
+    ids = random_ids(TINY, 3, 8, seed=4)
+    whole = bilm(ids)
+    first = bilm(ids[:, :5])
+    second = bilm(ids[:, 5:], state=first.state)
+    dim = TINY.lstm.projection_dim
+    forward = torch.cat([first.layers, second.layers], dim=2)[..., :dim]
+    torch.testing.assert_close(forward, whole.layers[..., :dim], atol=1e-12, rtol=0)
+
+
+def test_padding_changes_nothing() -> None:
+    """The old systems let a short sentence depend on the longest one of its batch."""
+    bilm, ids = model(TINY), random_ids(TINY, 2, 4, seed=6)
+    padded = torch.zeros(2, 9, CHARACTERS, dtype=ids.dtype)
+    padded[0, :4], padded[1, :2] = ids[0], ids[1, :2]
+    out = bilm(padded)
+    torch.testing.assert_close(out.layers[:, :1, :4], bilm(ids[:1]).layers, atol=1e-12, rtol=0)
+    torch.testing.assert_close(out.layers[:, 1:, :2], bilm(ids[1:, :2]).layers, atol=1e-12, rtol=0)
+    assert not out.layers[:, 0, 4:].any() and not out.layers[:, 1, 2:].any()
+
+
+def test_int32_ids_do_as_well_as_int64() -> None:
+    bilm, ids = model(TINY), random_ids(TINY, 2, 4, seed=6)
+    assert torch.equal(bilm(ids.int()).layers, bilm(ids).layers)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("warm", [False, True])
+def test_packed_sentences_equal_the_oracle(reset: bool, warm: bool) -> None:
+    """Several sentences in a row, each started afresh or not, read through `run_packed` itself."""
+    bilm, lengths, rows = model(TINY), [3, 2, 4, 1], [0, 1, 0, 1]
+    start = random_state(bilm, 1, 8) if warm else None
+    ids = random_ids(TINY, 1, sum(lengths), seed=9)[0]
+    text = pack_sentences(lengths, rows, 2, reset)
+    tokens = text.to_streams(torch.arange(len(ids)).expand(2, -1))
+    with torch.no_grad():
+        streams, _ = bilm.run_packed(bilm.encode_words(ids), tokens, text.packing, start=start)
+    found = torch.stack([text.to_text(stream) for stream in streams]).numpy()
+
+    oracle = Oracle(bilm)
+    begin = (oracle.zeros(), oracle.zeros()) if start is None else of_row(start, 0)
+    of_rows = [(oracle.zeros(), oracle.zeros()) for _ in range(2)]
+    for sentence, row in zip(torch.arange(len(ids)).split(lengths), rows, strict=True):
+        words = [oracle.word(word) for word in ids[sentence].numpy()]
+        expected, of_rows[row] = oracle.row(words, begin if reset else of_rows[row])
+        np.testing.assert_allclose(found[:, sentence.numpy()], expected, atol=1e-9, rtol=0)
+
+
+def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, bilm_module.Packing]:
+    lengths = [7, 3, 5, 1, 6]
+    text = pack_sentences(lengths, [0, 1, 1, 2, 2], 3, reset=True)
+    words = bilm.encode_words(random_ids(bilm.config, 1, 6, seed=1)[0])
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 6, sum(lengths)))
+    return words, text.to_streams(tokens.expand(2, -1)), text.packing
+
+
+@pytest.mark.parametrize("slots", [1, 5, 10_000])
+def test_pieces_of_a_stream_equal_the_whole(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
+    bilm = model(TINY)
+    words, tokens, packing = ragged_stream(bilm)
+    expected, state = bilm.run_packed(words, tokens, packing)  # with gradients a stream is never cut
+    monkeypatch.setattr(bilm_module, "SLOTS_AT_ONCE", slots)
+    with torch.no_grad():
+        found, after = bilm.run_packed(words, tokens, packing)
+    torch.testing.assert_close(found, expected.detach(), atol=1e-12, rtol=0)
+    torch.testing.assert_close((after.h, after.c), (state.h.detach(), state.c.detach()), atol=1e-12, rtol=0)
+
+
+def test_products_made_for_distinct_words_equal_products_made_for_each_slot() -> None:
+    bilm = model(replace(TINY, lstm=replace(TINY.lstm, num_layers=1)))
+    words, tokens, packing = ragged_stream(bilm)
+    gathered, _ = bilm.run_packed(words, tokens, packing)
+    layer, state = bilm.layers[0], bilm.initial_state(3)
+    plain, _ = layer(layer.input_products(gathered[0]), packing, state.layer(0, packing.row_order))
+    torch.testing.assert_close(gathered[1], plain, atol=1e-12, rtol=0)
+    parameters = list(bilm.parameters())
+    ours, theirs = (torch.autograd.grad(out.square().sum(), parameters, retain_graph=True) for out in (gathered[1], plain))
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
+    """On the input of every layer, whose dropped values the skip adds, and on the last output; layer 0 is returned whole."""
+    bilm = model(replace(TINY, lstm=replace(TINY.lstm, use_skip_connections=skips)))
+    words, tokens, packing = ragged_stream(bilm)
+    drops: list[Tensor] = []
+
+    def drop(x: Tensor, p: float, training: bool) -> Tensor:
+        assert (p, training) == (0.5, True)
+        drops.append((torch.rand(x.shape, generator=torch.Generator().manual_seed(len(drops))) < 0.5) * 2.0)
+        return x * drops[-1]
+
+    monkeypatch.setattr(bilm_module.F, "dropout", drop)
+    found, _ = bilm.run_packed(words, tokens, packing, dropout=0.5)
+    x = torch.stack([words[tokens[d]] for d in range(2)])
+    assert torch.equal(found[0], x)
+    for index, layer in enumerate(bilm.layers):
+        dropped = x * drops[index]
+        x, _ = layer(layer.input_products(dropped), packing, bilm.initial_state(3).layer(index, packing.row_order))
+        x = x + dropped if skips and index > 0 else x
+        expected = x * drops[-1] if index == len(bilm.layers) - 1 else x
+        torch.testing.assert_close(found[index + 1], expected, atol=1e-12, rtol=0)
+    assert len(drops) == len(bilm.layers) + 1
+
+
+def test_dropout_masks_differ_between_directions_and_steps() -> None:
+    bilm = model(TINY)
+    words, tokens, packing = ragged_stream(bilm)
+    out, _ = bilm.run_packed(words, tokens, packing, dropout=0.5)
+    dropped = out[-1] == 0
+    assert 0.2 < dropped.double().mean() < 0.8
+    assert not torch.equal(dropped[0], dropped[1])
+    assert len({tuple(row.tolist()) for row in dropped[0]}) > 3
+
+
+def test_gradients_reach_every_parameter() -> None:
+    bilm = model(TINY)
+    bilm(random_ids(TINY, 2, 5, seed=1)).layers.square().sum().backward()
+    for name, parameter in bilm.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+def test_bfloat16_comes_close_and_returns_float32(way: str) -> None:
+    torch.manual_seed(0)
+    config = BiLMConfig.preset("tiny")
+    bilm = BiLM(config)
+    ids = torch.randint(1, 262, (4, 12, 50))
+    with torch.no_grad():
+        exact = bilm(ids).layers
+        bilm = bilm.to(torch.bfloat16) if way == "weights" else bilm
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            close = bilm(ids)
+    assert close.layers.dtype == torch.float32
+    assert torch.cosine_similarity(close.layers.flatten(1), exact.flatten(1), dim=1).min() > 0.999
+
+
+def test_inference_mode_gives_the_same_values() -> None:
+    bilm, ids = model(TINY), random_ids(TINY, 2, 5, seed=1)
+    with torch.inference_mode():
+        found = bilm(ids).layers
+    torch.testing.assert_close(found, bilm(ids).layers.detach(), atol=1e-12, rtol=0)

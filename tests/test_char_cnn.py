@@ -1,0 +1,112 @@
+"""The character encoder: its convolution kernel against plain torch, exact trimming, bilm-tf's initialisation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, CharCNNConfig
+from elmokit.nn.char_cnn import CharCNN, Highway
+from elmokit.nn.kernels import pooled_convolution as kernel
+from elmokit.nn.kernels.pooled_convolution import pooled_convolution
+from elmokit.text.characters import encode_words
+from oracle import random_weights
+
+
+def plainly(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv1d(characters.transpose(1, 2), weight, bias).amax(dim=2)
+
+
+def case(words: int, width: int, padded: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Characters (words, 9, 3) and a filter of 4; `padded`: the last five places alike, so that maxima are shared."""
+    torch.manual_seed(words + width)
+    characters = torch.randn(words, 9, 3, dtype=torch.float64)
+    if padded:
+        characters[:, 4:] = characters[:1, :1]
+    parts = characters, torch.randn(4, 3, width, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    return tuple(part.requires_grad_() for part in parts)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("values_at_once", [1, 60, 1 << 20])  # a word at a time, a few, all
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("width", [1, 3, 9])
+def test_pooled_convolution_equals_plain_torch(monkeypatch: pytest.MonkeyPatch, values_at_once: int, padded: bool, width: int) -> None:
+    monkeypatch.setattr(kernel, "VALUES_AT_ONCE", values_at_once)
+    inputs = case(7, width, padded)
+    found, expected = pooled_convolution(*inputs), plainly(*inputs)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    upstream = torch.randn_like(expected)
+    for ours, theirs in zip(torch.autograd.grad(found, inputs, upstream), torch.autograd.grad(expected, inputs, upstream), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+
+
+def test_pooled_convolution_passes_gradcheck() -> None:
+    assert torch.autograd.gradcheck(pooled_convolution, case(3, 2))
+
+
+def test_no_words_give_no_vectors() -> None:
+    encoder = CharCNN(CharCNNConfig(4, ((1, 3), (2, 4))), 5)
+    assert encoder(torch.zeros(0, 50, dtype=torch.int64)).shape == (0, 5)
+
+
+def test_trimmed_characters_give_the_very_same_vectors() -> None:
+    config = CharCNNConfig(4, ((1, 3), (2, 4), (7, 5)), num_highway=2)
+    encoder = CharCNN(config, 6).double()
+    random_weights(encoder, seed=5)
+    words = ["<S>", "</S>", *(("né" * 30).encode()[:length].decode("utf-8", "ignore") for length in range(61))]
+    whole = encoder(torch.from_numpy(encode_words(words)))
+    for word, expected in zip(words, whole, strict=True):
+        trimmed = torch.from_numpy(encode_words([word], widest_filter=config.widest_filter))
+        assert trimmed.shape[1] <= min(50, len(word.encode()) + 2 + 7)
+        torch.testing.assert_close(encoder(trimmed)[0], expected, atol=1e-13, rtol=0)
+
+
+def test_trimming_shorter_would_change_vectors() -> None:
+    """The test above can fail: without the padding that the widest filter sees, another maximum wins."""
+    encoder = CharCNN(CharCNNConfig(4, ((3, 40),), num_highway=0), 6).double()
+    random_weights(encoder, seed=6)
+    ids = torch.from_numpy(encode_words(["word"]))
+    assert not torch.allclose(encoder(ids[:, :6]), encoder(ids))
+
+
+@pytest.mark.parametrize("carry_bias", [-40.0, 40.0])
+def test_a_closed_highway_passes_its_input_on_and_an_open_one_transforms_it(carry_bias: float) -> None:
+    highway, x = Highway(3), torch.randn(5, 3)
+    random_weights(highway, seed=1, scale=0.1)
+    with torch.no_grad():
+        highway.gates.bias[3:] = carry_bias
+    transformed = torch.relu(x @ highway.gates.weight[:3].T + highway.gates.bias[:3])
+    torch.testing.assert_close(highway(x), transformed if carry_bias > 0 else x)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_initialisation_is_that_of_bilm_tf(activation: str) -> None:
+    torch.manual_seed(0)
+    encoder = CharCNN(CharCNNConfig(16, ((2, 300), (5, 400)), num_highway=1, activation=activation), 100)
+    assert 0.97 < encoder.char_embedding.abs().max() <= 1
+    for conv in encoder.convolutions:
+        if activation == "relu":
+            assert 0.049 < conv.weight.abs().max() <= 0.05
+        else:
+            assert conv.weight.std().item() == pytest.approx((conv.kernel_size[0] * 16) ** -0.5, rel=0.03)
+        assert not conv.bias.any()
+    gates, projection = encoder.highways[0].gates, encoder.projection
+    assert gates.weight.std().item() == pytest.approx(700**-0.5, rel=0.03)
+    assert not gates.bias[:700].any() and (gates.bias[700:] == -2).all()
+    assert projection is not None and not projection.bias.any()
+    assert projection.weight.std().item() == pytest.approx(700**-0.5, rel=0.03)
+
+
+def test_there_is_no_projection_where_it_would_change_nothing_in_size() -> None:
+    assert CharCNN(CharCNNConfig(4, ((1, 3), (2, 4))), 7).projection is None
+    assert CharCNN(CharCNNConfig(4, ((1, 3), (2, 4))), 6).projection is not None
+
+
+def test_bfloat16_comes_close() -> None:
+    config = BiLMConfig.preset("tiny").char_cnn
+    assert config is not None
+    encoder, ids = CharCNN(config, 16), torch.from_numpy(encode_words(["elm", "oak", "sequoia", "<S>"]))
+    exact = encoder(ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        close = encoder(ids)
+    assert F.cosine_similarity(exact, close.float()).min() > 0.999

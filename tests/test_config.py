@@ -1,0 +1,59 @@
+"""Configurations: the published sizes, the way through JSON, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, LSTMConfig
+
+
+@pytest.mark.parametrize(("name", "cell", "dim", "highways"), [("small", 1024, 128, 1), ("medium", 2048, 256, 1), ("original", 4096, 512, 2)])
+def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highways: int) -> None:
+    config = BiLMConfig.preset(name)
+    assert (config.lstm.num_layers, config.lstm.cell_dim, config.lstm.projection_dim) == (2, cell, dim)
+    assert (config.lstm.cell_clip, config.lstm.proj_clip, config.lstm.use_skip_connections) == (3, 3, True)
+    assert config.char_cnn is not None
+    assert (config.char_cnn.num_highway, config.char_cnn.activation, config.char_cnn.num_filters) == (highways, "relu", 2048)
+    assert (config.output_dim, config.num_representations) == (2 * dim, 3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *PRESETS.values(),
+        BiLMConfig(LSTMConfig(3, 8, 8, cell_clip=None, proj_clip=None), None, num_words=7, boundary_words=(5, 6)),
+        BiLMConfig(LSTMConfig(1, 8, 4), CharCNNConfig(4, ((1, 2), (5, 3)), num_highway=0, activation="tanh")),
+    ],
+)
+def test_configurations_survive_json(config: BiLMConfig) -> None:
+    assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_unknown_and_missing_settings_are_named_together() -> None:
+    values = BiLMConfig.preset("tiny").to_dict()
+    values["lstm"]["dropout"] = values["lstm"].pop("cell_clip")
+    with pytest.raises(ValueError, match="LSTMConfig.*cell_clip, dropout"):
+        BiLMConfig.from_dict(values)
+
+
+def test_a_model_reads_characters_or_word_ids_and_not_both() -> None:
+    tiny = BiLMConfig.preset("tiny")
+    with pytest.raises(ValueError, match="exactly one"):
+        replace(tiny, num_words=10)
+    with pytest.raises(ValueError, match="exactly one"):
+        replace(tiny, char_cnn=None)
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    with pytest.raises(ValueError, match="'relu' or 'tanh'"):
+        CharCNNConfig(activation="gelu")
+    with pytest.raises(ValueError, match="no wider than 5"):
+        CharCNNConfig(filters=((6, 1),), max_characters=5)
+    with pytest.raises(ValueError, match="small, medium, original"):
+        BiLMConfig.preset("large")
+
+
+def test_the_lstm_projects_only_where_that_changes_its_width() -> None:
+    assert LSTMConfig(cell_dim=8, projection_dim=4).has_projection
+    assert not LSTMConfig(cell_dim=8, projection_dim=8).has_projection

@@ -1,0 +1,89 @@
+"""Packed streams, against a plain layout of sentences in rows."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.nn.packing import Packing, PackedText, pack_sentences
+
+TEXTS = st.integers(1, 5).flatmap(
+    lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
+)
+
+
+def laid_out(lengths: list[int], rows: list[int], num_rows: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The tokens (numbers in text order) that each row reads forward and backward: sentence after sentence."""
+    forward, backward = [[] for _ in range(num_rows)], [[] for _ in range(num_rows)]
+    begin = 0
+    for length, row in zip(lengths, rows, strict=True):
+        sentence = list(range(begin, begin + length))
+        forward[row] += sentence
+        backward[row] += sentence[::-1]
+        begin += length
+    return forward, backward
+
+
+def read_rows(text: PackedText, stream: torch.Tensor) -> list[list[int]]:
+    """What a packed stream (N,) holds in each row of the caller, step by step."""
+    rows: list[list[int]] = [[] for _ in text.packing.row_order]
+    for begin, size in zip(text.packing.starts(), text.packing.batch_sizes, strict=False):
+        for rank in range(size):
+            rows[int(text.packing.row_order[rank])].append(int(stream[begin + rank]))
+    return rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS)
+def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(case: tuple[list[tuple[int, int]], int]) -> None:
+    sentences, num_rows = case
+    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+    text = pack_sentences(lengths, rows, num_rows, reset=False)
+    streams = text.to_streams(torch.arange(sum(lengths)).expand(2, -1))
+    forward, backward = laid_out(lengths, rows, num_rows)
+    assert read_rows(text, streams[0]) == forward
+    assert read_rows(text, streams[1]) == backward
+    assert list(text.packing.batch_sizes) == sorted(text.packing.batch_sizes, reverse=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXTS)
+def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(case: tuple[list[tuple[int, int]], int]) -> None:
+    sentences, num_rows = case
+    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+    text = pack_sentences(lengths, rows, num_rows, reset=True)
+    ends = np.cumsum(lengths, dtype=int)
+    firsts = [int(end - length) for end, length in zip(ends, lengths, strict=True) if length]
+    lasts = [int(end - 1) for end, length in zip(ends, lengths, strict=True) if length]
+    assert text.packing.resets is not None
+    marked = text.packing.resets.nonzero().squeeze(1).tolist()
+    assert marked == sorted(text.slots[0, firsts].tolist()) == sorted(text.slots[1, lasts].tolist())
+
+
+@settings(max_examples=50, deadline=None)
+@given(TEXTS)
+def test_streams_come_back_in_text_order_side_by_side(case: tuple[list[tuple[int, int]], int]) -> None:
+    sentences, num_rows = case
+    text = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=False)
+    tokens = torch.arange(sum(s[0] for s in sentences))
+    streams = text.to_streams(torch.stack([tokens, tokens + 1000])).unsqueeze(2)
+    assert torch.equal(text.to_text(streams), torch.stack([tokens, tokens + 1000], dim=1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXTS, st.integers(1, 9))
+def test_pieces_cover_every_step_once(case: tuple[list[tuple[int, int]], int], slots: int) -> None:
+    sentences, num_rows = case
+    packing = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=True).packing
+    pieces = list(packing.pieces(slots))
+    assert sum((piece.batch_sizes for _, piece in pieces), ()) == packing.batch_sizes
+    assert packing.resets is not None
+    covered = [packing.resets[window] for window, _ in pieces]
+    assert all(torch.equal(part, piece.resets) for part, (_, piece) in zip(covered, pieces, strict=True))
+    assert sum(len(part) for part in covered) == len(packing.resets)
+    assert all(sum(piece.batch_sizes[:-1]) < slots for _, piece in pieces)
+
+
+def test_a_rectangle_is_a_training_window() -> None:
+    packing = Packing.rectangle(3, 2)
+    assert (packing.batch_sizes, packing.starts(), packing.resets) == ((2, 2, 2), [0, 2, 4, 6], None)
