@@ -3,8 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-show() {
-    printf '\n$ %s\n' "$*"
+show() { # a command as one would type it, and what it prints
+    local argument line="$"
+    for argument; do
+        [[ $argument == *" "* ]] && argument="\"$argument\""
+        line+=" $argument"
+    done
+    printf '\n%s\n' "$line"
     "$@"
 }
 

@@ -286,5 +286,8 @@ def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
         fit(TRAIN, DEV, tmp_path / "taken", tagger=plain)
     with pytest.raises(ValueError, match="needs to see something"):
         TaggerConfig(word_dim=0, elmo=False)
+    of_words = Pretrained(BiLM(BiLMConfig(BiLMConfig.preset("tiny").lstm, char_cnn=None, num_words=5)))
+    with pytest.raises(ValueError, match="over word ids cannot be fine-tuned"):
+        fit(TRAIN, DEV, model=of_words, tagger=TaggerConfig(finetune=True))
     with pytest.raises(FileNotFoundError, match="not a tagger"):
         load_tagger(tmp_path)

@@ -101,6 +101,7 @@ class Evaluate:
     """LSTM state at the start of a sentence: zeros, the model's warm state, or carried on from the sentence before."""
     batch_size: int = 1
     """Rows read side by side. With carried state, sentence i belongs to row i mod batch size."""
+    device: Device = None
 
     def run(self) -> None:
         from elmokit.lm.evaluate import evaluate_files

@@ -44,8 +44,8 @@ def compare(
     """Cosine similarities between the word's vectors in the given sentences, at every place where it stands.
 
     Sentences are strings, which the model's tokenizer splits, or lists of tokens. `layers` is "all" (every layer, and
-    the mix), or one choice of `Embedder.embed`. The word counts as it is spelled, or where a sentence has no such token,
-    in any case. ValueError where a sentence lacks it, or where there are fewer than two uses.
+    the mix), or one choice of `Embedder.embed`. The word counts as it is spelled, or where a sentence has no such
+    token, in any case. ValueError where a sentence lacks it, or where there are fewer than two uses.
     """
     embedder = opened(model)
     tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]

@@ -38,8 +38,8 @@ def embed_file(
     """Write the vectors of every word of a text file, one sentence a line, however large it is.
 
     `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. It is taken to be tokenized and split
-    at white space; `tokenize` splits it as the model's training text was. `output` is a directory (elmokit.io.store says
-    what is in it), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
+    at white space; `tokenize` splits it as the model's training text was. `output` is a directory (elmokit.io.store has
+    its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
     of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16.
 
     The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most, and memory

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmokit.data.streams import Block, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block, word_ids
 from elmokit.files import read_lines
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
@@ -56,8 +56,11 @@ def perplexity(
     `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from zeros, and
     `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
     """
+    if state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
+    start = start if state == "warm" else None
     carried = bilm.initial_state(batch_size)
     losses, count, unknown, total = np.zeros(2), 0, 0, 0
     for group in blocks_of(sentences, WORDS_AT_ONCE):

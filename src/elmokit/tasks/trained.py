@@ -44,8 +44,6 @@ def build_tagger(config: TaggerConfig, lexicon: Lexicon, bilm: BiLM | None) -> T
     if config.elmo:
         if bilm is None:
             raise ValueError("the settings ask for ELMo: give a pretrained model, or switch elmo off")
-        if config.finetune and bilm.config.char_cnn is None:
-            raise ValueError("a biLM over word ids cannot be fine-tuned with a tagger: leave finetune off")
         num_mixes = 2 if config.elmo_at_output else 1
         elmo = Elmo(bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune, layer_norm=config.layer_norm)
     restricted = config.crf and lexicon.scheme in ("IOB2", "BIOES")
@@ -82,7 +80,8 @@ def make_examples(
         return Examples(sentences, lexicon, character_cnns=character_cnns)
     if not config.finetune:
         return Examples(sentences, lexicon, embed_layers(model, sentences, device), character_cnns)
-    assert model.bilm.config.char_cnn is not None  # build_tagger refuses others
+    if model.bilm.config.char_cnn is None:
+        raise ValueError("a biLM over word ids cannot be fine-tuned with a tagger: leave finetune off")
     return Examples(sentences, lexicon, character_cnns=[model.bilm.config.char_cnn, *character_cnns])
 
 

@@ -60,5 +60,6 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | Non
     logits = (hidden[rows] @ weight.T).to(bias.dtype).add_(bias)
     if excluded is not None:
         hits = (excluded[rows] >= 0).nonzero().squeeze(1)
-        logits[hits, excluded[rows][hits]] = -torch.inf
+        # finite, so that a row with no other class has a gradient of 0 and not NaN
+        logits[hits, excluded[rows][hits]] = torch.finfo(logits.dtype).min
     return logits

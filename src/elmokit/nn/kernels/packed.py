@@ -43,7 +43,7 @@ class _PackedLSTM(torch.autograd.Function):
             projection_weight = projection_weight.to(inputs.dtype)
         keep = any(ctx.needs_input_grad)
         wide = torch.promote_types(inputs.dtype, torch.float32)
-        h, c = h.to(wide, copy=True), c.to(wide, copy=True)
+        h, c = (part.to(wide, copy=True, memory_format=torch.contiguous_format) for part in (h, c))
         outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
         fresh_rows = _rows_by_step(packing)
         trace = _empty_trace(inputs, h, c) if keep else None
@@ -62,7 +62,7 @@ class _PackedLSTM(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients):
-        grad_outputs, grad_h, grad_c = (g.clone() for g in gradients)
+        grad_outputs, grad_h, grad_c = (g.clone(memory_format=torch.contiguous_format) for g in gradients)
         gates, hiddens, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
         grad_recurrent = torch.empty_like(recurrent_weight)
@@ -87,7 +87,7 @@ def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     slots, width = inputs.shape[1], c.shape[2]
     cells = c.new_empty(2, slots, width)
     hiddens, previous_h = inputs.new_empty(2, slots, width), inputs.new_empty(2, slots, h.shape[2])
-    return torch.empty_like(inputs), hiddens, cells, previous_h, torch.empty_like(cells)
+    return inputs.new_empty(inputs.shape), hiddens, cells, previous_h, torch.empty_like(cells)
 
 
 def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing, fresh_rows, clips, start, trace):

@@ -1,0 +1,139 @@
+"""ELMo for downstream models: boundaries, what learns and what does not, dropout, several mixes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.elmo import Elmo, add_boundaries
+from elmokit.text.characters import encode_sentences
+
+SENTENCES = [["I", "like", "apples"], ["plays"], [], ["an", "œuvre"]]
+WORD_IDS = BiLMConfig(LSTMConfig(2, 6, 4), None, num_words=9, boundary_words=(3, 7))
+
+
+def tiny() -> BiLM:
+    torch.manual_seed(0)
+    return BiLM(BiLMConfig.preset("tiny"))
+
+
+def ids() -> Tensor:
+    return torch.from_numpy(encode_sentences(SENTENCES)).long()
+
+
+def test_boundaries_stand_around_the_words_of_each_row() -> None:
+    explicit = encode_sentences([["<S>", *sentence, "</S>"] for sentence in SENTENCES])
+    np.testing.assert_array_equal(add_boundaries(ids(), BiLMConfig.preset("tiny")).numpy(), explicit)
+
+
+def test_boundaries_of_word_ids_are_the_rows_that_the_configuration_names() -> None:
+    padded = add_boundaries(torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), WORD_IDS)
+    assert padded.tolist() == [[4, 2, 3, 5, 8], [4, 9, 8, 0, 0], [4, 8, 0, 0, 0]]
+
+
+def test_a_word_id_model_mixes_too() -> None:
+    out = Elmo(BiLM(WORD_IDS))(torch.tensor([[2, 3, 5], [9, 0, 0]]))
+    assert out.representations[0].shape == (2, 3, 8)
+    assert out.mask.tolist() == [[True, True, True], [True, False, False]]
+
+
+def test_representations_are_mixes_of_the_layers_between_the_boundaries() -> None:
+    elmo = Elmo(tiny()).eval()
+    out, mask = elmo(ids()), (ids() > 0).any(dim=-1)
+    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[:, :, 1:-1]
+    assert torch.equal(out.mask, mask)
+    torch.testing.assert_close(out.representations[0][mask], layers.mean(dim=0)[mask])
+    assert not out.representations[0][~mask].any()
+
+
+def test_a_sentence_does_not_depend_on_its_batch() -> None:
+    elmo = Elmo(tiny()).eval()
+    together = elmo(ids()).representations[0]
+    for row, sentence in enumerate(SENTENCES):
+        alone = elmo(torch.from_numpy(encode_sentences([sentence])).long()).representations[0]
+        torch.testing.assert_close(alone[0], together[row, : len(sentence)], atol=1e-6, rtol=0)
+
+
+def test_state_is_an_argument_and_a_result() -> None:
+    elmo = Elmo(tiny()).eval()
+    first = elmo(ids())
+    second, again = elmo(ids(), first.state), elmo(ids())
+    assert torch.equal(first.representations[0], again.representations[0])  # nothing hides in the module
+    assert not torch.allclose(first.representations[0], second.representations[0])
+    expected = elmo.bilm(add_boundaries(ids(), elmo.bilm.config), state=first.state).layers[:, 0, 1:4].mean(dim=0)
+    torch.testing.assert_close(second.representations[0][0], expected)
+
+
+def test_a_frozen_bilm_gets_no_gradient_and_its_mixes_do() -> None:
+    elmo = Elmo(tiny())
+    out = elmo(ids()).representations[0]
+    out.square().sum().backward()
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in elmo.bilm.parameters())
+    assert elmo.mixes[0].weights.grad is not None and elmo.mixes[0].weights.grad.any()
+
+
+def test_fine_tuning_reaches_every_parameter() -> None:
+    elmo = Elmo(tiny(), freeze=False)
+    elmo(ids()).representations[0].square().sum().backward()
+    for name, parameter in elmo.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any(), name
+
+
+def test_a_bilm_that_was_frozen_can_be_fine_tuned_later() -> None:
+    bilm = tiny()
+    Elmo(bilm, freeze=True)
+    Elmo(bilm, freeze=False)
+    assert all(parameter.requires_grad for parameter in bilm.parameters())
+
+
+def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:
+    elmo = Elmo(tiny(), num_mixes=2, dropout=0.5)
+    mask = (ids() > 0).any(dim=-1)
+    first, second = (mix[mask] for mix in elmo(ids()).representations)
+    assert 0.3 < (first == 0).double().mean() < 0.7
+    assert not torch.equal(first == 0, second == 0)
+    first, second = (mix[mask] for mix in elmo.eval()(ids()).representations)
+    assert (first != 0).all() and torch.equal(first, second)
+
+
+def test_several_mixes_learn_apart() -> None:
+    torch.manual_seed(0)
+    elmo = Elmo(tiny(), num_mixes=2, dropout=0.0)
+    optimizer = torch.optim.SGD([p for p in elmo.parameters() if p.requires_grad], lr=0.5)
+    before = {name: value.clone() for name, value in elmo.bilm.state_dict().items()}
+    for _ in range(5):
+        first, second = elmo(ids()).representations
+        loss = (first - 1).square().mean() + (second + 1).square().mean() + elmo.penalty(0.001)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert not torch.allclose(elmo.mixes[0].gamma, elmo.mixes[1].gamma)
+    assert not torch.allclose(elmo.mixes[0].weights, elmo.mixes[1].weights)
+    assert all(torch.equal(value, before[name]) for name, value in elmo.bilm.state_dict().items())
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_layers_computed_before_mix_to_the_same_representations(layer_norm: bool) -> None:
+    elmo = Elmo(tiny(), num_mixes=2, layer_norm=layer_norm).eval()
+    out = elmo(ids())
+    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[:, :, 1:-1]
+    for left, right in zip(elmo.mix(layers, out.mask), out.representations, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_fixed_weights_choose_layers() -> None:
+    elmo = Elmo(tiny(), fixed_weights=[-1e4, -1e4, 0.0]).eval()
+    out = elmo(ids())
+    top = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[-1, :, 1:-1]
+    torch.testing.assert_close(out.representations[0][out.mask], top[out.mask])
+    assert not out.representations[0].requires_grad
+
+
+def test_the_penalty_sums_over_mixes() -> None:
+    elmo = Elmo(tiny(), num_mixes=2)
+    with torch.no_grad():
+        elmo.mixes[0].weights.fill_(1.0)
+        elmo.mixes[1].weights.fill_(2.0)
+    assert elmo.penalty(0.1).item() == pytest.approx(0.1 * (3 + 12))

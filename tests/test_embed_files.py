@@ -1,0 +1,276 @@
+"""File to file: the vectors of the embedder, in parts that outlive a kill, and errors that leave nothing half-written."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import elmokit.io.store as store_module
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file, encode_file
+from elmokit.io.checkpoint import save
+from elmokit.io.pretrained import MixWeights, Pretrained
+from elmokit.io.store import EmbeddingStore, read_index
+from elmokit.nn.bilm import BiLM
+
+WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
+MANY_LINES, KILLED_PART = 6000, 100
+
+
+def random_lines(count: int) -> list[str]:
+    """Sentences of 1 to 20 words; every seventh line is blank."""
+    draw = random.Random(7)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 20))) if line % 7 else "" for line in range(count)]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    torch.manual_seed(5)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    return Embedder(Pretrained(bilm, tokenizer="english-1", mix=MixWeights((0.2, 0.0, 0.4))), device="cpu")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(random_lines(23)) + "\n", encoding="utf-8")
+    return path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("layers", ["mix", "all", 1])
+@pytest.mark.parametrize("state", ["zeros", "carry"])
+def test_a_file_gets_the_vectors_of_the_embedder(
+    tmp_path: Path, text: Path, embedder: Embedder, layers: str | int, state: str
+) -> None:
+    report = embed_file(text, tmp_path / "out", embedder, layers, state, sentences_per_part=5)
+    sentences = [line.split() for line in random_lines(23)]
+    store = EmbeddingStore(tmp_path / "out")
+    assert (report.sentences, report.words, report.parts, report.parts_kept) == (23, sum(map(len, sentences)), 5, 0)
+    assert [words for words, _ in store] == sentences
+    for (_, found), expected in zip(store, embedder.embed(sentences, layers, state), strict=True):
+        words_first = expected.swapaxes(0, 1) if layers == "all" else expected
+        np.testing.assert_allclose(found, words_first, rtol=0, atol=1e-5)
+    assert sorted(contents(tmp_path / "out")) == ["index.json", *(f"part-0000{n}.safetensors" for n in range(5))]
+
+
+def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: Embedder) -> None:
+    import gzip
+
+    (tmp_path / "raw.txt.gz").write_bytes(gzip.compress("I don't.\n\nWell, yes!".encode()))
+    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, dtype="float16", tokenize=True)
+    (words, vectors), (_, blank), (last, _) = EmbeddingStore(tmp_path / "out")
+    assert (words, last) == (["I", "do", "n't", "."], ["Well", ",", "yes", "!"])
+    assert (vectors.dtype, blank.shape) == (np.float16, (0, embedder.dim))
+    np.testing.assert_array_equal(vectors, embedder.embed([words])[0].astype(np.float16))
+
+
+def test_long_words_are_counted_over_the_whole_file(tmp_path: Path, embedder: Embedder) -> None:
+    (tmp_path / "text.txt").write_text(f"short {'x' * 60}\n{'y' * 60}\n{'x' * 60} {'z' * 48}\n")
+    embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
+    (tmp_path / "out" / "part-00002.safetensors").unlink()
+    report = embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
+    assert (report.truncated_words, report.parts_kept) == (3, 2)
+
+
+def test_a_sentence_of_100_000_words(tmp_path: Path, embedder: Embedder) -> None:
+    sentence = random.Random(1).choices(WORDS, k=100_000)
+    (tmp_path / "text.txt").write_text("I like apple\n" + " ".join(sentence) + "\nlike\n", encoding="utf-8")
+    embed_file(tmp_path / "text.txt", tmp_path / "out", embedder)
+    store = EmbeddingStore(tmp_path / "out")
+    assert [len(words) for words, _ in store] == [3, 100_000, 1]
+    beginning = embedder.embed([sentence[:2000]], layers="all")[0][0]
+    assert store[1][1].shape == (100_000, embedder.dim) and np.isfinite(store[1][1]).all()
+    np.testing.assert_allclose(store[2][1], embedder.embed([["like"]])[0], rtol=0, atol=1e-5)
+    assert beginning.shape == (2000, embedder.dim)
+
+
+# --- Stopped and taken up ------------------------------------------------------------------------------------------
+
+
+def start_and_kill(model: Path, text: Path, output: Path, parts: Path, state: str) -> int:
+    """Embed in a process of its own, killed at a random moment after its first part; returns how many parts it left."""
+    program = (
+        "import sys; from elmokit.embed.files import embed_file; text, output, model, state, size = sys.argv[1:]; "
+        "embed_file(text, output, model, state=state, device='cpu', sentences_per_part=int(size))"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    arguments = [str(text), str(output), str(model), state, str(KILLED_PART)]
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment)
+    deadline = time.monotonic() + 60
+    while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(random.uniform(0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return len(list(parts.glob("part-*"))) if parts.is_dir() else -1
+
+
+@pytest.mark.parametrize("state", ["zeros", "carry"])
+def test_a_killed_run_that_is_taken_up_ends_with_the_same_bytes(tmp_path: Path, embedder: Embedder, state: str) -> None:
+    text, model = tmp_path / "text.txt", tmp_path / "model"
+    text.write_text("\n".join(random_lines(MANY_LINES)), encoding="utf-8")
+    save(embedder.model, model)
+    left = start_and_kill(model, text, tmp_path / "killed", tmp_path / "killed", state)
+    report = embed_file(text, tmp_path / "killed", model, state=state, device="cpu", sentences_per_part=KILLED_PART)
+    assert left - 1 <= report.parts_kept <= left  # the last one may have been without its final check
+    embed_file(text, tmp_path / "whole", model, state=state, device="cpu", sentences_per_part=KILLED_PART)
+    found = {name: data for name, data in contents(tmp_path / "killed").items() if not name.startswith(".partial-")}
+    assert found == contents(tmp_path / "whole")
+
+
+def test_a_killed_hdf5_run_ends_with_the_same_datasets(tmp_path: Path, embedder: Embedder) -> None:
+    text, model = tmp_path / "text.txt", tmp_path / "model"
+    text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
+    save(embedder.model, model)
+    killed, whole = tmp_path / "killed.hdf5", tmp_path / "whole.hdf5"
+    if start_and_kill(model, text, killed, tmp_path / "killed.hdf5.parts", "zeros") >= 0:
+        embed_file(text, killed, model, state="zeros", device="cpu", sentences_per_part=KILLED_PART)
+    embed_file(text, whole, model, state="zeros", device="cpu", sentences_per_part=KILLED_PART)
+    with h5py.File(killed) as found, h5py.File(whole) as expected:
+        assert set(found) == set(expected) and len(expected) == 1501
+        for name in expected:
+            np.testing.assert_array_equal(found[name][()], expected[name][()])
+    assert not list(tmp_path.glob("*.parts"))
+
+
+@pytest.mark.parametrize("missing", [[0], [2], [1, 4], [4]])
+def test_carried_state_survives_parts_that_are_lost(
+    tmp_path: Path, text: Path, embedder: Embedder, missing: list[int]
+) -> None:
+    embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+    whole = contents(tmp_path / "out")
+    for number in missing:
+        (tmp_path / "out" / f"part-{number:05d}.safetensors").unlink()
+    embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+    assert contents(tmp_path / "out") == whole
+
+
+def test_a_finished_run_has_nothing_to_do_again(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    for kept in (0, 5):
+        assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5).parts_kept == kept
+
+
+def test_another_text_of_the_same_size_is_not_taken_for_the_same(
+    tmp_path: Path, text: Path, embedder: Embedder
+) -> None:
+    embed_file(text, tmp_path / "out", embedder)
+    text.write_text(text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8")
+    with pytest.raises(ValueError, match="holds other embeddings"):
+        embed_file(text, tmp_path / "out", embedder)
+
+
+# --- What goes wrong -----------------------------------------------------------------------------------------------
+
+
+def test_invalid_utf8_is_told_with_its_line_before_anything_is_written(tmp_path: Path, embedder: Embedder) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"fine\nfine too\nnot \xff fine\n")
+    with pytest.raises(ValueError, match=r"bad\.txt, line 3"):
+        embed_file(tmp_path / "bad.txt", tmp_path / "out", embedder, sentences_per_part=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_and_a_missing_file_and_layers_that_are_not_there(
+    tmp_path: Path, text: Path, embedder: Embedder
+) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match=r"empty\.txt is empty"):
+        embed_file(tmp_path / "empty.txt", tmp_path / "out", embedder)
+    with pytest.raises(FileNotFoundError, match="absent"):
+        embed_file(tmp_path / "absent.txt", tmp_path / "out", embedder)
+    with pytest.raises(ValueError, match="layers must be"):
+        embed_file(text, tmp_path / "out", embedder, layers=9)
+    assert not (tmp_path / "out").exists()
+
+
+def test_blank_lines_alone_and_one_sentence(tmp_path: Path, embedder: Embedder) -> None:
+    for name, content, lengths in (("blank", "\n\n", [0, 0]), ("one", "I like apple", [3])):
+        (tmp_path / f"{name}.txt").write_text(content)
+        embed_file(tmp_path / f"{name}.txt", tmp_path / name, embedder)
+        assert [len(words) for words, _ in EmbeddingStore(tmp_path / name)] == lengths
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_an_unwritable_output(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OSError, match="cannot write"):
+        embed_file(text, tmp_path / "locked" / "out", embedder)
+
+
+def test_an_output_below_a_file_or_that_is_one(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    for output in (text / "out", text):
+        with pytest.raises((OSError, ValueError), match=r"text\.txt"):
+            embed_file(text, output, embedder)
+
+
+def test_a_full_disk_leaves_the_finished_parts(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_until_full(tensors: dict, path: Path) -> None:
+        if "part-00002" in str(path):
+            Path(path).write_bytes(b"half a part")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_file(tensors, path)
+
+    save_file = store_module.save_file
+    monkeypatch.setattr(store_module, "save_file", save_until_full)
+    with pytest.raises(OSError, match="check free space"):
+        embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+    assert sorted(contents(tmp_path / "out")) == ["index.json", "part-00000.safetensors", "part-00001.safetensors"]
+    assert not read_index(tmp_path / "out").complete
+    monkeypatch.undo()
+    assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5).parts_kept == 2
+
+
+def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    embed_file(text, tmp_path / "out.hdf5", embedder, layers="all")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert file["1"].shape == (3, len(random_lines(2)[1].split()), embedder.dim)
+    with pytest.raises(FileExistsError, match=r"out\.hdf5 exists"):
+        embed_file(text, tmp_path / "out.hdf5", embedder)
+
+
+# --- One vector a line ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_lines_get_the_vectors_of_encode(tmp_path: Path, text: Path, embedder: Embedder, pooling: str) -> None:
+    report = encode_file(text, tmp_path / "out.npy", embedder, pooling, True, sentences_per_part=5)
+    expected = embedder.encode(random_lines(23), pooling, normalize_embeddings=True)
+    found = np.load(tmp_path / "out.npy")
+    assert (found.dtype, report.sentences) == (np.float32, 23)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "text.txt"]
+
+
+def test_encoding_takes_up_what_a_stopped_run_left(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("elmokit.embed.files._write_npy", fail)
+        encode_file(text, tmp_path / "out.npy", embedder, sentences_per_part=5)
+    assert encode_file(text, tmp_path / "out.npy", embedder, sentences_per_part=5).parts_kept == 5
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), embedder.encode(random_lines(23)), rtol=0, atol=1e-5)
+
+
+def test_encoding_says_what_it_cannot_do(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match=r"name the output out\.npy"):
+        encode_file(text, tmp_path / "out", embedder)
+    with pytest.raises(ValueError, match="pooling must be one of"):
+        encode_file(text, tmp_path / "out.npy", embedder, pooling="median")

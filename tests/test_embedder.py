@@ -1,0 +1,164 @@
+"""Sentences to vectors: those of the biLM run on each sentence alone, whatever else is asked for beside it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.io.pretrained import MixWeights, Pretrained
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.text.characters import BOS, EOS, encode_words
+
+SENTENCES = [
+    "I like to eat apple".split(),
+    [],
+    ["Hello"],
+    "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that .".split(),
+    ["naïve", "词向量", "", "x" * 40],
+    "I like to eat apple".split(),
+]
+MIX = MixWeights((0.5, 0.0, -0.5), gamma=1.5)
+
+
+def tiny(**settings) -> Pretrained:
+    torch.manual_seed(3)
+    return Pretrained(BiLM(BiLMConfig.preset("tiny")), **settings)
+
+
+@torch.no_grad()
+def layers_of(bilm: BiLM, sentence: list[str], state: BiLMState | None = None) -> tuple[Tensor, BiLMState]:
+    """(L+1, T, 2D) of one sentence in a batch of its own, and the state after it."""
+    ids = torch.from_numpy(encode_words([BOS, *sentence, EOS]))[None]
+    output = bilm(ids, state=state)
+    return output.layers[:, 0, 1:-1], output.state
+
+
+def assert_close(found: np.ndarray, expected: Tensor) -> None:
+    assert found.dtype == np.float32
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    return Embedder(tiny(mix=MIX), device="cpu")
+
+
+def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
+    weights = MIX.gamma * torch.softmax(torch.tensor(MIX.weights), dim=0)
+    expected = [layers_of(embedder.model.bilm, sentence)[0] for sentence in SENTENCES]
+    wanted = {
+        "all": lambda layers: layers,
+        "top": lambda layers: layers[-1],
+        "average": lambda layers: layers.mean(dim=0),
+        "mix": lambda layers: torch.tensordot(weights, layers, dims=1),
+        0: lambda layers: layers[0],
+        1: lambda layers: layers[1],
+        -1: lambda layers: layers[-1],
+    }
+    for choice, of_layers in wanted.items():
+        found = embedder.embed(SENTENCES, layers=choice)
+        assert len(found) == len(SENTENCES)
+        for vectors, layers in zip(found, expected, strict=True):
+            assert_close(vectors, of_layers(layers))
+
+
+def test_without_mix_weights_the_layers_weigh_the_same() -> None:
+    embedder = Embedder(tiny(), device="cpu")
+    for mix, average in zip(embedder.embed(SENTENCES), embedder.embed(SENTENCES, layers="average"), strict=True):
+        np.testing.assert_array_equal(mix, average)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
+def test_a_sentence_has_the_same_vectors_in_any_company(embedder: Embedder, batch_size: int) -> None:
+    alone = [embedder.embed([sentence])[0] for sentence in SENTENCES]
+    order = [3, 1, 0, 5, 4, 2]
+    found = embedder.embed([SENTENCES[number] for number in order], batch_size=batch_size)
+    for number, vectors in zip(order, found, strict=True):
+        np.testing.assert_allclose(vectors, alone[number], rtol=0, atol=1e-5)
+    assert found.state is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_carried_state_goes_from_sentence_to_sentence_of_a_row(embedder: Embedder, batch_size: int) -> None:
+    found = embedder.embed(SENTENCES[:4], layers="all", state="carry", batch_size=batch_size)
+    resumed = embedder.embed(SENTENCES[4:], layers="all", state=found.state)
+    rows: list[BiLMState | None] = [None] * batch_size
+    for number, vectors in enumerate([*found, *resumed]):
+        row = number % batch_size
+        expected, rows[row] = layers_of(embedder.model.bilm, SENTENCES[number], rows[row])
+        assert_close(vectors, expected)
+    assert resumed.state is not None
+    for row, state in enumerate(rows):
+        assert state is not None
+        torch.testing.assert_close(resumed.state.c[:, :, row], state.c[:, :, 0], rtol=0, atol=1e-5)
+
+
+def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -> None:
+    warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
+    embedder = Embedder(tiny(warm_state=warm, state_policy="warm"), device="cpu")
+    for sentence, vectors in zip(SENTENCES, embedder.embed(SENTENCES, layers="all"), strict=True):
+        assert_close(vectors, layers_of(embedder.model.bilm, sentence, warm)[0])
+
+
+def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:
+    before = embedder.embed(SENTENCES)
+    embedder.embed(SENTENCES, state="carry")
+    for first, second in zip(before, embedder.embed(SENTENCES), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_empty_sentences_and_no_sentences(embedder: Embedder) -> None:
+    assert embedder.embed([]) == []
+    assert embedder.embed([[], []])[1].shape == (0, embedder.dim)
+    assert embedder.embed([[]], layers="all")[0].shape == (embedder.num_layers, 0, embedder.dim)
+
+
+def test_strings_are_split_as_the_model_says() -> None:
+    embedder = Embedder(tiny(tokenizer="english-1"), device="cpu")
+    (split,), (tokens,) = embedder.embed(["I don't."]), embedder.embed([["I", "do", "n't", "."]])
+    np.testing.assert_array_equal(split, tokens)
+    assert Embedder(tiny(), device="cpu").tokenize("I don't.") == ["I", "don't."]
+
+
+def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
+    with pytest.warns(UserWarning, match="2 words have too many bytes"):
+        embedder.embed([["x" * 48, "y" * 49, "ü" * 25]])
+
+
+def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
+    vectors = embedder.embed(SENTENCES)
+    for pooling, pool in (("mean", np.mean), ("max", np.max)):
+        pooled = embedder.encode(SENTENCES, pooling=pooling)
+        expected = [pool(words, axis=0) if len(words) else np.zeros(embedder.dim) for words in vectors]
+        np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-6)
+    lengths = np.linalg.norm(embedder.encode(SENTENCES, normalize_embeddings=True), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 1, 1, 1, 1], rtol=0, atol=1e-6)
+    assert embedder.encode("I like to eat apple").shape == (embedder.dim,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sentences": "I like apple"}, "not a single string"),
+        ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
+        ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
+        ({"sentences": [["I"]], "layers": 3}, "a number from 0 to 2, not 3"),
+        ({"sentences": [["I"]], "layers": "first"}, "layers must be mix, average, top, all"),
+        ({"sentences": [["I"]], "state": "cold"}, "state must be zeros, warm, carry"),
+        ({"sentences": [["I"]], "state": "warm"}, "no warm state"),
+    ],
+)
+def test_what_cannot_be_embedded_is_told(embedder: Embedder, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        embedder.embed(**arguments)
+
+
+def test_a_state_with_other_rows_and_an_unknown_pooling_are_told(embedder: Embedder) -> None:
+    state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
+    with pytest.raises(ValueError, match="2 rows, but batch_size is 3"):
+        embedder.embed(SENTENCES, state=state, batch_size=3)
+    with pytest.raises(ValueError, match="pooling must be one of mean, max"):
+        embedder.encode(SENTENCES, pooling="median")

@@ -1,0 +1,85 @@
+"""The learned mixture of layers, against NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.nn.scalar_mix import ScalarMix
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Layers (3, 2, 4, 5), large at padding, where they mean nothing, and their mask (2, 4)."""
+    torch.manual_seed(0)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    layers = 3 * torch.randn(3, 2, 4, 5) + 1
+    layers[:, ~mask] = 1e4
+    return layers, mask
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum()
+
+
+def mixed(layers: Tensor, weights: np.ndarray, gamma: float, mask: Tensor | None = None) -> np.ndarray:
+    """gamma * sum_j softmax(weights)_j h_j; with a mask, of layers with mean 0 and variance 1 over what it lets through."""
+    x = layers.double().numpy()
+    if mask is not None:
+        real = [layer[mask.numpy()] for layer in x]
+        x = np.stack([(layer - r.mean()) / np.sqrt(r.var() + 1e-12) for layer, r in zip(x, real, strict=True)])
+    return gamma * np.einsum("l,lbtd->btd", softmax(weights), x)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_mix_equals_numpy(layer_norm: bool) -> None:
+    layers, mask = batch()
+    mix, weights = ScalarMix(3, layer_norm=layer_norm), np.array([0.5, -1.0, 2.0])
+    with torch.no_grad():
+        mix.weights.copy_(torch.from_numpy(weights))
+        mix.gamma.fill_(1.7)
+    expected = mixed(layers, weights, 1.7, mask if layer_norm else None)
+    np.testing.assert_allclose(mix(layers, mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=2e-5, atol=2e-5)
+
+
+def test_a_new_mix_is_the_mean_of_the_layers() -> None:
+    layers, _ = batch()
+    torch.testing.assert_close(ScalarMix(3)(layers), layers.mean(dim=0))
+
+
+def test_padding_does_not_touch_the_statistics_of_layer_norm() -> None:
+    layers, mask = batch()
+    mix, expected = ScalarMix(3, layer_norm=True), ScalarMix(3, layer_norm=True)(layers, mask)[mask]
+    layers[:, ~mask] = -55.0
+    torch.testing.assert_close(mix(layers, mask)[mask], expected)
+
+
+def test_weights_and_gamma_learn() -> None:
+    mix, (layers, mask) = ScalarMix(3), batch()
+    mix(layers)[mask].square().sum().backward()
+    assert mix.weights.grad is not None and mix.weights.grad.any()
+    assert mix.gamma.grad is not None and mix.gamma.grad.any()
+
+
+def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
+    layers, _ = batch()
+    mix = ScalarMix(3, fixed_weights=[1.0, 0.0, -1.0])
+    assert not any(parameter.requires_grad for parameter in mix.parameters())
+    assert not mix(layers).requires_grad
+    np.testing.assert_allclose(mix(layers).numpy(), mixed(layers, np.array([1.0, 0.0, -1.0]), 1.0), rtol=2e-5)
+
+
+def test_the_penalty_is_on_weights_before_the_softmax() -> None:
+    mix = ScalarMix(3)
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    assert mix.penalty(0.1).item() == pytest.approx(0.1 * (1 + 4 + 0.25))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    layers, _ = batch()
+    with pytest.raises(ValueError, match="3 numbers"):
+        ScalarMix(3, fixed_weights=[1.0])
+    with pytest.raises(ValueError, match="2 weights, but got 3 layers"):
+        ScalarMix(2)(layers)
+    with pytest.raises(ValueError, match="needs the mask"):
+        ScalarMix(3, layer_norm=True)(layers)

@@ -1,0 +1,197 @@
+"""The language model's softmax: exact against plain torch, sampled against TensorFlow."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.nn.kernels import linear_logsumexp as kernel
+from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
+from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
+
+
+@pytest.fixture
+def golden(shared: Path) -> dict[str, Tensor]:
+    with np.load(shared / "goldens/bilm_tf_training/sampled_softmax.npz") as file:
+        return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+
+
+def plainly(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
+    logits = hidden @ weight.T + bias
+    if excluded is not None:
+        left_out = F.one_hot(excluded.clamp(min=0), len(weight)).bool() & (excluded >= 0)[:, None]
+        logits = logits.masked_fill(left_out, -torch.inf)
+    return torch.logsumexp(logits, dim=1)
+
+
+def case() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = (7, 3), (5, 3), (5,)
+    return tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("logits_at_once", [1, 10, 14, 1 << 20])  # one row, two, two and a rest, all
+@pytest.mark.parametrize("excluded", [None, [-1, 0, 4, -1, 2, 2, -1]])
+def test_logsumexp_equals_plain_torch(monkeypatch: pytest.MonkeyPatch, logits_at_once: int, excluded: list[int] | None) -> None:
+    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
+    inputs, hits = case(), None if excluded is None else torch.tensor(excluded)
+    found, expected = linear_logsumexp(*inputs, hits), plainly(*inputs, hits)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    upstream = torch.randn(7, dtype=torch.float64)
+    for ours, theirs in zip(torch.autograd.grad(found, inputs, upstream), torch.autograd.grad(expected, inputs, upstream), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("excluded", [None, [-1, 0, 4, -1, 2, 2, -1]])
+def test_logsumexp_passes_gradcheck(excluded: list[int] | None) -> None:
+    hits = None if excluded is None else torch.tensor(excluded)
+    assert torch.autograd.gradcheck(lambda *inputs: linear_logsumexp(*inputs, hits), case())
+
+
+@pytest.mark.parametrize("logits_at_once", [1, 100, 1 << 20])
+def test_exact_losses_equal_log_softmax(monkeypatch: pytest.MonkeyPatch, logits_at_once: int) -> None:
+    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
+    softmax, hidden, targets = FullSoftmax(11, 4), torch.randn(23, 4), torch.randint(0, 11, (23,))
+    expected = F.cross_entropy(hidden @ softmax.weight.T + softmax.bias, targets, reduction="none")
+    torch.testing.assert_close(softmax.log_losses(hidden, targets), expected)
+    assert softmax.log_losses(hidden[:0], targets[:0]).shape == (0,)
+
+
+def test_exact_losses_under_autocast_are_float32_and_close() -> None:
+    torch.manual_seed(0)
+    softmax, hidden, targets = FullSoftmax(50, 16), torch.randn(20, 16), torch.randint(0, 50, (20,))
+    with torch.autocast("cpu", torch.bfloat16):
+        close = softmax.log_losses(hidden, targets)
+    assert close.dtype == torch.float32
+    torch.testing.assert_close(close, softmax.log_losses(hidden, targets), atol=0.02, rtol=0)
+    close.sum().backward()
+    assert softmax.weight.grad is not None and softmax.weight.grad.dtype == torch.float32
+
+
+def test_initialisation_is_that_of_bilm_tf() -> None:
+    torch.manual_seed(0)
+    softmax = FullSoftmax(500, 64)
+    assert softmax.weight.std().item() == pytest.approx(1 / 8, rel=0.02)
+    assert not softmax.bias.any()
+
+
+def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> None:
+    softmax = FullSoftmax(*golden["W"].shape)
+    softmax.load_state_dict({"weight": golden["W"], "bias": golden["b"]})
+    sampler = LogUniformSampler(int(golden["range_max"]), len(golden["sampled_ids"]))
+    samples = Samples(golden["sampled_ids"], num_tries=137)
+    hits = (golden["labels"][:, None] == golden["sampled_ids"]).sum()
+    assert hits > 0, "the golden file holds accidental hits"
+    found = softmax.sampled_losses(golden["h"], golden["labels"], samples, sampler)
+    torch.testing.assert_close(found, golden["losses"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ids", "counts", "num_tries"),
+    [
+        ("sampled_ids", "sampled_expected_count", 137),
+        ("labels", "true_expected_count", 137),
+        ("tf_sampler_ids", "tf_sampler_sampled_expected", 51),
+        ("labels", "tf_sampler_true_expected", 51),
+    ],
+)
+def test_expected_counts_equal_those_of_tensorflow(golden: dict[str, Tensor], ids: str, counts: str, num_tries: int) -> None:
+    sampler = LogUniformSampler(int(golden["range_max"]), 40)
+    found = sampler.log_expected_count(golden[ids], num_tries).exp()
+    torch.testing.assert_close(found.float(), golden[counts].flatten(), rtol=1e-4, atol=1e-7)
+
+
+def one_by_one(uniforms: Iterator[float], num_classes: int, num_samples: int) -> tuple[list[int], int]:
+    """The sampler as it is defined: draw a class at a time until enough distinct ones have come."""
+    found: list[int] = []
+    for tries, uniform in enumerate(uniforms, start=1):
+        drawn = min(int(math.exp(uniform * math.log(num_classes + 1))) - 1, num_classes - 1)
+        if drawn not in found:
+            found.append(drawn)
+        if len(found) == num_samples:
+            return found, tries
+    raise AssertionError("not reached")
+
+
+def uniforms_of(seed: int, at_once: int) -> Iterator[float]:
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield from torch.rand(at_once, dtype=torch.float64, generator=generator).tolist()
+
+
+@pytest.mark.parametrize(("num_classes", "num_samples"), [(1000, 30), (40, 30), (12, 12), (3, 1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_samples_are_the_first_distinct_draws(num_classes: int, num_samples: int, seed: int) -> None:
+    samples = LogUniformSampler(num_classes, num_samples).sample(torch.Generator().manual_seed(seed))
+    ids, num_tries = one_by_one(uniforms_of(seed, 4 * num_samples), num_classes, num_samples)
+    assert samples.ids.tolist() == ids
+    assert samples.num_tries == num_tries
+    assert len(set(ids)) == num_samples and 0 <= min(ids) and max(ids) < num_classes
+
+
+def test_classes_are_drawn_as_often_as_expected() -> None:
+    sampler, generator, rounds = LogUniformSampler(100, 15), torch.Generator().manual_seed(0), 3000
+    drawn, expected = torch.zeros(100), torch.zeros(100, dtype=torch.float64)
+    for _ in range(rounds):
+        samples = sampler.sample(generator)
+        drawn[samples.ids] += 1
+        expected += sampler.log_expected_count(torch.arange(100), samples.num_tries).exp()
+    assert (drawn / rounds - expected / rounds).abs().max() < 0.03
+    assert expected.sum() / rounds == pytest.approx(15, rel=0.02)
+
+
+def test_probabilities_are_those_of_zipf() -> None:
+    sampler = LogUniformSampler(50, 1)
+    c = torch.arange(50, dtype=torch.float64)
+    expected = (torch.log(c + 2) - torch.log(c + 1)) / math.log(51)
+    torch.testing.assert_close(sampler.log_expected_count(torch.arange(50), 1).exp(), expected)
+    assert expected.sum().item() == pytest.approx(1)
+
+
+def test_expected_counts_of_rare_words_keep_their_digits() -> None:
+    """1 - (1 - p)^n loses everything in float32 where p is small."""
+    found = LogUniformSampler(800_000, 8192).log_expected_count(torch.tensor([799_999]), 40_000)
+    p = math.log1p(1 / 800_000) / math.log(800_001)
+    assert found.item() == pytest.approx(math.log(-math.expm1(40_000 * math.log1p(-p))), rel=1e-12)
+
+
+def gradients(softmax: FullSoftmax, losses: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    hidden = torch.linspace(-1, 1, 24).view(6, 4).requires_grad_()
+    return list(torch.autograd.grad(losses(hidden).sum(), [hidden, *softmax.parameters()]))
+
+
+def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
+    torch.manual_seed(1)
+    softmax, sampler = FullSoftmax(20, 4), LogUniformSampler(20, 8)
+    samples, targets = sampler.sample(torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 13, 19, 0])
+    assert torch.isin(targets, samples.ids).any()
+
+    def by_definition(hidden: Tensor) -> Tensor:
+        def logits(ids: Tensor) -> Tensor:
+            offset = softmax.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).float()
+            return hidden @ softmax.weight[ids].T + offset
+
+        true = logits(targets).diagonal()
+        negatives = logits(samples.ids).masked_fill(targets[:, None] == samples.ids, -torch.inf)
+        return F.cross_entropy(torch.cat([true[:, None], negatives], dim=1), torch.zeros(6, dtype=torch.int64), reduction="none")
+
+    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler))
+    for left, right in zip(found, gradients(softmax, by_definition), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
+
+
+def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
+    softmax, sampler = FullSoftmax(5, 4), LogUniformSampler(5, 1)
+    samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((6,), 2)
+    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler))
+    assert all(not gradient.any() for gradient in found)
+
+
+def test_more_samples_than_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="8192 distinct words from a vocabulary of 100"):
+        LogUniformSampler(100, 8192)
