@@ -20,7 +20,9 @@ class CellBuilder(BuildHookInterface):
         library = source.with_name("_cell.so")
         partial = library.with_suffix(".partial")
         try:
-            subprocess.run([os.environ.get("CC", "cc"), *FLAGS, str(source), "-o", str(partial)], check=True, capture_output=True)
+            subprocess.run(
+                [os.environ.get("CC", "cc"), *FLAGS, str(source), "-o", str(partial)], check=True, capture_output=True
+            )
             os.replace(partial, library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)

@@ -11,13 +11,14 @@ from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
 
+LONGER = "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that ."
 SENTENCES = [
-    "I like to eat apple".split(),
+    ["I", "like", "to", "eat", "apple"],
     [],
     ["Hello"],
-    "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that .".split(),
+    LONGER.split(),
     ["naïve", "词向量", "", "x" * 40],
-    "I like to eat apple".split(),
+    ["I", "like", "to", "eat", "apple"],
 ]
 MIX = MixWeights((0.5, 0.0, -0.5), gamma=1.5)
 

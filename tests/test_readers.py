@@ -49,7 +49,7 @@ def test_columns(tmp_path):
         TaggedSentence(("Blackburn",), ("I-PER",)),
     ]
     assert read(path, tag_column=1)[0].tags == ("NNP", "VBZ")
-    assert list(read_tagged(path, Layout.of(path), with_tags=False))[0] == TaggedSentence(("EU", "rejects"))
+    assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(("EU", "rejects"))
 
 
 def test_conllu_skips_comments_multiword_tokens_and_empty_nodes(tmp_path):
@@ -98,7 +98,7 @@ def test_conllu_predictions_replace_one_column_and_keep_all_else(tmp_path):
     layout = Layout.of(source)
     assert write_predictions(source, [["X", "Y", "Z"], ["W"]], target, layout) == (2, 4)
     assert [sentence.tags for sentence in read(target)] == [("X", "Y", "Z"), ("W",)]
-    assert write_predictions(target, [["AUX", "PART", "VERB"], ["NUM"]], tmp_path / "back.conllu", layout)
+    write_predictions(target, [["AUX", "PART", "VERB"], ["NUM"]], tmp_path / "back.conllu", layout)
     assert (tmp_path / "back.conllu").read_text() == CONLLU
 
 

@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-# Character ids as the networks see them: UTF-8 bytes and five marks, all shifted by one so that 0 is free to mean "no word here".
-# (bilm/data.py and AllenNLP's elmo_indexer.py; spec: 256 <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad, before the shift.)
+# Character ids as the networks see them: UTF-8 bytes and five marks, all shifted by one so that 0 is free to mean "no
+# word here". (bilm/data.py and AllenNLP's elmo_indexer.py; spec: 256 <S>, 257 </S>, 258 begin-word, 259 end-word, 260
+# pad, before the shift.)
 CHARACTER_SHIFT = 1
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (256 + i + CHARACTER_SHIFT for i in range(5))
 NUM_CHARACTERS = 261
@@ -30,7 +31,9 @@ class CharCNNConfig:
         if self.activation not in ("relu", "tanh"):
             raise ValueError(f"char_cnn.activation must be 'relu' or 'tanh', not {self.activation!r}")
         if not self.filters or self.widest_filter > self.max_characters:
-            raise ValueError(f"char_cnn.filters must be (width, number) pairs no wider than {self.max_characters} characters")
+            raise ValueError(
+                f"char_cnn.filters must be (width, number) pairs no wider than {self.max_characters} characters"
+            )
 
     @property
     def num_filters(self) -> int:
@@ -61,7 +64,7 @@ class LSTMConfig:
 
 @dataclass(frozen=True)
 class BiLMConfig:
-    """A bidirectional language model over characters (`char_cnn`) or over word ids (`num_words`), exactly one of them."""
+    """A bidirectional language model over characters (`char_cnn`) or over word ids (`num_words`): exactly one."""
 
     lstm: LSTMConfig = field(default_factory=LSTMConfig)
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)

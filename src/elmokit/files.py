@@ -138,6 +138,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     with _partial(path) as partial:
         yield partial
+        partial.chmod(FILE_MODE)
         _sync(partial)
         os.replace(partial, path)
         _sync(path.parent)
@@ -157,6 +158,8 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         partial.mkdir()
         yield partial
         for file in [*partial.rglob("*"), partial]:
+            if file.is_file():
+                file.chmod(FILE_MODE)
             _sync(file)
         _replace_directory(partial, path, occupied)
 

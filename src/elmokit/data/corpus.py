@@ -1,8 +1,7 @@
-"""A corpus of tokenized text files, one sentence a line: streamed, shuffled in a fixed order, resumable at any sentence."""
+"""A corpus of tokenized text files, one sentence a line: streamed, in a fixed shuffled order, resumable."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.files import decode_line, read_line_blocks, read_lines
+from elmokit.text.characters import count_truncated
 
 LINES_AT_ONCE = 1 << 17  # shuffled together, and so held in memory: about 20 MB of text
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
@@ -49,30 +49,34 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusReport:
-    """Read everything once, before hours are spent on it. ValueError for invalid UTF-8 (file, line) and for empty files."""
-    long_word = re.compile(rb"[^\s]{%d,}" % (max_characters - 1))  # two places are the word's begin and end
+    """Read everything once, before hours are spent on it.
+
+    ValueError for invalid UTF-8 (file and line) and for empty files.
+    """
     sentences = words = blank_lines = long_words = 0
     for file in files:
         before, number = sentences, 0
         for block in read_line_blocks(file):
-            text = b"\n".join(block)
-            _check_encoding(text, block, file, number)
+            text = _decoded(block, file, number)
             number += len(block)
-            real = sum(1 for line in block if line.strip())
+            real = sum(1 for line in text.split("\n") if line.strip())
             sentences, blank_lines = sentences + real, blank_lines + len(block) - real
-            words += len(text.split())
-            long_words += len(long_word.findall(text))
+            found = text.split()
+            words += len(found)
+            long_words += count_truncated(found, max_characters)
         if sentences == before:
             raise ValueError(f"{file} holds no sentence: remove it from the corpus, or fill it")
     return CorpusReport(len(files), sentences, words, blank_lines, long_words)
 
 
-def _check_encoding(text: bytes, block: list[bytes], file: Path, number: int) -> None:
+def _decoded(block: list[bytes], file: Path, number: int) -> str:
+    """The lines after line `number`, at once; one by one where they are not UTF-8, to name the line."""
     try:
-        text.decode("utf-8")
+        return b"\n".join(block).decode("utf-8")
     except UnicodeDecodeError:
         for offset, line in enumerate(block, start=1):
             decode_line(line, file, number + offset)
+        raise
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ class Position:
 class SentenceReader:
     """Endless sentences of a corpus, pass after pass; `position` says where to go on.
 
-    The order of files and, within blocks of lines, of sentences is shuffled anew in each pass, as `seed` says. With several
-    workers each takes every `world`-th sentence.
+    The order of files and, within blocks of lines, of sentences is shuffled anew in each pass, as `seed` says. With
+    several workers each takes every `world`-th sentence.
     """
 
     def __init__(
@@ -122,7 +126,9 @@ class SentenceReader:
         if self.position.block:
             next(islice(lines, self.position.block * LINES_AT_ONCE - 1, None), None)
         while block := list(islice(lines, LINES_AT_ONCE)):
-            order = self._shuffled(len(block), self.position.epoch, number, self.position.block)[self._rank :: self._world]
+            order = self._shuffled(len(block), self.position.epoch, number, self.position.block)[
+                self._rank :: self._world
+            ]
             for index in order[self.position.taken :]:
                 self.position = replace(self.position, taken=self.position.taken + 1)
                 yield block[index].split()

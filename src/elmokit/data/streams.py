@@ -1,4 +1,4 @@
-"""Packed token streams: the one batching, for training (state carried over) and for embedding and scoring (state as asked)."""
+"""Packed token streams: the one batching, for training (state carried over), embedding and scoring (as asked)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
 
 @dataclass(frozen=True)
 class Window:
-    """One training step: `tokens` (2, T*B) say which of the distinct `words` stands where, `targets` (2, T*B) are word ids."""
+    """One training step: which of the distinct `words` stands where, `tokens` (2, T*B), and the `targets` (2, T*B)."""
 
     words: list[str]
     tokens: Tensor
@@ -46,14 +46,20 @@ class Window:
 
 
 class TrainingStream:
-    """Windows of `unroll_steps` over `batch_size` rows of sentences laid end to end (bilm-tf's scheme; data.py:281-303).
+    """Windows of `unroll_steps` over `batch_size` rows of sentences laid end to end (bilm-tf, data.py:281-303).
 
-    Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the same sentences in the same
-    order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes its next sentence when it needs one.
+    Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the same sentences in
+    the same order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes its next sentence when it needs
+    one.
     """
 
     def __init__(
-        self, sentences: Iterator[list[str]], vocab: Vocab, batch_size: int, unroll_steps: int, rows: list[list[list[str]]] | None = None
+        self,
+        sentences: Iterator[list[str]],
+        vocab: Vocab,
+        batch_size: int,
+        unroll_steps: int,
+        rows: list[list[list[str]]] | None = None,
     ) -> None:
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
         # what each row has still to read: forward inputs and targets, backward inputs and targets
@@ -105,9 +111,10 @@ def embedding_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_ro
 
 
 def scoring_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:
-    """Sentences as the language model reads them in training: <S> before the first word forward, </S> after the last backward.
+    """Sentences as the language model reads them in training: <S> first forward, </S> first backward.
 
-    In text order position k of a sentence predicts word k+1 forward (the last one </S>) and word k-1 backward (the first <S>).
+    In text order position k of a sentence predicts word k+1 forward (the last one </S>) and word k-1 backward (the
+    first <S>).
     """
     forward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     backward = chain.from_iterable((*sentence, EOS) for sentence in sentences)

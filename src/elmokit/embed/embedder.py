@@ -36,10 +36,10 @@ class Embeddings(list[np.ndarray]):
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, the same ones whatever else is asked for before or beside them."""
+    """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
 
     def __init__(self, model: Pretrained, device: str | None = None, dtype: str | None = None) -> None:
-        """`dtype` is that of the products: float32 (exact, the default), bfloat16, or auto; vectors are float32 in any case."""
+        """`dtype` is that of the products: float32 (exact, the default), bfloat16, or auto. Vectors are float32."""
         self.model = model
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device)
@@ -77,17 +77,21 @@ class Embedder:
     ) -> Embeddings:
         """Vectors of every word: for each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all".
 
-        A sentence is a list of tokens, or a string, which `tokenize` splits. `layers` is "mix" (the model's own weights, equal
-        ones where it has none), "average", "top", "all", or the number of a layer (0: the tokens). `state` is what the LSTMs
-        start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on from sentence i - `batch_size` (1 when
-        not given); or a state to carry on from, with a row for each of `batch_size` sentences. The carried state comes back as
-        `.state` of the result. Without carried state `batch_size` only sets how many rows are computed side by side.
+        A sentence is a list of tokens, or a string, which `tokenize` splits. `layers` is "mix" (the model's own
+        weights, equal ones where it has none), "average", "top", "all", or the number of a layer (0: the tokens).
+        `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on from sentence
+        i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of `batch_size` sentences.
+        The carried state comes back as `.state` of the result. Without carried state `batch_size` only sets how many
+        rows are computed side by side.
         """
         tokens = self._tokens(sentences)
         choose = self._layer_choice(layers)
         found = Embeddings()
-        state = state or self.model.state_policy
-        blocks = self._carried(tokens, state, batch_size, found) if _is_carried(state) else self._fresh(tokens, state, batch_size)
+        state = self.model.state_policy if state is None else state
+        if isinstance(state, BiLMState) or state == "carry":
+            blocks = self._carried(tokens, state, batch_size, found)
+        else:
+            blocks = self._fresh(tokens, state, batch_size)
         truncated = 0
         for block, streams in blocks:
             found += _by_sentence(choose(streams, block), block.lengths)
@@ -96,8 +100,10 @@ class Embedder:
             warnings.warn(f"{truncated} words have too many bytes: only the first ones of them were read", stacklevel=2)
         return found
 
-    def encode(self, texts: str | Sequence[Sentence], pooling: str = "mean", normalize_embeddings: bool = False) -> np.ndarray:
-        """One vector a text, (N, 2D) float32 (of one string: (2D,)): the mean or max of its words' vectors; zeros where empty."""
+    def encode(
+        self, texts: str | Sequence[Sentence], pooling: str = "mean", normalize_embeddings: bool = False
+    ) -> np.ndarray:
+        """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros."""
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {pooling!r}")
         if isinstance(texts, str):
@@ -121,7 +127,7 @@ class Embedder:
         return tokens
 
     def _layer_choice(self, layers: str | int) -> Callable[[Tensor, Block], Tensor]:
-        """From the layers of a block's streams, (L+1, 2, N, D), to what was asked for in text order, (1 or L+1, N, 2D)."""
+        """From the layers of a block's streams (L+1, 2, N, D) to what was asked for in text order (1 or L+1, N, 2D)."""
         if layers == "all":
             return lambda streams, block: torch.stack([block.text.to_text(stream) for stream in streams])
         weights = self._layer_weights(layers).to(self.device)
@@ -135,11 +141,15 @@ class Embedder:
             return torch.full((count,), 1 / count)
         number = count - 1 if layers == "top" else layers
         if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
-            raise ValueError(f"layers must be mix, average, top, all, or a number from 0 to {count - 1}, not {layers!r}")
+            raise ValueError(
+                f"layers must be mix, average, top, all, or a number from 0 to {count - 1}, not {layers!r}"
+            )
         return torch.eye(count)[number]
 
     def _fresh(self, tokens: list[Sequence[str]], state: str, batch_size: int | None) -> Iterator[tuple[Block, Tensor]]:
         """Every sentence from the same state, so that rows can be filled as suits the machine."""
+        if state not in ("zeros", "warm"):
+            raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
         if state == "warm" and self.model.warm_state is None:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         start = self._on_device(self.model.warm_state) if state == "warm" else None
@@ -180,12 +190,6 @@ class Embedder:
 
     def _on_device(self, state: BiLMState | None) -> BiLMState | None:
         return None if state is None else BiLMState(state.h.to(self.device), state.c.to(self.device))
-
-
-def _is_carried(state: str | BiLMState) -> bool:
-    if isinstance(state, str) and state not in ("zeros", "warm", "carry"):
-        raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
-    return not isinstance(state, str) or state == "carry"
 
 
 def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:

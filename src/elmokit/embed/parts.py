@@ -191,7 +191,7 @@ def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
             write_part(directory, job.index, number, words, vectors)
             _state_path(directory, number - 1).unlink(missing_ok=True)
     finish_store(directory, job.index, job.num_parts)
-    for path in directory.glob("state-*.safetensors"):
+    for path in (*directory.glob("state-*.safetensors"), *directory.glob(".partial-*")):  # a kill leaves the latter
         path.unlink()
     return progress.report(output, job, len(kept))
 

@@ -1,8 +1,9 @@
 """Exact perplexity of a corpus, in each direction and their mean.
 
 Perplexity of a direction is exp of the mean of -log p over every word and one boundary a sentence (</S> forward, <S>
-backward), unknown words as <UNK>, from the full softmax. The mean perplexity is exp of the mean of the two directions' losses:
-their geometric mean. It is bilm-tf's definition (training.py:955-1044) where its batches leave nothing out.
+backward), unknown words as <UNK>, from the full softmax. The mean perplexity is exp of the mean of the two
+directions' losses: their geometric mean. It is bilm-tf's definition (training.py:955-1044) where its batches leave
+nothing out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WORDS_AT_ONCE = 16_384
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity per direction and mean; `predictions` counts words and boundaries of one direction, `unknown` its <UNK>s."""
+    """Perplexity per direction and mean; `predictions` counts those of one direction, `unknown` its <UNK>s."""
 
     forward: float
     backward: float
@@ -53,8 +54,8 @@ def perplexity(
 ) -> Perplexity:
     """Perplexity of tokenized sentences.
 
-    `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from zeros, and
-    `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
+    `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from
+    zeros, and `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
     """
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
@@ -70,15 +71,17 @@ def perplexity(
             rows = min(64, len(group))
             block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
         targets = target_ids(group, vocab)
-        block_losses, after = block_log_losses(bilm, softmax, vocab, block, targets, carried if state == "carry" else None, start)
+        block_losses, after = block_log_losses(
+            bilm, softmax, vocab, block, targets, carried if state == "carry" else None, start
+        )
         carried = after if state == "carry" else carried
         losses += block_losses.double().sum(dim=1).cpu().numpy()
         count, total = count + len(group), total + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
     if not total:
         raise ValueError("there is no sentence to evaluate: the text is empty")
-    means = losses / total
-    return Perplexity(*(math.exp(value) for value in (*means, means.mean())), count, total, unknown)
+    forward, backward = (losses / total).tolist()
+    return Perplexity(math.exp(forward), math.exp(backward), math.exp((forward + backward) / 2), count, total, unknown)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
@@ -103,7 +106,9 @@ def block_log_losses(
     layers, state = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
     dim = bilm.config.lstm.projection_dim
     top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
-    return torch.stack([softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]), state
+    return torch.stack(
+        [softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]
+    ), state
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------

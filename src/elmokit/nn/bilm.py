@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,8 @@ from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing, pack_sentences
 
-# Without gradients a layer's input products are made for about this many slots at a time: enough for the full speed of a
-# matrix product, and memory that does not grow with the text.
+# Without gradients a layer's input products are made for about this many slots at a time: enough for the full speed
+# of a matrix product, and memory that does not grow with the text.
 SLOTS_AT_ONCE = 4096
 
 
@@ -32,7 +33,7 @@ class BiLMState:
 
 @dataclass(frozen=True)
 class BiLMOutput:
-    """Every layer of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False, and the state after it."""
+    """Every layer of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the state after."""
 
     layers: Tensor
     mask: Tensor
@@ -41,6 +42,9 @@ class BiLMOutput:
 
 class BiLM(nn.Module):
     """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side."""
+
+    char_cnn: CharCNN
+    word_embedding: nn.Parameter
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
@@ -54,9 +58,10 @@ class BiLM(nn.Module):
         self.layers = nn.ModuleList(BidirectionalLSTM(config.lstm) for _ in range(config.lstm.num_layers))
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
-        """ids (B, T, C) of characters or (B, T) of words, shifted by one, 0 for no word. Starts from `state`, or from zeros.
+        """ids (B, T, C) of characters or (B, T) of words, shifted by one, 0 for no word; starts from `state` or zeros.
 
-        Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id above 0.
+        Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id
+        above 0.
         """
         words_are_rows = self.config.char_cnn is not None
         if mask is None:
@@ -84,12 +89,12 @@ class BiLM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """The engine. words (U, D): vectors of distinct words; tokens (2, N): which of them stands at each slot of each stream.
+        """The engine. words (U, D): vectors of distinct words; tokens (2, N): which of them stands at each slot.
 
-        `state` has a row for each row of the packing; a reset sets `start` (one row; zeros where None). Returns the layers
-        (L+1, 2, N, D) in stream order, in float32, and the state. `dropout` falls as in bilm-tf (training.py:388-424): on the
-        input of every layer, where the skip adds the dropped input too, and on the last output; the token layer that is
-        returned is the undropped one.
+        `state` has a row for each row of the packing; a reset sets `start` (one row; zeros where None). Returns the
+        layers (L+1, 2, N, D) in stream order, in float32, and the state. `dropout` falls as in bilm-tf
+        (training.py:388-424): on the input of every layer, where the skip adds the dropped input too, and on the last
+        output; the token layer that is returned is the undropped one.
         """
         state = self.initial_state(len(packing.row_order)) if state is None else state
         rows = packing.row_order.to(words.device)
@@ -100,7 +105,9 @@ class BiLM(nn.Module):
             x = F.dropout(x, dropout, training=dropout > 0)
             begin = None if start is None else start.layer(index)
             of_words = (words, tokens) if index == 0 and not dropout else None
-            out, final = _run_layer(layer, x, of_words, packing, state.layer(index, rows), begin)
+            out, final = _run_layer(
+                cast(BidirectionalLSTM, layer), x, of_words, packing, state.layer(index, rows), begin
+            )
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
             outputs.append(x)
             finals.append(final)
@@ -109,7 +116,7 @@ class BiLM(nn.Module):
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
-        lstm, weight = self.config.lstm, self.layers[0].recurrent_weight
+        lstm, weight = self.config.lstm, next(self.layers.parameters())
         wide = torch.promote_types(weight.dtype, torch.float32)
 
         def zeros(width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The character encoder of a token: embedding, convolutions, highway layers, projection (paper section 3.4; bilm/model.py)."""
+"""The character encoder of a token: embedding, convolutions, highway layers, projection (bilm/model.py)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,38 @@ from torch import Tensor, nn
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
 from elmokit.nn.kernels.pooled_convolution import pooled_convolution
 
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+class PooledConvolution(nn.Module):
+    """One width of filter over a word's characters, its maximum over all places, then the activation."""
+
+    def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.weight = nn.Parameter(torch.empty(num_filters, embedding_dim, width))
+        self.bias = nn.Parameter(torch.zeros(num_filters))
+        with torch.no_grad():  # bilm-tf (training.py:206-213)
+            if activation == "relu":
+                self.weight.uniform_(-0.05, 0.05)
+            else:
+                self.weight.normal_(0, math.sqrt(1 / (width * embedding_dim)))
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """(U, C, E) -> (U, number of filters)."""
+        return self.activation(pooled_convolution(characters, self.weight, self.bias))
+
 
 class Highway(nn.Module):
-    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's sign of the gate)."""
+    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's sign)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gates = nn.Linear(dim, 2 * dim)  # rows: transform, then carry
+        with torch.no_grad():  # nearly closed at first, so that the input passes (bilm-tf, training.py:240-265)
+            self.gates.weight.normal_(0, math.sqrt(1 / dim))
+            self.gates.bias[:dim] = 0
+            self.gates.bias[dim:] = -2
 
     def forward(self, x: Tensor) -> Tensor:
         transform, carry = self.gates(x).chunk(2, dim=-1)
@@ -25,42 +50,26 @@ class Highway(nn.Module):
 
 
 class CharCNN(nn.Module):
-    """Character ids of words -> token vectors."""
+    """Character ids of words -> token vectors. Weights begin as bilm-tf's did (training.py:183-289)."""
 
     def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
         super().__init__()
-        self.activation = {"relu": torch.relu, "tanh": torch.tanh}[config.activation]
-        self.char_embedding = nn.Parameter(torch.empty(config.num_characters, config.embedding_dim))
-        self.convolutions = nn.ModuleList(nn.Conv1d(config.embedding_dim, n, width) for width, n in config.filters)
-        self.highways = nn.ModuleList(Highway(config.num_filters) for _ in range(config.num_highway))
+        dim, filters = config.embedding_dim, config.num_filters
+        self.char_embedding = nn.Parameter(torch.empty(config.num_characters, dim).uniform_(-1, 1))
+        self.convolutions = nn.ModuleList(
+            PooledConvolution(dim, number, width, config.activation) for width, number in config.filters
+        )
+        self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
         # bilm-tf has no projection where it would change nothing in size
-        self.projection = nn.Linear(config.num_filters, output_dim) if config.num_filters != output_dim else None
-        self.reset_parameters(config.activation)
+        self.projection = None if filters == output_dim else nn.Linear(filters, output_dim)
+        if self.projection is not None:
+            nn.init.normal_(self.projection.weight, std=math.sqrt(1 / filters))
+            nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U, C), shifted by one, every row a word (no zero) -> (U, D). C may be trimmed as `encode_words` does."""
         characters = F.embedding(ids - CHARACTER_SHIFT, self.char_embedding)  # (U, C, E)
-        pooled = [self.activation(pooled_convolution(characters, c.weight, c.bias)) for c in self.convolutions]
-        x = torch.cat(pooled, dim=1)  # (U, F)
+        x = torch.cat([convolution(characters) for convolution in self.convolutions], dim=1)  # (U, F)
         for highway in self.highways:
             x = highway(x)
         return x if self.projection is None else self.projection(x)
-
-    @torch.no_grad()
-    def reset_parameters(self, activation: str) -> None:
-        """bilm-tf's initialisation (training.py:183-289): each highway gate starts nearly closed, passing its input on."""
-        self.char_embedding.uniform_(-1, 1)
-        for conv in self.convolutions:
-            if activation == "relu":
-                conv.weight.uniform_(-0.05, 0.05)
-            else:
-                conv.weight.normal_(0, math.sqrt(1 / (conv.kernel_size[0] * conv.in_channels)))
-            conv.bias.zero_()
-        for highway in self.highways:
-            dim = highway.gates.in_features
-            highway.gates.weight.normal_(0, math.sqrt(1 / dim))
-            highway.gates.bias[:dim] = 0
-            highway.gates.bias[dim:] = -2
-        if self.projection is not None:
-            self.projection.weight.normal_(0, math.sqrt(1 / self.projection.in_features))
-            self.projection.bias.zero_()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,10 @@ class ElmoOutput:
 
 
 class Elmo(nn.Module):
-    """Ids of words without boundaries -> one learned mix of the biLM's layers for each place of the model that wants one.
+    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
-    With `freeze` the biLM computes no gradients and stays as it is; the mixes always learn, unless `fixed_weights` are given.
+    With `freeze` the biLM computes no gradients and stays as it is; the mixes always learn, unless `fixed_weights`
+    are given.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Elmo(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
-        """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries are added here and taken off again."""
+        """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries come and go here."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self.bilm(add_boundaries(ids, self.bilm.config), state=state)
         mask = (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
@@ -61,7 +63,7 @@ class Elmo(nn.Module):
 
     def penalty(self, coefficient: float) -> Tensor:
         """The L2 penalty on all mix weights; add it to the loss."""
-        return torch.stack([mix.penalty(coefficient) for mix in self.mixes]).sum()
+        return torch.stack([cast(ScalarMix, mix).penalty(coefficient) for mix in self.mixes]).sum()
 
 
 def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:

@@ -1,7 +1,7 @@
 """The projected, clipped LSTM in both directions: the readable reference, and the layer that chooses a kernel for it.
 
-Everything is stacked over the two directions (0 fwd, 1 bwd), which never exchange information. Gates lie in the order of the
-published files: i, g (TensorFlow's j), f, o.
+Everything is stacked over the two directions (0 fwd, 1 bwd), which never exchange information. Gates lie in the order
+of the published files: i, g (TensorFlow's j), f, o.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def lstm_reference(
     proj_clip: float | None,
     start: LSTMState | None = None,
 ) -> tuple[Tensor, LSTMState]:
-    """The specification, one step and one direction at a time (semantics: bilm-tf; lstm_cell_with_projection.py:207-231).
+    """The specification, a step and a direction at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231).
 
-    inputs (2, N, 4H): the input products with all biases, in stream order. recurrent_weight (2, 4H, D); projection_weight
-    (2, D, H) or None. `state` has a row for each rank of the packing; `start` (2, 1, .) is the state that a reset sets,
-    zeros where None. Returns the outputs (2, N, D) and the state after each row's last step.
+    inputs (2, N, 4H): the input products with all biases, in stream order. recurrent_weight (2, 4H, D);
+    projection_weight (2, D, H) or None. `state` has a row for each rank of the packing; `start` (2, 1, .) is the
+    state that a reset sets, zeros where None. Returns the outputs (2, N, D) and the state after each row's last step.
     """
     starts = packing.starts()
     outputs, finals = [], []
@@ -84,9 +84,13 @@ class BidirectionalLSTM(nn.Module):
 
     def input_products(self, x: Tensor) -> Tensor:
         """x (2, M, D) -> (2, M, 4H): one product over all of them, biases (and the forget gate's constant) added."""
-        return torch.baddbmm(self._run_time_bias().unsqueeze(1), x.to(self.bias.dtype), self.input_weight.transpose(1, 2))
+        return torch.baddbmm(
+            self._run_time_bias().unsqueeze(1), x.to(self.bias.dtype), self.input_weight.transpose(1, 2)
+        )
 
-    def forward(self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
+    def forward(
+        self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None
+    ) -> tuple[Tensor, LSTMState]:
         """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`."""
         outputs, h, c = packed_lstm(
             inputs,
@@ -102,14 +106,14 @@ class BidirectionalLSTM(nn.Module):
         return outputs, LSTMState(h, c)
 
     def _run_time_bias(self) -> Tensor:
-        """The forget gate's constant is added here and never stored, so that weights survive any round trip bit for bit."""
+        """The forget gate's constant is added here and never stored: so weights survive any round trip bit for bit."""
         constant = torch.zeros_like(self.bias).view(2, 4, -1)
         constant[:, 2] = self.forget_bias
         return self.bias + constant.view_as(self.bias)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """TensorFlow's variable-scope default, glorot uniform, on the stacked kernel [W; U] as bilm-tf had it; biases zero."""
+        """TensorFlow's default, glorot uniform, on the stacked kernel [W; U] as bilm-tf had it; biases zero."""
         four_h, dim = self.input_weight.shape[1:]
         bound = math.sqrt(6 / (2 * dim + four_h))
         self.input_weight.uniform_(-bound, bound)

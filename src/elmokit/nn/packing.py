@@ -14,8 +14,9 @@ from torch import Tensor
 class Packing:
     """The shape of a packed stream of N slots: step t holds one slot for each of its `batch_sizes[t]` rows.
 
-    Rows are ranked longest first, so the active rows of a step are always the first ones; `row_order[rank]` is the caller's
-    row number. `resets` (N,) marks the first slot of each sentence where the state is to start afresh (None: never).
+    Rows are ranked longest first, so the active rows of a step are always the first ones; `row_order[rank]` is the
+    caller's row number. `resets` (N,) marks the first slot of each sentence where the state is to start afresh (None:
+    never).
     """
 
     batch_sizes: tuple[int, ...]
@@ -44,7 +45,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class PackedText:
-    """Where each token of a text went: `slots[d, n]` is the slot of token n (text order) in direction d (0 fwd, 1 bwd)."""
+    """Where each token of a text went: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
 
     packing: Packing
     slots: Tensor  # (2, N) int64
@@ -59,7 +60,9 @@ class PackedText:
         return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
 
 
-def pack_sentences(lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool) -> PackedText:
+def pack_sentences(
+    lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
+) -> PackedText:
     """Lay sentences of the given lengths into rows; sentence s goes to the end of row `rows[s]`.
 
     The backward stream holds the same sentences in the same order, each reversed. With `reset` each starts a new state.

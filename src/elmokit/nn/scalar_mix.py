@@ -11,16 +11,20 @@ LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 canno
 
 
 class ScalarMix(nn.Module):
-    """A weighted sum of layers. `weights` go through a softmax; both they and `gamma` learn unless `fixed_weights` are given.
+    """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
 
     `layer_norm` first gives each layer mean 0 and variance 1 over the whole batch (all masked positions and dimensions
     together), as the old systems did: results then depend on the batch.
     """
 
-    def __init__(self, num_layers: int, *, layer_norm: bool = False, fixed_weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, num_layers: int, *, layer_norm: bool = False, fixed_weights: Sequence[float] | None = None
+    ) -> None:
         super().__init__()
         if fixed_weights is not None and len(fixed_weights) != num_layers:
-            raise ValueError(f"fixed_weights must hold {num_layers} numbers (before the softmax), not {len(fixed_weights)}")
+            raise ValueError(
+                f"fixed_weights must hold {num_layers} numbers (before the softmax), not {len(fixed_weights)}"
+            )
         self.layer_norm = layer_norm
         learned = fixed_weights is None
         weights = torch.zeros(num_layers) if fixed_weights is None else torch.tensor(fixed_weights, dtype=torch.float32)
@@ -42,7 +46,7 @@ class ScalarMix(nn.Module):
         return torch.softmax(self.weights, dim=0)
 
     def penalty(self, coefficient: float) -> Tensor:
-        """The L2 penalty on the weights before the softmax (bilm/data.py:541): it draws the layers towards equal parts."""
+        """The L2 penalty on the weights before the softmax (bilm/data.py:541): it draws them towards equal parts."""
         return coefficient * self.weights.square().sum()
 
 

@@ -1,4 +1,4 @@
-"""The language model's softmax over words, shared by both directions: exact, and sampled for training (training.py:455-527)."""
+"""The language model's softmax over words, shared by both directions: exact, and sampled (training.py:455-527)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class LogUniformSampler:
 
     def __init__(self, num_classes: int, num_samples: int) -> None:
         if num_samples > num_classes:
-            raise ValueError(f"cannot draw {num_samples} distinct words from a vocabulary of {num_classes}; sample fewer")
+            raise ValueError(
+                f"cannot draw {num_samples} distinct words from a vocabulary of {num_classes}; sample fewer"
+            )
         self.num_classes, self.num_samples = num_classes, num_samples
 
     def sample(self, generator: torch.Generator) -> Samples:
@@ -43,7 +45,7 @@ class LogUniformSampler:
                 return Samples(draws[first], int(first[-1]) + 1)
 
     def log_expected_count(self, ids: Tensor, num_tries: int) -> Tensor:
-        """log(1 - (1 - P(c))^num_tries) in float64: the log of how often `num_tries` draws hold class c, counted once."""
+        """log(1 - (1 - P(c))^num_tries) in float64: how likely `num_tries` draws are to hold class c."""
         c = ids.double()
         probability = torch.log1p(1 / (c + 1)) / math.log(self.num_classes + 1)
         return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
@@ -66,11 +68,11 @@ class FullSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_words))
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), without holding all logits, so that any V fits."""
+        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,). Never holds all logits, so any V fits."""
         return linear_logsumexp(hidden, self.weight, self.bias) - self._target_logits(hidden, targets)
 
     def sampled_losses(self, hidden: Tensor, targets: Tensor, samples: Samples, sampler: LogUniformSampler) -> Tensor:
-        """Sampled -log p (tf.nn.sampled_softmax_loss): the target against `samples`, each less the log of its expected count.
+        """Sampled -log p (tf.nn.sampled_softmax_loss): logits are lessened by the log of their expected counts.
 
         hidden (N, D), targets (N,) -> (N,). A sample that is the target of a position is left out there.
         """

@@ -44,7 +44,9 @@ def recipe(name: str, learning_rate: float | None) -> Recipe:
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
     parameters = list(parameters)
     if name == "original":
-        return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=1.0, fused=_fused(parameters))
+        return torch.optim.Adagrad(
+            parameters, lr=learning_rate, initial_accumulator_value=1.0, fused=_fused(parameters)
+        )
     matrices = [p for p in parameters if p.dim() > 1]
     others = [p for p in parameters if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -59,7 +61,9 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Everything an optimiser remembers, by `parameter number.name`."""
     state = optimizer.state_dict()["state"]
-    return {f"{number}.{name}": torch.as_tensor(value) for number, slots in state.items() for name, value in slots.items()}
+    return {
+        f"{number}.{name}": torch.as_tensor(value) for number, slots in state.items() for name, value in slots.items()
+    }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

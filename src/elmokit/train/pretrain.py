@@ -37,15 +37,17 @@ from elmokit.train.tracker import Tracker
 
 # What may differ between a run and its resumption: where it is written, what it tells, how many cores it has.
 FREE_SETTINGS = {
-    "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every", "evaluate_words",
-    "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard",
+    "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
+    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard",
 }  # fmt: skip
 
 
 class Trainer:
     """A model in training: everything that a step reads and changes."""
 
-    def __init__(self, settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, files: list[Path], total_steps: int) -> None:
+    def __init__(
+        self, settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, files: list[Path], total_steps: int
+    ) -> None:
         seed_everything(settings.seed)
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
         self.device = pick_device(settings.device)
@@ -155,7 +157,13 @@ def pretrain(settings: PretrainSettings) -> Path:
     if (last := latest_snapshot(checkpoints)) is not None:
         trainer.restore(read_snapshot(last))
     tracker = Tracker(settings.output, settings.tensorboard)
-    tracker.event("resume" if last else "start", trainer.step, total_steps=total_steps, settings=asdict(settings), **asdict(report))
+    tracker.event(
+        "resume" if last else "start",
+        trainer.step,
+        total_steps=total_steps,
+        settings=asdict(settings),
+        **asdict(report),
+    )
     with _stop_request() as stop:
         _loop(trainer, tracker, heldout, checkpoints, stop, words_per_step(settings, report))
     tokenizer = settings.tokenizer or _corpus_tokenizer(settings.corpus)
@@ -167,7 +175,9 @@ def pretrain(settings: PretrainSettings) -> Path:
     return model
 
 
-def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], checkpoints: Path, stop: threading.Event, words: float) -> None:
+def _loop(
+    trainer: Trainer, tracker: Tracker, heldout: list[Path], checkpoints: Path, stop: threading.Event, words: float
+) -> None:
     settings = trainer.settings
     bar = tqdm(total=trainer.total_steps, initial=trainer.step, unit="step", desc="pretrain", mininterval=1)
     since, losses = time.perf_counter(), []
@@ -197,11 +207,17 @@ def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per
             f"the loss is not a finite number at step {trainer.step}: lower the learning rate, or use dtype float32; "
             "the last checkpoint is from before"
         )
-    left = (trainer.total_steps - trainer.step) * trainer.settings.batch_size * trainer.settings.unroll_steps / words_per_second
+    left = (
+        (trainer.total_steps - trainer.step)
+        * trainer.settings.batch_size
+        * trainer.settings.unroll_steps
+        / words_per_second
+    )
     rate = trainer.optimizer.param_groups[0]["lr"]
     tracker.event(
         "train", trainer.step, loss_forward=forward, loss_backward=backward, learning_rate=rate,
-        gradient_norm=float(trainer.gradient_norm), words_per_second=round(words_per_second, 1), seconds_left=round(left),
+        gradient_norm=float(trainer.gradient_norm), words_per_second=round(words_per_second, 1),
+        seconds_left=round(left),
     )  # fmt: skip
     bar.set_postfix_str(f"loss {(forward + backward) / 2:.3f}, {words_per_second:.0f} words/s")
 
@@ -268,7 +284,9 @@ def _fixed_settings(settings: PretrainSettings) -> dict[str, Any]:
 def _check_same(progress: dict[str, Any], settings: dict[str, Any], config: BiLMConfig) -> None:
     before = progress["settings"] | {"model": BiLMConfig.from_dict(progress["config"])}
     now = settings | {"model": config}
-    differing = [f"{name} was {before.get(name)}, is {now.get(name)}" for name in now if before.get(name) != now.get(name)]
+    differing = [
+        f"{name} was {before.get(name)}, is {now.get(name)}" for name in now if before.get(name) != now.get(name)
+    ]
     if differing:
         raise ValueError(
             "the checkpoint in the output directory is of another run: "
@@ -303,7 +321,8 @@ def _card(settings: PretrainSettings, report: CorpusReport, steps: int, final: P
         "# An ELMo biLM trained by elmokit",
         "",
         f"- words seen: {words:,} of a corpus of {report.words:,} ({words / report.words:.2f} passes)",
-        f"- recipe: {settings.recipe}, batch {settings.batch_size} x {settings.unroll_steps}, {steps:,} steps, seed {settings.seed}",
+        f"- recipe: {settings.recipe}, batch {settings.batch_size} x {settings.unroll_steps}, {steps:,} steps",
+        f"- seed: {settings.seed}",
     ]
     if final is not None:
         lines.append(

@@ -12,7 +12,7 @@ class PretrainSettings:
     """Where the text is, what to train, and how."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text, one sentence a line: files (.txt, .gz, .zst), or directories of them as `elmokit prepare` writes."""
+    """Tokenized text, one sentence a line: files (.txt, .gz, .zst), or directories as `elmokit prepare` writes them."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/, and at the end model/. The same command resumes a stopped run."""
     heldout: tuple[Path, ...] = ()
@@ -28,7 +28,7 @@ class PretrainSettings:
     min_count: int = 2
     """Rarer words are not in the vocabulary that is made."""
     recipe: Literal["modern", "original"] = "modern"
-    """modern: AdamW, warm-up, cosine; original: AdaGrad 0.2 on the loss times unroll_steps, clipped at 10, as in bilm-tf."""
+    """modern: AdamW, warm-up, cosine; original: bilm-tf's AdaGrad 0.2 on the loss times unroll_steps, clipped at 10."""
     epochs: float = 1.0
     """Passes over the corpus."""
     max_words: int | None = None
@@ -67,7 +67,14 @@ class PretrainSettings:
     """Also write TensorBoard events (needs the extra "train")."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "unroll_steps", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints"):
+        for name in (
+            "batch_size",
+            "unroll_steps",
+            "log_every",
+            "evaluate_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:

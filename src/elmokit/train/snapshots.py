@@ -1,4 +1,4 @@
-"""Everything a killed run needs to go on as if nothing had happened, on disk: one directory per snapshot, atomic and complete."""
+"""Everything a killed run needs to go on as if nothing had happened: one atomic, complete directory per snapshot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Named tensors (weights, optimiser, LSTM state, random state) and what JSON can say (step, data position, settings)."""
+    """Named tensors (weights, optimiser, LSTM and random state), and what JSON can say (step, position, settings)."""
 
     tensors: dict[str, Tensor]
     progress: dict[str, Any]
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix` and a dot, without it."""
-        return {name[len(prefix) + 1 :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix + ".")}
+        return {
+            name[len(prefix) + 1 :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix + ".")
+        }
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -36,6 +38,8 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write `step-NNNNNNNN` into `directory` and remove all but the last `keep`."""
+    for left_by_a_kill in directory.glob(".partial-*-step-*"):
+        shutil.rmtree(left_by_a_kill)
     path = directory / f"step-{step:08d}"
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)

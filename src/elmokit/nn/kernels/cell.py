@@ -1,4 +1,4 @@
-"""The LSTM cell between two matrix products, forward and backward: compiled where it could be, else in PyTorch's own steps.
+"""The LSTM cell between two matrix products, forward and backward: compiled where it could be, else in PyTorch.
 
 `cell.c` is built when elmokit is installed (hatch_build.py). Without a compiler everything works, only slower.
 """
@@ -17,11 +17,14 @@ LIBRARY = Path(__file__).with_name("_cell.so")
 TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
-def cell_forward(gates: Tensor, c: Tensor, out: Tensor, clip: float | None, trace: tuple[Tensor, Tensor] | None) -> None:
+def cell_forward(
+    gates: Tensor, c: Tensor, out: Tensor, clip: float | None, trace: tuple[Tensor, Tensor] | None
+) -> None:
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
 
-    gates (B, 4H): i, g, f, o before their functions; c (B, H), float32 at least; out (B, H). All rows contiguous. `trace`, two
-    (B, H) like c, takes c after and before the step; then `gates` are left as their functions made them, else undefined.
+    gates (B, 4H): i, g, f, o before their functions; c (B, H), float32 at least; out (B, H). All rows contiguous.
+    `trace`, two (B, H) like c, takes c after and before the step; then `gates` are left as their functions made them,
+    else undefined.
     """
     cells, previous = trace or (None, None)
     if (library := _library(gates, c)) is not None:
@@ -43,9 +46,14 @@ def cell_forward(gates: Tensor, c: Tensor, out: Tensor, clip: float | None, trac
 
 
 def cell_backward(
-    gates: Tensor, trace: tuple[Tensor, Tensor], grad_out: Tensor, grad_c: Tensor, grad_gates: Tensor, clip: float | None
+    gates: Tensor,
+    trace: tuple[Tensor, Tensor],
+    grad_out: Tensor,
+    grad_c: Tensor,
+    grad_gates: Tensor,
+    clip: float | None,
 ) -> None:
-    """From what `cell_forward` left and the gradient of `out`: fills `grad_gates`, turns `grad_c` into that of c before."""
+    """From the trace and the gradient of `out`: fills `grad_gates`, turns `grad_c` into that of c before the step."""
     cells, previous = trace
     if (library := _library(gates, cells)) is not None:
         function = getattr(library, f"elmokit_cell_backward_{TYPES[gates.dtype]}")

@@ -1,4 +1,4 @@
-"""log(sum(exp(hidden @ weight.T + bias))) and its gradient without ever holding all logits: a few rows at a time, made twice."""
+"""log(sum(exp(hidden @ weight.T + bias))) and its gradient, made a few rows at a time, so that logits stay in cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: they stay in cache between the prod
 
 
 def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """hidden (N, D), weight (V, D), bias (V,) -> (N,) float32. `excluded` (N,): a class left out for each row, -1 for none.
+    """hidden (N, D), weight (V, D), bias (V,) -> (N,). `excluded` (N,): a class left out in each row, -1 for none.
 
     Products run in the autocast type where autocast is on, sums in float32.
     """

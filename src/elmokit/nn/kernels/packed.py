@@ -1,4 +1,7 @@
-"""The recurrence of one layer over a packed stream: both directions at once, weight gradients as one product over all steps."""
+"""The recurrence of one layer over a packed stream, both directions at once.
+
+The gradient of a weight is one product over all steps.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def packed_lstm(
     proj_clip: float | None,
     start: Pair | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`, the cell state and the outputs in float32 (at least)."""
+    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least."""
     return _PackedLSTM.apply(  # type: ignore[no-any-return]
         inputs, h, c, recurrent_weight, projection_weight, packing, (cell_clip, proj_clip), start
     )
@@ -52,7 +55,19 @@ class _PackedLSTM(torch.autograd.Function):
             projection = None if projection_weight is None else projection_weight[d]
             begin = None if start is None else (start[0][d], start[1][d])
             kept = None if trace is None else tuple(part[d] for part in trace)
-            _forward_steps(inputs[d], outputs[d], h[d], c[d], recurrent_weight[d], projection, packing, fresh_rows, clips, begin, kept)
+            _forward_steps(
+                inputs[d],
+                outputs[d],
+                h[d],
+                c[d],
+                recurrent_weight[d],
+                projection,
+                packing,
+                fresh_rows,
+                clips,
+                begin,
+                kept,
+            )
 
         _both_directions(run, inputs.device)
         if trace is not None:
@@ -83,7 +98,7 @@ class _PackedLSTM(torch.autograd.Function):
 
 
 def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    """Room for what the backward pass needs of every slot: gates, unprojected output, cell, and h and c before the step."""
+    """Room for what the backward pass needs of a slot: gates, unprojected output, cell, h and c before the step."""
     slots, width = inputs.shape[1], c.shape[2]
     cells = c.new_empty(2, slots, width)
     hiddens, previous_h = inputs.new_empty(2, slots, width), inputs.new_empty(2, slots, h.shape[2])
@@ -120,7 +135,8 @@ def _forward_steps(inputs, outputs, h, c, recurrent_weight, projection, packing,
 
 
 def _backward_steps(
-    grad_outputs, grad_h, grad_c, grad_gates, gates, cells, previous_c, outputs, recurrent_weight, projection, packing, fresh_rows, clips
+    grad_outputs, grad_h, grad_c, grad_gates, gates, cells, previous_c, outputs, recurrent_weight, projection,
+    packing, fresh_rows, clips
 ):  # fmt: skip
     """One direction, last step first; fills `grad_gates`, turns `grad_h`, `grad_c` into those of the initial state.
 
@@ -177,10 +193,11 @@ def _workers() -> ThreadPoolExecutor:
     both_started = Barrier(2)
     for future in [pool.submit(both_started.wait) for _ in range(2)]:
         future.result()
-    torch.set_num_threads(threads)  # torch remembers the last setting for threads to come: give it back its own
+    # torch remembers the last setting for threads to come: give it back its own
+    torch.set_num_threads(threads)
     return pool
 
 
 def _one_thread_each() -> None:
-    torch.get_num_threads()  # a thread reads torch's remembered setting once: let that be before the next line, not after
+    torch.get_num_threads()  # a thread takes over torch's remembered setting once: let that be before the next line
     torch.set_num_threads(1)

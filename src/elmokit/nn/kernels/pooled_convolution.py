@@ -1,4 +1,4 @@
-"""Convolution over a word's characters and its maximum over all places, a few words at a time: products that stay in cache."""
+"""Convolution over a word's characters and its maximum over all places, a few words at a time, staying in cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VALUES_AT_ONCE = 1 << 20
 
 
 def pooled_convolution(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (U, C, E), weight (F, E, w), bias (F,) -> (U, F): max over the C-w+1 places of the convolution, plus bias.
+    """characters (U, C, E), weight (F, E, w), bias (F,) -> (U, F): the maximum over the C-w+1 places, plus bias.
 
     Equal to `F.conv1d(characters.transpose(1, 2), weight, bias).amax(2)`, in the autocast type where autocast is on.
     """

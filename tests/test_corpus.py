@@ -1,0 +1,129 @@
+"""Corpora: checked before training, shuffled in a fixed order, resumable at any sentence."""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import elmokit.data.corpus as corpus
+from elmokit.data.corpus import CorpusReport, Position, SentenceReader, check_corpus, find_files
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "plain.txt": bytes,
+    "zipped.txt.gz": gzip.compress,
+    "zstd.txt.zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(COMPRESS[path.name](content) if path.name in COMPRESS else content)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Three files of 7, 1 and 10 sentences, with blank lines between them, in blocks of 4 lines."""
+    monkeypatch.setattr(corpus, "LINES_AT_ONCE", 4)
+    sizes = zip(COMPRESS, (7, 1, 10), strict=True)
+    texts = {name: "\n\n".join(f"{name} sentence {number}" for number in range(size)) for name, size in sizes}
+    return [write(tmp_path / name, text.encode()) for name, text in texts.items()]
+
+
+def sentences(reader: SentenceReader, count: int) -> list[str]:
+    return [" ".join(words) for words in islice(reader, count)]
+
+
+def everything(files: list[Path]) -> Counter[str]:
+    return Counter(f"{file.name} sentence {number}" for file, size in zip(files, (7, 1, 10), strict=True) for number in range(size))
+
+
+def test_every_pass_holds_every_sentence_once_in_another_order(files: list[Path]) -> None:
+    reader = SentenceReader(files, seed=1)
+    first, second = sentences(reader, 18), sentences(reader, 18)
+    assert Counter(first) == Counter(second) == everything(files)
+    assert first != second
+    assert sentences(SentenceReader(files, seed=1), 36) == first + second
+    assert sentences(SentenceReader(files, seed=2), 18) != first
+
+
+def test_reading_goes_on_from_every_position(files: list[Path]) -> None:
+    whole = sentences(SentenceReader(files, seed=3), 45)
+    for taken in range(40):
+        reader = SentenceReader(files, seed=3)
+        assert sentences(reader, taken) == whole[:taken]
+        resumed = SentenceReader(files, seed=3, position=Position(**reader.position.to_dict()))
+        assert sentences(resumed, 45 - taken) == whole[taken:]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_workers_share_each_pass(files: list[Path], world: int) -> None:
+    of_worker: list[list[str]] = []
+    for rank in range(world):
+        reader, taken = SentenceReader(files, seed=4, rank=rank, world=world), []
+        while (words := next(reader)) and reader.position.epoch == 0:
+            taken.append(" ".join(words))
+        of_worker.append(taken)
+    assert sum(map(Counter, of_worker), Counter()) == everything(files)
+
+
+def test_one_sentence_is_a_corpus(tmp_path: Path) -> None:
+    file = write(tmp_path / "one.txt", b"just this")
+    assert check_corpus([file]) == CorpusReport(files=1, sentences=1, words=2, blank_lines=0, long_words=0)
+    assert sentences(SentenceReader([file], seed=0), 3) == ["just this"] * 3
+
+
+def test_the_report_counts_what_the_reader_reads(tmp_path: Path) -> None:
+    """Words are what `str.split` makes of a line, no-break spaces and all: the number of steps rests on it."""
+    lines = ["two words", "", "  ", "\t", "a\u00a0b \u3000c", "\u00a0", "Größe\r", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}"]
+    file = write(tmp_path / "text.txt", "\n".join(lines).encode())
+    report = check_corpus([file])
+    read = [line.split() for line in lines if line.split()]
+    assert (report.sentences, report.words) == (len(read), sum(map(len, read)))
+    assert report.blank_lines == 4
+    assert report.stream_tokens == report.words + report.sentences
+    found = sentences(SentenceReader([file], seed=0), len(read))
+    assert Counter(found) == Counter(" ".join(words) for words in read)
+
+
+def test_words_longer_than_the_encoder_reads_are_counted(tmp_path: Path) -> None:
+    file = write(tmp_path / "text.txt", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}".encode())
+    assert check_corpus([file]).long_words == 2
+    assert check_corpus([file], max_characters=51).long_words == 1
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_invalid_utf8_names_file_and_line(tmp_path: Path, name: str) -> None:
+    lines = [b"fine"] * 30_000 + [b"not \xff fine", b"fine"]  # more than one block of bytes
+    file = write(tmp_path / name, b"\n".join(lines))
+    with pytest.raises(ValueError, match=rf"{name}, line 30001: byte 0xff at column 5"):
+        check_corpus([file])
+
+
+def test_a_character_cut_by_a_line_end_is_invalid(tmp_path: Path) -> None:
+    file = write(tmp_path / "text.txt", "fine\ncaf".encode() + "é".encode()[:1] + b"\n" + "é".encode()[1:] + b"\n")
+    with pytest.raises(ValueError, match="line 2"):
+        check_corpus([file])
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", " \n\t\n", "\u00a0\n\u3000"])
+def test_a_file_without_a_sentence_is_refused(tmp_path: Path, content: str) -> None:
+    """It would be read for ever."""
+    files = [write(tmp_path / "full.txt", b"a b"), write(tmp_path / "empty.txt", content.encode())]
+    with pytest.raises(ValueError, match=r"empty\.txt holds no sentence"):
+        check_corpus(files)
+
+
+def test_files_and_directories_are_found_in_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt.gz", "c.txt.zst", "notes.md"):
+        (tmp_path / name).touch()
+    assert [file.name for file in find_files([tmp_path])] == ["a.txt.gz", "b.txt", "c.txt.zst"]
+    assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
+    with pytest.raises(FileNotFoundError, match="neither a file nor a directory"):
+        find_files([tmp_path / "gone"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no text files"):
+        find_files([tmp_path / "empty"])

@@ -1,0 +1,176 @@
+"""Perplexity, against bilm-tf's own figures and a slow float64 computation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import elmokit.lm.evaluate as evaluate
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.io.checkpoint import Pretrained, load, save
+from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.kernels import linear_logsumexp
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.characters import encode_words
+from elmokit.text.vocab import Vocab
+from oracle import Oracle, log_softmax, random_weights
+
+SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
+CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
+
+
+def small() -> tuple[BiLM, FullSoftmax, Vocab]:
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "a", "b", "c"])
+    bilm, softmax = BiLM(CONFIG).double(), FullSoftmax(len(vocab), 4).double()
+    random_weights(bilm, seed=1)
+    random_weights(softmax, seed=2)
+    return bilm, softmax, vocab
+
+
+def warm_state(bilm: BiLM) -> BiLMState:
+    torch.manual_seed(3)
+    zeros = bilm.initial_state(1)
+    return BiLMState(torch.randn_like(zeros.h), torch.randn_like(zeros.c))
+
+
+def slowly(
+    sentences: Sequence[Sequence[str]], state: str = "carry", rows: int = 1, start: BiLMState | None = None
+) -> tuple[float, float, float]:
+    """Forward, backward and mean perplexity by the definition: a sentence, a direction and a word at a time."""
+    bilm, softmax, vocab = small()
+    oracle, weight, bias = Oracle(bilm), softmax.weight.detach().numpy(), softmax.bias.detach().numpy()
+    means = []
+    for d in range(2):
+        begin = oracle.zeros()
+        if start is not None:
+            begin = [(h.numpy(), c.numpy()) for h, c in zip(start.h[d, :, 0], start.c[d, :, 0], strict=True)]
+        states, losses = [begin] * rows, []
+        for number, words in enumerate(sentences):
+            ordered = list(words)[:: -1 if d else 1]
+            inputs, targets = ["</S>" if d else "<S>", *ordered], [*ordered, "<S>" if d else "</S>"]
+            vectors = [oracle.word(ids) for ids in encode_words(inputs)]
+            layers, after = oracle.direction(d, vectors, states[number % rows] if state == "carry" else begin)
+            states[number % rows] = after
+            log_p = log_softmax(layers[-1] @ weight.T + bias)
+            losses += (-log_p[np.arange(len(targets)), vocab.ids(targets)]).tolist()
+        means.append(np.mean(losses))
+    return float(np.exp(means[0])), float(np.exp(means[1])), float(np.exp(np.mean(means)))
+
+
+def three(found: Perplexity) -> tuple[float, float, float]:
+    return found.forward, found.backward, found.mean
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_carried_state_equals_the_slow_computation(batch_size: int) -> None:
+    found = perplexity(*small(), SENTENCES, batch_size=batch_size)
+    assert three(found) == pytest.approx(slowly(SENTENCES, rows=batch_size), rel=1e-9)
+    assert (found.sentences, found.predictions, found.unknown) == (5, 16, 2)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_zero_states_equal_the_slow_computation_at_any_batch_size(batch_size: int) -> None:
+    model = small()
+    found = perplexity(*model, SENTENCES, state="zeros", batch_size=batch_size, start=warm_state(model[0]))
+    assert three(found) == pytest.approx(slowly(SENTENCES, "zeros"), rel=1e-9)
+
+
+def test_a_warm_state_starts_every_sentence() -> None:
+    model = small()
+    start = warm_state(model[0])
+    found = perplexity(*model, SENTENCES, state="warm", start=start)
+    assert three(found) == pytest.approx(slowly(SENTENCES, "warm", start=start), rel=1e-9)
+
+
+@pytest.mark.parametrize("state", ["carry", "zeros"])
+@pytest.mark.parametrize(("words", "logits"), [(1, 1), (8, 20)])
+def test_a_text_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int) -> None:
+    monkeypatch.setattr(evaluate, "WORDS_AT_ONCE", words)
+    monkeypatch.setattr(linear_logsumexp, "LOGITS_AT_ONCE", logits)
+    found = perplexity(*small(), iter(SENTENCES), state=state, batch_size=2)
+    assert three(found) == pytest.approx(slowly(SENTENCES, state, rows=2), rel=1e-9)
+
+
+@pytest.mark.parametrize("batch_size", [1, 256])
+def test_one_sentence_has_a_perplexity(batch_size: int) -> None:
+    """bilm-tf said NaN where there were fewer sentences than rows."""
+    found = perplexity(*small(), [["a", "b"]], batch_size=batch_size)
+    assert three(found) == pytest.approx(slowly([["a", "b"]]), rel=1e-9)
+
+
+def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
+    with pytest.raises(ValueError, match="the text is empty"):
+        perplexity(*small(), [])
+    with pytest.raises(ValueError, match="stored state"):
+        perplexity(*small(), SENTENCES, state="warm")
+    with pytest.raises(ValueError, match="zeros, warm, carry"):
+        perplexity(*small(), SENTENCES, state="cold")
+
+
+def test_no_gradients_are_kept() -> None:
+    model = small()
+    perplexity(*model, SENTENCES)
+    assert all(parameter.grad is None for parameter in model[0].parameters())
+
+
+# --- bilm-tf's own figures ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["as read", "saved and loaded"])
+def trained_by_bilm_tf(shared: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
+    folder = shared / "goldens/bilm_tf_training"
+    model = load(folder / "weights.hdf5")
+    with np.load(folder / "softmax.npz") as file:
+        softmax = FullSoftmax(*file["W"].shape)
+        softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})
+    pretrained = Pretrained(model.bilm, softmax=softmax, vocab=Vocab.read(folder / "vocab.txt"))
+    if request.param == "as read":
+        return pretrained
+    save(pretrained, tmp_path / "native")
+    return load(tmp_path / "native")
+
+
+def test_perplexity_is_that_of_bilm_tf(shared: Path, trained_by_bilm_tf: Pretrained) -> None:
+    folder = shared / "goldens/bilm_tf_training"
+    expected = json.loads((folder / "expected.json").read_text())
+    found = evaluate_files([folder / "heldout.txt"], trained_by_bilm_tf).total
+    assert found.predictions == expected["words_per_direction_batch_1"]
+    of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
+    assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
+
+
+def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(shared: Path, trained_by_bilm_tf: Pretrained) -> None:
+    file = shared / "goldens/bilm_tf_training/heldout.txt"
+    one, many = (evaluate_files([file], trained_by_bilm_tf, "zeros", size).total for size in (1, 32))
+    assert three(one) == pytest.approx(three(many), rel=1e-6)
+
+
+# --- Files ----------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_evaluated_apart_and_together(tmp_path: Path) -> None:
+    bilm, softmax, vocab = small()
+    texts = {"one.txt": SENTENCES[:2], "two.txt": SENTENCES[2:]}
+    for name, sentences in texts.items():
+        (tmp_path / name).write_text("".join(" ".join(words) + "\n" for words in sentences))
+    found = evaluate_files([tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), "zeros")
+    for name, sentences in texts.items():
+        assert three(found.files[str(tmp_path / name)]) == pytest.approx(slowly([s for s in sentences if s], "zeros"), rel=1e-9)
+    assert three(found.total) == pytest.approx(slowly([s for s in SENTENCES if s], "zeros"), rel=1e-9)
+    assert (found.total.sentences, found.total.predictions, found.total.unknown) == (4, 15, 2)
+
+
+def test_a_file_without_a_sentence_is_named(tmp_path: Path) -> None:
+    bilm, softmax, vocab = small()
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"empty\.txt.*no sentence"):
+        evaluate_files([tmp_path / "empty.txt"], Pretrained(bilm, softmax=softmax, vocab=vocab))
+
+
+def test_a_model_without_softmax_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs a model with its softmax"):
+        evaluate_files([tmp_path / "any.txt"], Pretrained(small()[0]))

@@ -1,0 +1,49 @@
+"""Device, number type and seeds."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.runtime import multiplies_bfloat16, pick_device, pick_dtype, seed_everything
+
+CPU = torch.device("cpu")
+
+
+def test_the_device_is_the_named_one_or_the_best() -> None:
+    assert pick_device("cpu") == CPU
+    assert pick_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no GPU: use device='cpu'"):
+        pick_device(name)
+
+
+def test_number_types_by_name() -> None:
+    assert pick_dtype(None, CPU) == pick_dtype("float32", CPU) == torch.float32
+    assert pick_dtype("bfloat16", CPU) == torch.bfloat16
+    with pytest.raises(ValueError, match="float32, bfloat16"):
+        pick_dtype("float64", CPU)
+
+
+@pytest.mark.parametrize("has_it", [False, True])
+def test_auto_is_bfloat16_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_it)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert multiplies_bfloat16(CPU) is has_it
+    assert pick_dtype("auto", CPU) == (torch.bfloat16 if has_it else torch.float32)
+
+
+def test_a_seed_repeats_every_source_of_chance() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    seed_everything(2**40 + 7)
+    first = draw()
+    assert draw() != first
+    seed_everything(2**40 + 7)
+    assert draw() == first
