@@ -15,6 +15,11 @@ import zstandard
 
 READ_SIZE = 1 << 18
 
+# What the user's umask leaves of a new file's mode: some libraries write files that only their owner may read.
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+FILE_MODE = 0o666 & ~_UMASK
+
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
     # Frame by frame, since zstandard's own reader takes a file that was cut off for a whole one.

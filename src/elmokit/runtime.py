@@ -20,6 +20,14 @@ def pick_device(name: str | None = None) -> torch.device:
     return device
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are faster than float32 ones there."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
+    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
+
+
 def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """The named number type of the products; "auto" is bfloat16 where the hardware multiplies it, else float32."""
     if name in (None, "float32"):
@@ -29,14 +37,6 @@ def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise ValueError(f"dtype must be auto or one of {', '.join(DTYPES)}, not {name!r}")
     return DTYPES[name]
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 products are faster than float32 ones there."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
-    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def seed_everything(seed: int) -> None:

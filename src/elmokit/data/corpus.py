@@ -48,6 +48,16 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
+def _decoded(block: list[bytes], file: Path, number: int) -> str:
+    """The lines after line `number`, at once; one by one where they are not UTF-8, to name the line."""
+    try:
+        return b"\n".join(block).decode("utf-8")
+    except UnicodeDecodeError:
+        for offset, line in enumerate(block, start=1):
+            decode_line(line, file, number + offset)
+        raise
+
+
 def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusReport:
     """Read everything once, before hours are spent on it.
 
@@ -67,16 +77,6 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
         if sentences == before:
             raise ValueError(f"{file} holds no sentence: remove it from the corpus, or fill it")
     return CorpusReport(len(files), sentences, words, blank_lines, long_words)
-
-
-def _decoded(block: list[bytes], file: Path, number: int) -> str:
-    """The lines after line `number`, at once; one by one where they are not UTF-8, to name the line."""
-    try:
-        return b"\n".join(block).decode("utf-8")
-    except UnicodeDecodeError:
-        for offset, line in enumerate(block, start=1):
-            decode_line(line, file, number + offset)
-        raise
 
 
 @dataclass(frozen=True)

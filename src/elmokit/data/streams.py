@@ -45,6 +45,11 @@ class Window:
     targets: Tensor
 
 
+def _both_readings(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
+    mirrored = words[::-1]
+    return [BOS, *words], [*words, EOS], [EOS, *mirrored], [*mirrored, BOS]
+
+
 class TrainingStream:
     """Windows of `unroll_steps` over `batch_size` rows of sentences laid end to end (bilm-tf, data.py:281-303).
 
@@ -85,11 +90,6 @@ class TrainingStream:
     @staticmethod
     def _time_major(rows: list[list[str]]) -> Iterator[str]:
         return chain.from_iterable(zip(*rows, strict=True))
-
-
-def _both_readings(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
-    mirrored = words[::-1]
-    return [BOS, *words], [*words, EOS], [EOS, *mirrored], [*mirrored, BOS]
 
 
 @dataclass(frozen=True)

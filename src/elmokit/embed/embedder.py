@@ -20,7 +20,6 @@ from elmokit.text.characters import count_truncated
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
-
 WORDS_AT_ONCE = 8192
 DEFAULT_ROWS = 64
 POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -33,6 +32,15 @@ class Embeddings(list[np.ndarray]):
     """One array a sentence, and the state after the last one where state was carried (None otherwise)."""
 
     state: BiLMState | None = None
+
+
+def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
+    """(1 or L+1, N, 2D) in text order -> each sentence's own array, without the boundaries."""
+    vectors, begin = layers.float().cpu().numpy(), 0
+    for length in lengths:
+        words = vectors[:, begin + 1 : begin + length - 1].copy()
+        yield words[0] if len(words) == 1 else words
+        begin += length
 
 
 class Embedder:
@@ -79,10 +87,10 @@ class Embedder:
 
         A sentence is a list of tokens, or a string, which `tokenize` splits. `layers` is "mix" (the model's own
         weights, equal ones where it has none), "average", "top", "all", or the number of a layer (0: the tokens).
-        `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on from sentence
-        i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of `batch_size` sentences.
-        The carried state comes back as `.state` of the result. Without carried state `batch_size` only sets how many
-        rows are computed side by side.
+        `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on
+        from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of
+        `batch_size` sentences. The carried state comes back as `.state` of the result. Without carried state
+        `batch_size` only sets how many rows are computed side by side.
         """
         tokens = self._tokens(sentences)
         choose = self._layer_choice(layers)
@@ -190,12 +198,3 @@ class Embedder:
 
     def _on_device(self, state: BiLMState | None) -> BiLMState | None:
         return None if state is None else BiLMState(state.h.to(self.device), state.c.to(self.device))
-
-
-def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
-    """(1 or L+1, N, 2D) in text order -> each sentence's own array, without the boundaries."""
-    vectors, begin = layers.float().cpu().numpy(), 0
-    for length in lengths:
-        words = vectors[:, begin + 1 : begin + length - 1].copy()
-        yield words[0] if len(words) == 1 else words
-        begin += length

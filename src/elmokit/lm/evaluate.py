@@ -42,6 +42,33 @@ class Perplexity:
     unknown: int
 
 
+def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
+    """(2, N) in text order: what each position of `scoring_block` predicts forward and backward."""
+    forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
+    backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
+    return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
+
+
+def block_log_losses(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    block: Block,
+    targets: torch.Tensor,
+    state: BiLMState | None,
+    start: BiLMState | None,
+) -> tuple[torch.Tensor, BiLMState]:
+    """-log p of each target of a block, (2, N) in text order, and the state after it."""
+    device = softmax.weight.device
+    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
+    layers, state = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
+    dim = bilm.config.lstm.projection_dim
+    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
+    return torch.stack(
+        [softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]
+    ), state
+
+
 @torch.no_grad()
 def perplexity(
     bilm: BiLM,
@@ -84,33 +111,6 @@ def perplexity(
     return Perplexity(math.exp(forward), math.exp(backward), math.exp((forward + backward) / 2), count, total, unknown)
 
 
-def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
-    """(2, N) in text order: what each position of `scoring_block` predicts forward and backward."""
-    forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
-    backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
-    return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
-
-
-def block_log_losses(
-    bilm: BiLM,
-    softmax: FullSoftmax,
-    vocab: Vocab,
-    block: Block,
-    targets: torch.Tensor,
-    state: BiLMState | None,
-    start: BiLMState | None,
-) -> tuple[torch.Tensor, BiLMState]:
-    """-log p of each target of a block, (2, N) in text order, and the state after it."""
-    device = softmax.weight.device
-    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
-    layers, state = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
-    dim = bilm.config.lstm.projection_dim
-    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
-    return torch.stack(
-        [softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]
-    ), state
-
-
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
@@ -120,6 +120,15 @@ class Evaluation:
 
     files: dict[str, Perplexity]
     total: Perplexity
+
+
+def _together(parts: Sequence[Perplexity]) -> Perplexity:
+    """As if the parts were one text: losses add up, weighted by predictions."""
+    predictions = [part.predictions for part in parts]
+    losses = np.log([[part.forward, part.backward, part.mean] for part in parts])
+    forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
+    sentences, unknown = sum(part.sentences for part in parts), sum(part.unknown for part in parts)
+    return Perplexity(forward, backward, mean, sentences, sum(predictions), unknown)
 
 
 def evaluate_files(
@@ -148,12 +157,3 @@ def evaluate_files(
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
     return Evaluation(found, _together(list(found.values())))
-
-
-def _together(parts: Sequence[Perplexity]) -> Perplexity:
-    """As if the parts were one text: losses add up, weighted by predictions."""
-    predictions = [part.predictions for part in parts]
-    losses = np.log([[part.forward, part.backward, part.mean] for part in parts])
-    forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-    sentences, unknown = sum(part.sentences for part in parts), sum(part.unknown for part in parts)
-    return Perplexity(forward, backward, mean, sentences, sum(predictions), unknown)

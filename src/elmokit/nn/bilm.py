@@ -40,6 +40,41 @@ class BiLMOutput:
     state: BiLMState
 
 
+def _run_layer(
+    layer: BidirectionalLSTM,
+    x: Tensor,
+    of_words: tuple[Tensor, Tensor] | None,
+    packing: Packing,
+    state: LSTMState,
+    start: LSTMState | None,
+) -> tuple[Tensor, LSTMState]:
+    """One layer over the whole stream; the lowest one (`of_words`) multiplies each distinct word once and gathers."""
+    if of_words is not None:
+        words, tokens = of_words
+        table = layer.input_products(words.expand(2, *words.shape))
+
+        def inputs(window: slice) -> Tensor:
+            return torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
+    else:
+
+        def inputs(window: slice) -> Tensor:
+            return layer.input_products(x[:, window])
+
+    if torch.is_grad_enabled():
+        return layer(inputs(slice(None)), packing, state, start)
+    outputs = []
+    for window, piece in packing.pieces(SLOTS_AT_ONCE):
+        out, state = layer(inputs(window), piece, state, start)
+        outputs.append(out)
+    return torch.cat(outputs, dim=1) if outputs else torch.zeros_like(x), state
+
+
+def _in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
+    """States by layer and rank -> one state by row."""
+    rank = torch.argsort(rows)
+    return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))
+
+
 class BiLM(nn.Module):
     """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side."""
 
@@ -123,38 +158,3 @@ class BiLM(nn.Module):
             return torch.zeros(2, lstm.num_layers, rows, width, dtype=wide, device=weight.device)
 
         return BiLMState(zeros(lstm.projection_dim), zeros(lstm.cell_dim))
-
-
-def _run_layer(
-    layer: BidirectionalLSTM,
-    x: Tensor,
-    of_words: tuple[Tensor, Tensor] | None,
-    packing: Packing,
-    state: LSTMState,
-    start: LSTMState | None,
-) -> tuple[Tensor, LSTMState]:
-    """One layer over the whole stream; the lowest one (`of_words`) multiplies each distinct word once and gathers."""
-    if of_words is not None:
-        words, tokens = of_words
-        table = layer.input_products(words.expand(2, *words.shape))
-
-        def inputs(window: slice) -> Tensor:
-            return torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
-    else:
-
-        def inputs(window: slice) -> Tensor:
-            return layer.input_products(x[:, window])
-
-    if torch.is_grad_enabled():
-        return layer(inputs(slice(None)), packing, state, start)
-    outputs = []
-    for window, piece in packing.pieces(SLOTS_AT_ONCE):
-        out, state = layer(inputs(window), piece, state, start)
-        outputs.append(out)
-    return torch.cat(outputs, dim=1) if outputs else torch.zeros_like(x), state
-
-
-def _in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
-    """States by layer and rank -> one state by row."""
-    rank = torch.argsort(rows)
-    return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))

@@ -23,6 +23,25 @@ class ElmoOutput:
     state: BiLMState
 
 
+def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
+    if config.char_cnn is None:
+        return like.new_tensor(config.boundary_words[which] + 1)
+    row = like.new_full((like.shape[-1],), PAD_CHARACTER)
+    row[:3] = like.new_tensor([BEGIN_WORD, (BEGIN_SENTENCE, END_SENTENCE)[which], END_WORD])
+    return row
+
+
+def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:
+    """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
+    begin, end = (_boundary(config, which, ids) for which in range(2))
+    padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
+    padded[:, 1:-1] = ids
+    padded[:, 0] = begin
+    lengths = ((ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0).sum(dim=1)
+    padded[torch.arange(len(ids), device=ids.device), lengths + 1] = end
+    return padded
+
+
 class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
@@ -64,22 +83,3 @@ class Elmo(nn.Module):
     def penalty(self, coefficient: float) -> Tensor:
         """The L2 penalty on all mix weights; add it to the loss."""
         return torch.stack([cast(ScalarMix, mix).penalty(coefficient) for mix in self.mixes]).sum()
-
-
-def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:
-    """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
-    begin, end = (_boundary(config, which, ids) for which in range(2))
-    padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
-    padded[:, 1:-1] = ids
-    padded[:, 0] = begin
-    lengths = ((ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0).sum(dim=1)
-    padded[torch.arange(len(ids), device=ids.device), lengths + 1] = end
-    return padded
-
-
-def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
-    if config.char_cnn is None:
-        return like.new_tensor(config.boundary_words[which] + 1)
-    row = like.new_full((like.shape[-1],), PAD_CHARACTER)
-    row[:3] = like.new_tensor([BEGIN_WORD, (BEGIN_SENTENCE, END_SENTENCE)[which], END_WORD])
-    return row

@@ -60,6 +60,19 @@ class PackedText:
         return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
 
 
+def _first_steps(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The step at which each sentence begins: the length of what already lies in its row."""
+    by_row = np.argsort(rows, kind="stable")
+    ends = np.cumsum(lengths[by_row])
+    begins = ends - lengths[by_row]
+    sorted_rows = rows[by_row]
+    new_row = np.concatenate([[True], sorted_rows[1:] != sorted_rows[:-1]]) if len(rows) else np.zeros(0, dtype=bool)
+    row_begin = np.maximum.accumulate(np.where(new_row, begins, 0)) if len(rows) else begins
+    first_step = np.empty_like(begins)
+    first_step[by_row] = begins - row_begin
+    return first_step
+
+
 def pack_sentences(
     lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
 ) -> PackedText:
@@ -88,16 +101,3 @@ def pack_sentences(
         resets[torch.from_numpy(slots[0][within == 0])] = True
     packing = Packing(tuple(batch_sizes.tolist()), torch.from_numpy(row_order), resets)
     return PackedText(packing, torch.from_numpy(slots))
-
-
-def _first_steps(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The step at which each sentence begins: the length of what already lies in its row."""
-    by_row = np.argsort(rows, kind="stable")
-    ends = np.cumsum(lengths[by_row])
-    begins = ends - lengths[by_row]
-    sorted_rows = rows[by_row]
-    new_row = np.concatenate([[True], sorted_rows[1:] != sorted_rows[:-1]]) if len(rows) else np.zeros(0, dtype=bool)
-    row_begin = np.maximum.accumulate(np.where(new_row, begins, 0)) if len(rows) else begins
-    first_step = np.empty_like(begins)
-    first_step[by_row] = begins - row_begin
-    return first_step

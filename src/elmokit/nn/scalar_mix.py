@@ -10,6 +10,13 @@ from torch import Tensor, nn
 LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 cannot tell apart
 
 
+def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
+    real = layer[mask].float()
+    mean = real.mean()
+    variance = (real - mean).square().mean()
+    return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)
+
+
 class ScalarMix(nn.Module):
     """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
 
@@ -48,10 +55,3 @@ class ScalarMix(nn.Module):
     def penalty(self, coefficient: float) -> Tensor:
         """The L2 penalty on the weights before the softmax (bilm/data.py:541): it draws them towards equal parts."""
         return coefficient * self.weights.square().sum()
-
-
-def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
-    real = layer[mask].float()
-    mean = real.mean()
-    variance = (real - mean).square().mean()
-    return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)

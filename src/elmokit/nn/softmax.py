@@ -20,6 +20,14 @@ class Samples:
     num_tries: int
 
 
+def _first_occurrences(draws: Tensor) -> Tensor:
+    """Positions at which a value appears for the first time, in order."""
+    values, order = torch.sort(draws, stable=True)
+    is_new = torch.ones_like(values, dtype=torch.bool)
+    is_new[1:] = values[1:] != values[:-1]
+    return torch.sort(order[is_new]).values
+
+
 class LogUniformSampler:
     """Distinct classes from P(c) = (log(c+2) - log(c+1)) / log(V+1), Zipf's law for a vocabulary sorted by frequency.
 
@@ -51,12 +59,11 @@ class LogUniformSampler:
         return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
 
 
-def _first_occurrences(draws: Tensor) -> Tensor:
-    """Positions at which a value appears for the first time, in order."""
-    values, order = torch.sort(draws, stable=True)
-    is_new = torch.ones_like(values, dtype=torch.bool)
-    is_new[1:] = values[1:] != values[:-1]
-    return torch.sort(order[is_new]).values
+def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
+    """Where each target stands among the samples, -1 where it does not: an accidental hit."""
+    place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
+    place[samples] = torch.arange(len(samples), device=samples.device)
+    return place[targets]
 
 
 class FullSoftmax(nn.Module):
@@ -87,10 +94,3 @@ class FullSoftmax(nn.Module):
     def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         return (hidden.to(wide) * F.embedding(targets, self.weight)).sum(dim=1) + self.bias[targets]
-
-
-def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
-    """Where each target stands among the samples, -1 where it does not: an accidental hit."""
-    place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
-    place[samples] = torch.arange(len(samples), device=samples.device)
-    return place[targets]

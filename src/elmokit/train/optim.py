@@ -41,6 +41,10 @@ def recipe(name: str, learning_rate: float | None) -> Recipe:
     return Recipe(learning_rate or 2e-3, clip_norm=1.0, multiply_loss_by_steps=False, decays=True)
 
 
+def _fused(parameters: list[nn.Parameter]) -> bool:
+    return parameters[0].device.type in ("cpu", "cuda")
+
+
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
     parameters = list(parameters)
     if name == "original":
@@ -72,7 +76,3 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
         number, name = key.split(".", 1)
         slots.setdefault(int(number), {})[name] = tensor
     optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _fused(parameters: list[nn.Parameter]) -> bool:
-    return parameters[0].device.type in ("cpu", "cuda")

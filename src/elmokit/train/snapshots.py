@@ -36,6 +36,10 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
     return {f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
+def _snapshots(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("step-*") if path.is_dir())
+
+
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write `step-NNNNNNNN` into `directory` and remove all but the last `keep`."""
     for left_by_a_kill in directory.glob(".partial-*-step-*"):
@@ -62,7 +66,3 @@ def read_snapshot(path: Path) -> Snapshot:
         return Snapshot(load_file(path / TENSORS), progress)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it to go on from the snapshot before it") from error
-
-
-def _snapshots(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("step-*") if path.is_dir())

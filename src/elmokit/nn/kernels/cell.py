@@ -17,6 +17,32 @@ LIBRARY = Path(__file__).with_name("_cell.so")
 TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
+@lru_cache(maxsize=1)
+def _loaded() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
+    for type_name in TYPES.values():
+        for function, pointers in (("forward", 5), ("backward", 6)):
+            entry = getattr(library, f"elmokit_cell_{function}_{type_name}")
+            entry.argtypes, entry.restype = [size, size, *[pointer] * pointers, ctypes.c_float], None
+    return library
+
+
+def _library(gates: Tensor, c: Tensor) -> ctypes.CDLL | None:
+    fits = gates.device.type == "cpu" and gates.dtype in TYPES and c.dtype == torch.float32
+    return _loaded() if fits else None
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous(), "the compiled cell reads rows that lie one after the other"
+    return tensor.data_ptr()
+
+
 def cell_forward(
     gates: Tensor, c: Tensor, out: Tensor, clip: float | None, trace: tuple[Tensor, Tensor] | None
 ) -> None:
@@ -76,29 +102,3 @@ def cell_backward(
 def is_compiled() -> bool:
     """Whether the compiled cell is there."""
     return _loaded() is not None
-
-
-def _library(gates: Tensor, c: Tensor) -> ctypes.CDLL | None:
-    fits = gates.device.type == "cpu" and gates.dtype in TYPES and c.dtype == torch.float32
-    return _loaded() if fits else None
-
-
-@lru_cache(maxsize=1)
-def _loaded() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
-    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
-    for type_name in TYPES.values():
-        for function, pointers in (("forward", 5), ("backward", 6)):
-            entry = getattr(library, f"elmokit_cell_{function}_{type_name}")
-            entry.argtypes, entry.restype = [size, size, *[pointer] * pointers, ctypes.c_float], None
-    return library
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    if tensor is None:
-        return None
-    assert tensor.is_contiguous(), "the compiled cell reads rows that lie one after the other"
-    return tensor.data_ptr()

@@ -11,14 +11,19 @@ from torch import Tensor
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: they stay in cache between the product and the sum
 
 
-def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """hidden (N, D), weight (V, D), bias (V,) -> (N,). `excluded` (N,): a class left out in each row, -1 for none.
+def _chunks(rows: int, classes: int) -> Iterator[slice]:
+    size = max(1, LOGITS_AT_ONCE // classes)
+    for begin in range(0, rows, size):
+        yield slice(begin, min(begin + size, rows))
 
-    Products run in the autocast type where autocast is on, sums in float32.
-    """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    return _LinearLogSumExp.apply(hidden, weight, bias, excluded, dtype)  # type: ignore[no-any-return]
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, rows: slice) -> Tensor:
+    logits = (hidden[rows] @ weight.T).to(bias.dtype).add_(bias)
+    if excluded is not None:
+        hits = (excluded[rows] >= 0).nonzero().squeeze(1)
+        # finite, so that a row with no other class has a gradient of 0 and not NaN
+        logits[hits, excluded[rows][hits]] = torch.finfo(logits.dtype).min
+    return logits
 
 
 class _LinearLogSumExp(torch.autograd.Function):
@@ -50,16 +55,11 @@ class _LinearLogSumExp(torch.autograd.Function):
         return grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1]), grad_bias, None, None
 
 
-def _chunks(rows: int, classes: int) -> Iterator[slice]:
-    size = max(1, LOGITS_AT_ONCE // classes)
-    for begin in range(0, rows, size):
-        yield slice(begin, min(begin + size, rows))
+def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """hidden (N, D), weight (V, D), bias (V,) -> (N,). `excluded` (N,): a class left out in each row, -1 for none.
 
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, rows: slice) -> Tensor:
-    logits = (hidden[rows] @ weight.T).to(bias.dtype).add_(bias)
-    if excluded is not None:
-        hits = (excluded[rows] >= 0).nonzero().squeeze(1)
-        # finite, so that a row with no other class has a gradient of 0 and not NaN
-        logits[hits, excluded[rows][hits]] = torch.finfo(logits.dtype).min
-    return logits
+    Products run in the autocast type where autocast is on, sums in float32.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return _LinearLogSumExp.apply(hidden, weight, bias, excluded, dtype)  # type: ignore[no-any-return]

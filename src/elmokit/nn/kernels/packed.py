@@ -20,81 +20,47 @@ from elmokit.nn.packing import Packing
 Pair = tuple[Tensor, Tensor]
 
 
-def packed_lstm(
-    inputs: Tensor,
-    packing: Packing,
-    h: Tensor,
-    c: Tensor,
-    recurrent_weight: Tensor,
-    projection_weight: Tensor | None,
-    *,
-    cell_clip: float | None,
-    proj_clip: float | None,
-    start: Pair | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least."""
-    return _PackedLSTM.apply(  # type: ignore[no-any-return]
-        inputs, h, c, recurrent_weight, projection_weight, packing, (cell_clip, proj_clip), start
-    )
+def _rows_by_step(packing: Packing) -> tuple[Tensor, ...] | None:
+    """For each step the ranks whose state starts afresh there."""
+    if packing.resets is None:
+        return None
+    steps = packing.resets.split(list(packing.batch_sizes))
+    counts = [int(n) for n in torch.stack([step.sum() for step in steps])] if steps else []
+    ranks = torch.cat([torch.arange(n) for n in packing.batch_sizes])[packing.resets] if steps else torch.empty(0)
+    return ranks.split(counts)
 
 
-class _PackedLSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, packing, clips, start):
-        recurrent_weight = recurrent_weight.to(inputs.dtype)
-        if projection_weight is not None:
-            projection_weight = projection_weight.to(inputs.dtype)
-        keep = any(ctx.needs_input_grad)
-        wide = torch.promote_types(inputs.dtype, torch.float32)
-        h, c = (part.to(wide, copy=True, memory_format=torch.contiguous_format) for part in (h, c))
-        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
-        fresh_rows = _rows_by_step(packing)
-        trace = _empty_trace(inputs, h, c) if keep else None
+def _one_thread_each() -> None:
+    torch.get_num_threads()  # a thread takes over torch's remembered setting once: let that be before the next line
+    torch.set_num_threads(1)
 
-        def run(d: int) -> None:
-            projection = None if projection_weight is None else projection_weight[d]
-            begin = None if start is None else (start[0][d], start[1][d])
-            kept = None if trace is None else tuple(part[d] for part in trace)
-            _forward_steps(
-                inputs[d],
-                outputs[d],
-                h[d],
-                c[d],
-                recurrent_weight[d],
-                projection,
-                packing,
-                fresh_rows,
-                clips,
-                begin,
-                kept,
-            )
 
-        _both_directions(run, inputs.device)
-        if trace is not None:
-            ctx.save_for_backward(*trace, outputs, recurrent_weight, projection_weight)
-            ctx.packing, ctx.fresh_rows, ctx.clips = packing, fresh_rows, clips
-        return outputs, h, c
+@lru_cache(maxsize=1)
+def _workers() -> ThreadPoolExecutor:
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(2, thread_name_prefix="elmokit-direction", initializer=_one_thread_each)
+    both_started = Barrier(2)
+    for future in [pool.submit(both_started.wait) for _ in range(2)]:
+        future.result()
+    # torch remembers the last setting for threads to come: give it back its own
+    torch.set_num_threads(threads)
+    return pool
 
-    @staticmethod
-    def backward(ctx: Any, *gradients):
-        grad_outputs, grad_h, grad_c = (g.clone(memory_format=torch.contiguous_format) for g in gradients)
-        gates, hiddens, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
-        grad_gates = torch.empty_like(gates)
-        grad_recurrent = torch.empty_like(recurrent_weight)
-        grad_projection = None if projection_weight is None else torch.empty_like(projection_weight)
 
-        def run(d: int) -> None:
-            projection = None if projection_weight is None else projection_weight[d]
-            grad_hidden_outputs = _backward_steps(
-                grad_outputs[d], grad_h[d], grad_c[d], grad_gates[d], gates[d], cells[d], previous_c[d], outputs[d],
-                recurrent_weight[d], projection, ctx.packing, ctx.fresh_rows, ctx.clips,
-            )  # fmt: skip
-            torch.mm(grad_gates[d].T, previous_h[d], out=grad_recurrent[d])
-            if grad_projection is not None:
-                torch.mm(grad_hidden_outputs.to(hiddens.dtype).T, hiddens[d], out=grad_projection[d])
+def _both_directions(run: Callable[[int], None], device: torch.device) -> None:
+    """The two directions on two cores where there are two; each then computes with one thread."""
+    if device.type != "cpu" or torch.get_num_threads() < 2:
+        for d in range(2):
+            run(d)
+        return
+    inference = torch.is_inference_mode_enabled()
 
-        _both_directions(run, gates.device)
-        return grad_gates, grad_h, grad_c, grad_recurrent, grad_projection, None, None, None
+    def run_without_graph(d: int) -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            run(d)
+
+    for future in [_workers().submit(run_without_graph, d) for d in range(2)]:
+        future.result()
 
 
 def _empty_trace(inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
@@ -160,44 +126,78 @@ def _backward_steps(
     return grad_outputs
 
 
-def _rows_by_step(packing: Packing) -> tuple[Tensor, ...] | None:
-    """For each step the ranks whose state starts afresh there."""
-    if packing.resets is None:
-        return None
-    steps = packing.resets.split(list(packing.batch_sizes))
-    counts = [int(n) for n in torch.stack([step.sum() for step in steps])] if steps else []
-    ranks = torch.cat([torch.arange(n) for n in packing.batch_sizes])[packing.resets] if steps else torch.empty(0)
-    return ranks.split(counts)
+class _PackedLSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, packing, clips, start):
+        recurrent_weight = recurrent_weight.to(inputs.dtype)
+        if projection_weight is not None:
+            projection_weight = projection_weight.to(inputs.dtype)
+        keep = any(ctx.needs_input_grad)
+        wide = torch.promote_types(inputs.dtype, torch.float32)
+        h, c = (part.to(wide, copy=True, memory_format=torch.contiguous_format) for part in (h, c))
+        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
+        fresh_rows = _rows_by_step(packing)
+        trace = _empty_trace(inputs, h, c) if keep else None
+
+        def run(d: int) -> None:
+            projection = None if projection_weight is None else projection_weight[d]
+            begin = None if start is None else (start[0][d], start[1][d])
+            kept = None if trace is None else tuple(part[d] for part in trace)
+            _forward_steps(
+                inputs[d],
+                outputs[d],
+                h[d],
+                c[d],
+                recurrent_weight[d],
+                projection,
+                packing,
+                fresh_rows,
+                clips,
+                begin,
+                kept,
+            )
+
+        _both_directions(run, inputs.device)
+        if trace is not None:
+            ctx.save_for_backward(*trace, outputs, recurrent_weight, projection_weight)
+            ctx.packing, ctx.fresh_rows, ctx.clips = packing, fresh_rows, clips
+        return outputs, h, c
+
+    @staticmethod
+    def backward(ctx: Any, *gradients):
+        grad_outputs, grad_h, grad_c = (g.clone(memory_format=torch.contiguous_format) for g in gradients)
+        gates, hiddens, cells, previous_h, previous_c, outputs, recurrent_weight, projection_weight = ctx.saved_tensors
+        grad_gates = torch.empty_like(gates)
+        grad_recurrent = torch.empty_like(recurrent_weight)
+        grad_projection = None if projection_weight is None else torch.empty_like(projection_weight)
+
+        def run(d: int) -> None:
+            projection = None if projection_weight is None else projection_weight[d]
+            grad_hidden_outputs = _backward_steps(
+                grad_outputs[d], grad_h[d], grad_c[d], grad_gates[d], gates[d], cells[d], previous_c[d], outputs[d],
+                recurrent_weight[d], projection, ctx.packing, ctx.fresh_rows, ctx.clips,
+            )  # fmt: skip
+            torch.mm(grad_gates[d].T, previous_h[d], out=grad_recurrent[d])
+            if grad_projection is not None:
+                torch.mm(grad_hidden_outputs.to(hiddens.dtype).T, hiddens[d], out=grad_projection[d])
+
+        _both_directions(run, gates.device)
+        return grad_gates, grad_h, grad_c, grad_recurrent, grad_projection, None, None, None
 
 
-def _both_directions(run: Callable[[int], None], device: torch.device) -> None:
-    """The two directions on two cores where there are two; each then computes with one thread."""
-    if device.type != "cpu" or torch.get_num_threads() < 2:
-        for d in range(2):
-            run(d)
-        return
-    inference = torch.is_inference_mode_enabled()
-
-    def run_without_graph(d: int) -> None:
-        with torch.inference_mode(inference), torch.no_grad():
-            run(d)
-
-    for future in [_workers().submit(run_without_graph, d) for d in range(2)]:
-        future.result()
-
-
-@lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(2, thread_name_prefix="elmokit-direction", initializer=_one_thread_each)
-    both_started = Barrier(2)
-    for future in [pool.submit(both_started.wait) for _ in range(2)]:
-        future.result()
-    # torch remembers the last setting for threads to come: give it back its own
-    torch.set_num_threads(threads)
-    return pool
-
-
-def _one_thread_each() -> None:
-    torch.get_num_threads()  # a thread takes over torch's remembered setting once: let that be before the next line
-    torch.set_num_threads(1)
+def packed_lstm(
+    inputs: Tensor,
+    packing: Packing,
+    h: Tensor,
+    c: Tensor,
+    recurrent_weight: Tensor,
+    projection_weight: Tensor | None,
+    *,
+    cell_clip: float | None,
+    proj_clip: float | None,
+    start: Pair | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least."""
+    return _PackedLSTM.apply(  # type: ignore[no-any-return]
+        inputs, h, c, recurrent_weight, projection_weight, packing, (cell_clip, proj_clip), start
+    )

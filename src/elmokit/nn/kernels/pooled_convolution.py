@@ -11,15 +11,17 @@ from torch import Tensor
 VALUES_AT_ONCE = 1 << 20
 
 
-def pooled_convolution(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (U, C, E), weight (F, E, w), bias (F,) -> (U, F): the maximum over the C-w+1 places, plus bias.
+def _chunks(characters: Tensor, kernel: Tensor) -> Iterator[slice]:
+    size = max(1, VALUES_AT_ONCE // (characters.shape[1] * kernel.shape[1]))
+    for begin in range(0, len(characters), size):
+        yield slice(begin, min(begin + size, len(characters)))
 
-    Equal to `F.conv1d(characters.transpose(1, 2), weight, bias).amax(2)`, in the autocast type where autocast is on.
-    """
-    device = characters.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    kernel = weight.permute(2, 1, 0).flatten(0, 1).to(dtype)  # (w * E, F)
-    return _PooledProduct.apply(characters.to(dtype), kernel) + bias.to(dtype)  # type: ignore[no-any-return]
+
+def _windows(characters: Tensor, kernel: Tensor) -> Tensor:
+    """(U, C, E) -> (U, C-w+1, w*E): what the filter sees at each place."""
+    width = kernel.shape[0] // characters.shape[2]
+    places = characters.shape[1] - width + 1
+    return torch.cat([characters[:, offset : offset + places] for offset in range(width)], dim=2)
 
 
 class _PooledProduct(torch.autograd.Function):
@@ -52,14 +54,12 @@ class _PooledProduct(torch.autograd.Function):
         return grad_characters, grad_kernel.to(kernel.dtype)
 
 
-def _windows(characters: Tensor, kernel: Tensor) -> Tensor:
-    """(U, C, E) -> (U, C-w+1, w*E): what the filter sees at each place."""
-    width = kernel.shape[0] // characters.shape[2]
-    places = characters.shape[1] - width + 1
-    return torch.cat([characters[:, offset : offset + places] for offset in range(width)], dim=2)
+def pooled_convolution(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """characters (U, C, E), weight (F, E, w), bias (F,) -> (U, F): the maximum over the C-w+1 places, plus bias.
 
-
-def _chunks(characters: Tensor, kernel: Tensor) -> Iterator[slice]:
-    size = max(1, VALUES_AT_ONCE // (characters.shape[1] * kernel.shape[1]))
-    for begin in range(0, len(characters), size):
-        yield slice(begin, min(begin + size, len(characters)))
+    Equal to `F.conv1d(characters.transpose(1, 2), weight, bias).amax(2)`, in the autocast type where autocast is on.
+    """
+    device = characters.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    kernel = weight.permute(2, 1, 0).flatten(0, 1).to(dtype)  # (w * E, F)
+    return _PooledProduct.apply(characters.to(dtype), kernel) + bias.to(dtype)  # type: ignore[no-any-return]

@@ -1,0 +1,164 @@
+"""A model in training: one step, and everything that a step reads and changes, to and from a snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.config import BiLMConfig
+from elmokit.data.corpus import Position, SentenceReader
+from elmokit.data.streams import TrainingStream, Window, word_ids
+from elmokit.files import read_lines
+from elmokit.io.pretrained import Pretrained
+from elmokit.lm.evaluate import Perplexity, perplexity
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.packing import Packing
+from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.runtime import pick_device, pick_dtype, seed_everything
+from elmokit.text.vocab import Vocab
+from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
+from elmokit.train.settings import PretrainSettings
+from elmokit.train.snapshots import Snapshot, with_prefix
+
+# What may differ between a run and its resumption: where it is written, what it tells, how many cores it has.
+FREE_SETTINGS = {
+    "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
+    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard",
+}  # fmt: skip
+
+
+def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab) -> dict[str, Any]:
+    """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
+    chosen = {name: value for name, value in asdict(settings).items() if name not in FREE_SETTINGS}
+    words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
+    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words}))
+
+
+def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
+    differing = [
+        f"{name} was {before.get(name)}, is {now.get(name)}" for name in now if before.get(name) != now.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            "the checkpoint in the output directory is of another run: "
+            + "; ".join(differing)
+            + ". Use the same settings to resume it, or another output directory"
+        )
+
+
+def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
+    count = 0
+    for line in read_lines(file):
+        if words is not None and count >= words:
+            return
+        sentence = line.split()
+        count += len(sentence)
+        if sentence:
+            yield sentence
+
+
+class Trainer:
+    """A model in training: everything that a step reads and changes."""
+
+    def __init__(
+        self, settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, files: list[Path], total_steps: int
+    ) -> None:
+        seed_everything(settings.seed)
+        self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
+        self.device = pick_device(settings.device)
+        self.dtype = pick_dtype(settings.dtype, self.device)
+        self.bilm = BiLM(config).to(self.device)
+        self.softmax = FullSoftmax(len(vocab), config.lstm.projection_dim).to(self.device)
+        self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
+        self.recipe = recipe(settings.recipe, settings.learning_rate)
+        self.optimizer = make_optimizer(settings.recipe, self.parameters, self.recipe.learning_rate)
+        self.sampler = LogUniformSampler(len(vocab), settings.num_samples) if settings.num_samples else None
+        self.draws = torch.Generator().manual_seed(settings.seed)
+        self.state = self.bilm.initial_state(settings.batch_size)
+        self.packing = Packing.rectangle(settings.unroll_steps, settings.batch_size)
+        self._files = files
+        self.read_from(Position(), None)
+        self.step = 0
+
+    def read_from(self, position: Position, rows: Any) -> None:
+        settings = self.settings
+        self.reader = SentenceReader(self._files, settings.seed, position)
+        self.stream = TrainingStream(self.reader, self.vocab, settings.batch_size, settings.unroll_steps, rows)
+
+    def train_step(self) -> Tensor:
+        """One window: forward, backward, update. Returns the two directions' mean losses."""
+        set_rate(self.optimizer, self.recipe.rate(self.step, self.total_steps))
+        losses = self._losses(next(self.stream))
+        loss = losses.mean()
+        (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
+        self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return losses.detach()
+
+    def _losses(self, window: Window) -> Tensor:
+        ids = word_ids(window.words, self.config, self.vocab).to(self.device)
+        tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
+        low = self.dtype != torch.float32
+        with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
+            words = self.bilm.encode_words(ids)
+            layers, state = self.bilm.run_packed(words, tokens, self.packing, self.state, dropout=self.settings.dropout)
+            self.state = BiLMState(state.h.detach(), state.c.detach())
+            return torch.stack([self._loss(layers[-1][d], targets[d]) for d in range(2)])
+
+    def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        if self.sampler is None:
+            return self.softmax.log_losses(hidden, targets).mean()
+        return self.softmax.sampled_losses(hidden, targets, self.sampler.sample(self.draws), self.sampler).mean()
+
+    def snapshot(self) -> Snapshot:
+        tensors = (
+            with_prefix("bilm", self.bilm.state_dict())
+            | with_prefix("softmax", self.softmax.state_dict())
+            | with_prefix("optimizer", optimizer_tensors(self.optimizer))
+            | with_prefix("state", {"h": self.state.h, "c": self.state.c})
+            | with_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
+        )
+        if self.device.type == "cuda":
+            tensors |= with_prefix("random", {"cuda": torch.cuda.get_rng_state(self.device)})
+        progress = {
+            "step": self.step,
+            "position": self.reader.position.to_dict(),
+            "rows": self.stream.rows,
+            "run": _identity(self.settings, self.config, self.vocab),
+        }
+        return Snapshot(tensors, progress)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot. ValueError naming every setting in which it was made differently."""
+        _check_same(snapshot.progress["run"], _identity(self.settings, self.config, self.vocab))
+        self.bilm.load_state_dict(snapshot.part("bilm"))
+        self.softmax.load_state_dict(snapshot.part("softmax"))
+        restore_optimizer(self.optimizer, snapshot.part("optimizer"))
+        self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.part("state").items()})
+        random = snapshot.part("random")
+        torch.set_rng_state(random["torch"])
+        self.draws.set_state(random["draws"])
+        if "cuda" in random and self.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+        self.read_from(Position(**snapshot.progress["position"]), snapshot.progress["rows"])
+        self.step = snapshot.progress["step"]
+
+    def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
+        """Exact perplexity of the files, or of about `words` words, the first of each file."""
+        each = None if words is None else max(1, words // len(files))
+        sentences = chain.from_iterable(_first_sentences(file, each) for file in files)
+        return perplexity(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
+
+    def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
+        return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)
