@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from itertools import chain, cycle
 from pathlib import Path
 
 import torch
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.files import atomic_path, read_blocks
+from elmokit.files import atomic_path, read_lines
 
 RESULTS = Path(__file__).parent / "results" / "embed_memory.json"
 MEGABYTE = 1_000_000
@@ -29,18 +30,15 @@ RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def repeat(texts: list[Path], size: int, path: Path) -> None:
-    """A file of at least `size` bytes, whole lines."""
+    """A file of about `size` bytes: the last line that would go beyond is left out."""
+    if not any(line for text in texts for line in read_lines(text)):
+        raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     with path.open("wb") as stream:
-        while stream.tell() < size:
-            before = stream.tell()
-            for text in texts:
-                for block in read_blocks(text):
-                    stream.write(block)
-                stream.write(b"\n")
-                if stream.tell() >= size:
-                    break
-            if stream.tell() - before <= len(texts):
-                raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
+        for line in chain.from_iterable(read_lines(text) for text in cycle(texts)):
+            encoded = line.encode() + b"\n"
+            if stream.tell() + len(encoded) > size:
+                break
+            stream.write(encoded)
 
 
 def measure(arguments: argparse.Namespace) -> None:

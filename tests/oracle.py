@@ -1,4 +1,4 @@
-"""A slow biLM in NumPy float64, written from the equations alone: one word, one row, one direction and one step at a time."""
+"""A slow biLM in NumPy float64, written from the equations alone: a word, a row, a direction and a step at a time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Oracle:
         return [(np.zeros(lstm.projection_dim), np.zeros(lstm.cell_dim)) for _ in range(lstm.num_layers)]
 
     def direction(self, d: int, words: list[np.ndarray], state: State) -> tuple[np.ndarray, State]:
-        """Word vectors in the order in which direction `d` reads them -> its layers (L+1, T, D) in that order, and the state."""
+        """Word vectors as direction `d` reads them -> its layers (L+1, T, D) in that order, and the state."""
         layers, after = [words], []
         for number, (h, c) in enumerate(state):
             outputs = []
@@ -82,8 +82,9 @@ class Oracle:
     def step(self, d: int, number: int, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step of one cell: its new output (which is its recurrent state too) and cell."""
         lstm = self.config.lstm
-        of = {name: self.weights.get(f"layers.{number}.{name}") for name in ("input_weight", "recurrent_weight", "bias")}
-        i, g, f, o = np.split(of["input_weight"][d] @ x + of["recurrent_weight"][d] @ h + of["bias"][d], 4)
+        names = ("input_weight", "recurrent_weight", "bias")
+        w, u, b = (self.weights[f"layers.{number}.{name}"][d] for name in names)
+        i, g, f, o = np.split(w @ x + u @ h + b, 4)
         c = sigmoid(i) * np.tanh(g) + sigmoid(f + lstm.forget_bias) * c
         if lstm.cell_clip is not None:
             c = np.clip(c, -lstm.cell_clip, lstm.cell_clip)

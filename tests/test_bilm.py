@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import Oracle, State, random_weights
 from torch import Tensor
 
 import elmokit.nn.bilm as bilm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import pack_sentences
-from oracle import Oracle, State, random_weights
 
 CLIPS = st.sampled_from([None, 0.3, 3.0])
 CHARACTERS, WORDS = 7, 9
@@ -66,7 +66,9 @@ def of_row(state: BiLMState, row: int) -> tuple[State, State]:
     return fwd, bwd
 
 
-def assert_equals_oracle(bilm: BiLM, ids: Tensor, mask: Tensor, state: BiLMState | None, found: bilm_module.BiLMOutput) -> None:
+def assert_equals_oracle(
+    bilm: BiLM, ids: Tensor, mask: Tensor, state: BiLMState | None, found: bilm_module.BiLMOutput
+) -> None:
     oracle = Oracle(bilm)
     assert torch.equal(found.mask, mask)
     for row in range(len(ids)):
@@ -194,14 +196,15 @@ def test_products_made_for_distinct_words_equal_products_made_for_each_slot() ->
     plain, _ = layer(layer.input_products(gathered[0]), packing, state.layer(0, packing.row_order))
     torch.testing.assert_close(gathered[1], plain, atol=1e-12, rtol=0)
     parameters = list(bilm.parameters())
-    ours, theirs = (torch.autograd.grad(out.square().sum(), parameters, retain_graph=True) for out in (gathered[1], plain))
+    losses = [out.square().sum() for out in (gathered[1], plain)]
+    ours, theirs = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses)
     for left, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("skips", [True, False])
 def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
-    """On the input of every layer, whose dropped values the skip adds, and on the last output; layer 0 is returned whole."""
+    """On the input of every layer, which the skip adds as dropped, and on the last output; layer 0 comes back whole."""
     bilm = model(replace(TINY, lstm=replace(TINY.lstm, use_skip_connections=skips)))
     words, tokens, packing = ragged_stream(bilm)
     drops: list[Tensor] = []

@@ -12,7 +12,7 @@ from elmokit.nn.kernels.packed import packed_lstm
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
 
-compiled = pytest.mark.skipif(not cell.is_compiled(), reason="no compiled LSTM cell: there was no C compiler at installation")
+compiled = pytest.mark.skipif(not cell.is_compiled(), reason="no compiled LSTM cell: no C compiler at installation")
 WIDTHS = [1, 7, 16, 37]  # less than a vector, several, and a rest
 
 
@@ -33,7 +33,7 @@ def forward(dtype: torch.dtype, width: int, clip: float | None, traced: bool) ->
 
 
 def backward(dtype: torch.dtype, width: int, clip: float | None) -> list[Tensor]:
-    c, out, gates, *trace = forward(dtype, width, clip, traced=True)
+    _, _, gates, *trace = forward(dtype, width, clip, traced=True)
     generator = torch.Generator().manual_seed(width)
     grad_out, grad_c = torch.randn(5, width, generator=generator).to(dtype), torch.randn(5, width, generator=generator)
     grad_gates = torch.zeros_like(gates)
@@ -51,8 +51,11 @@ def assert_close(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [None, 0.7])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_compiled_cell_equals_steps(in_steps: Callable[[], None], dtype: torch.dtype, clip: float | None, width: int) -> None:
-    traced, plain, gradients = forward(dtype, width, clip, True), forward(dtype, width, clip, False), backward(dtype, width, clip)
+def test_compiled_cell_equals_steps(
+    in_steps: Callable[[], None], dtype: torch.dtype, clip: float | None, width: int
+) -> None:
+    traced, plain = (forward(dtype, width, clip, traced) for traced in (True, False))
+    gradients = backward(dtype, width, clip)
     in_steps()
     expected = forward(dtype, width, clip, True)
     assert_close(traced, expected, dtype)
@@ -77,14 +80,16 @@ def test_compiled_cell_takes_any_number(in_steps: Callable[[], None], value: flo
 @pytest.mark.parametrize("way", [pytest.param("compiled", marks=compiled), "in steps"])
 @pytest.mark.parametrize("projected", [True, False])
 @pytest.mark.parametrize("clipped", [True, False])
-def test_kernel_in_float32_equals_reference_in_float64(in_steps: Callable[[], None], way: str, projected: bool, clipped: bool) -> None:
+def test_kernel_in_float32_equals_reference_in_float64(
+    in_steps: Callable[[], None], way: str, projected: bool, clipped: bool
+) -> None:
     if way == "in steps":
         in_steps()
     torch.manual_seed(2)
     width, dim = 19, 6 if projected else 19
     packing = pack_sentences([4, 1, 3, 2, 5], [0, 1, 1, 0, 2], 3, reset=True).packing
-    shapes = [(2, 15, 4 * width), (2, 3, dim), (2, 3, width), (2, 4 * width, dim), *([(2, dim, width)] if projected else [])]
-    leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    shapes = [(2, 15, 4 * width), (2, 3, dim), (2, 3, width), (2, 4 * width, dim), (2, dim, width)]
+    leaves = [torch.randn(shape, requires_grad=True) for shape in shapes[: 5 if projected else 4]]
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     clips = {"cell_clip": 0.7, "proj_clip": 0.5} if clipped else {"cell_clip": None, "proj_clip": None}
 
@@ -100,13 +105,14 @@ def test_kernel_in_float32_equals_reference_in_float64(in_steps: Callable[[], No
 
 
 def test_memory_may_lie_in_any_order() -> None:
-    """Gradients and states come in the order that whoever made them chose; the compiled cell wants rows one after the other."""
+    """Gradients and states come laid out as whoever made them chose; the compiled cell wants row after row."""
     torch.manual_seed(0)
     packing, width = Packing.rectangle(3, 2), 5
     inputs, h, c, weight = torch.randn(2, 6, 20), torch.randn(2, 2, 5), torch.randn(2, 2, 5), torch.randn(2, 20, width)
 
     def gradients(*order: int) -> tuple[Tensor, ...]:
         """Of leaves whose memory lies in another order of dimensions, from a gradient that does too."""
+
         def laid(x: Tensor) -> Tensor:
             back = torch.argsort(torch.tensor(order)).tolist()
             return x.permute(order).contiguous().permute(back)

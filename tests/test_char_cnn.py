@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from oracle import random_weights
 from torch import Tensor
 
 from elmokit.config import BiLMConfig, CharCNNConfig
@@ -10,7 +11,6 @@ from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.kernels import pooled_convolution as kernel
 from elmokit.nn.kernels.pooled_convolution import pooled_convolution
 from elmokit.text.characters import encode_words
-from oracle import random_weights
 
 
 def plainly(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -30,13 +30,16 @@ def case(words: int, width: int, padded: bool = False) -> tuple[Tensor, Tensor, 
 @pytest.mark.parametrize("values_at_once", [1, 60, 1 << 20])  # a word at a time, a few, all
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("width", [1, 3, 9])
-def test_pooled_convolution_equals_plain_torch(monkeypatch: pytest.MonkeyPatch, values_at_once: int, padded: bool, width: int) -> None:
+def test_pooled_convolution_equals_plain_torch(
+    monkeypatch: pytest.MonkeyPatch, values_at_once: int, padded: bool, width: int
+) -> None:
     monkeypatch.setattr(kernel, "VALUES_AT_ONCE", values_at_once)
     inputs = case(7, width, padded)
     found, expected = pooled_convolution(*inputs), plainly(*inputs)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     upstream = torch.randn_like(expected)
-    for ours, theirs in zip(torch.autograd.grad(found, inputs, upstream), torch.autograd.grad(expected, inputs, upstream), strict=True):
+    gradients = (torch.autograd.grad(pooled, inputs, upstream) for pooled in (found, expected))
+    for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
 
@@ -88,7 +91,7 @@ def test_initialisation_is_that_of_bilm_tf(activation: str) -> None:
         if activation == "relu":
             assert 0.049 < conv.weight.abs().max() <= 0.05
         else:
-            assert conv.weight.std().item() == pytest.approx((conv.kernel_size[0] * 16) ** -0.5, rel=0.03)
+            assert conv.weight.std().item() == pytest.approx((conv.weight.shape[2] * 16) ** -0.5, rel=0.03)
         assert not conv.bias.any()
     gates, projection = encoder.highways[0].gates, encoder.projection
     assert gates.weight.std().item() == pytest.approx(700**-0.5, rel=0.03)

@@ -8,13 +8,16 @@ import pytest
 from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, LSTMConfig
 
 
-@pytest.mark.parametrize(("name", "cell", "dim", "highways"), [("small", 1024, 128, 1), ("medium", 2048, 256, 1), ("original", 4096, 512, 2)])
+@pytest.mark.parametrize(
+    ("name", "cell", "dim", "highways"), [("small", 1024, 128, 1), ("medium", 2048, 256, 1), ("original", 4096, 512, 2)]
+)
 def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highways: int) -> None:
     config = BiLMConfig.preset(name)
     assert (config.lstm.num_layers, config.lstm.cell_dim, config.lstm.projection_dim) == (2, cell, dim)
     assert (config.lstm.cell_clip, config.lstm.proj_clip, config.lstm.use_skip_connections) == (3, 3, True)
-    assert config.char_cnn is not None
-    assert (config.char_cnn.num_highway, config.char_cnn.activation, config.char_cnn.num_filters) == (highways, "relu", 2048)
+    characters = config.char_cnn
+    assert characters is not None
+    assert (characters.num_highway, characters.activation, characters.num_filters) == (highways, "relu", 2048)
     assert (config.output_dim, config.num_representations) == (2 * dim, 3)
 
 
@@ -33,7 +36,7 @@ def test_configurations_survive_json(config: BiLMConfig) -> None:
 def test_unknown_and_missing_settings_are_named_together() -> None:
     values = BiLMConfig.preset("tiny").to_dict()
     values["lstm"]["dropout"] = values["lstm"].pop("cell_clip")
-    with pytest.raises(ValueError, match="LSTMConfig.*cell_clip, dropout"):
+    with pytest.raises(ValueError, match=r"LSTMConfig.*cell_clip, dropout"):
         BiLMConfig.from_dict(values)
 
 

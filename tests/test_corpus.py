@@ -38,7 +38,8 @@ def sentences(reader: SentenceReader, count: int) -> list[str]:
 
 
 def everything(files: list[Path]) -> Counter[str]:
-    return Counter(f"{file.name} sentence {number}" for file, size in zip(files, (7, 1, 10), strict=True) for number in range(size))
+    sizes = zip(files, (7, 1, 10), strict=True)
+    return Counter(f"{file.name} sentence {number}" for file, size in sizes for number in range(size))
 
 
 def test_every_pass_holds_every_sentence_once_in_another_order(files: list[Path]) -> None:
@@ -78,7 +79,7 @@ def test_one_sentence_is_a_corpus(tmp_path: Path) -> None:
 
 def test_the_report_counts_what_the_reader_reads(tmp_path: Path) -> None:
     """Words are what `str.split` makes of a line, no-break spaces and all: the number of steps rests on it."""
-    lines = ["two words", "", "  ", "\t", "a\u00a0b \u3000c", "\u00a0", "Größe\r", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}"]
+    lines = ["two words", "", "  ", "\t", "a\u00a0b \u3000c", "\u00a0", "Größe\r", "three\u2028more\x85words"]
     file = write(tmp_path / "text.txt", "\n".join(lines).encode())
     report = check_corpus([file])
     read = [line.split() for line in lines if line.split()]
@@ -104,7 +105,7 @@ def test_invalid_utf8_names_file_and_line(tmp_path: Path, name: str) -> None:
 
 
 def test_a_character_cut_by_a_line_end_is_invalid(tmp_path: Path) -> None:
-    file = write(tmp_path / "text.txt", "fine\ncaf".encode() + "é".encode()[:1] + b"\n" + "é".encode()[1:] + b"\n")
+    file = write(tmp_path / "text.txt", b"fine\ncaf" + "é".encode()[:1] + b"\n" + "é".encode()[1:] + b"\n")
     with pytest.raises(ValueError, match="line 2"):
         check_corpus([file])
 

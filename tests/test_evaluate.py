@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from oracle import Oracle, log_softmax, random_weights
 
 import elmokit.lm.evaluate as evaluate
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
@@ -17,7 +18,6 @@ from elmokit.nn.kernels import linear_logsumexp
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
-from oracle import Oracle, log_softmax, random_weights
 
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
 CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
@@ -143,7 +143,9 @@ def test_perplexity_is_that_of_bilm_tf(shared: Path, trained_by_bilm_tf: Pretrai
     assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
 
 
-def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(shared: Path, trained_by_bilm_tf: Pretrained) -> None:
+def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(
+    shared: Path, trained_by_bilm_tf: Pretrained
+) -> None:
     file = shared / "goldens/bilm_tf_training/heldout.txt"
     one, many = (evaluate_files([file], trained_by_bilm_tf, "zeros", size).total for size in (1, 32))
     assert three(one) == pytest.approx(three(many), rel=1e-6)
@@ -159,7 +161,8 @@ def test_files_are_evaluated_apart_and_together(tmp_path: Path) -> None:
         (tmp_path / name).write_text("".join(" ".join(words) + "\n" for words in sentences))
     found = evaluate_files([tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), "zeros")
     for name, sentences in texts.items():
-        assert three(found.files[str(tmp_path / name)]) == pytest.approx(slowly([s for s in sentences if s], "zeros"), rel=1e-9)
+        expected = slowly([s for s in sentences if s], "zeros")
+        assert three(found.files[str(tmp_path / name)]) == pytest.approx(expected, rel=1e-9)
     assert three(found.total) == pytest.approx(slowly([s for s in SENTENCES if s], "zeros"), rel=1e-9)
     assert (found.total.sentences, found.total.predictions, found.total.unknown) == (4, 15, 2)
 

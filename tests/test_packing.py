@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.packing import Packing, PackedText, pack_sentences
+from elmokit.nn.packing import PackedText, Packing, pack_sentences
 
 TEXTS = st.integers(1, 5).flatmap(
     lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
@@ -35,7 +35,9 @@ def read_rows(text: PackedText, stream: torch.Tensor) -> list[list[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
-def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(case: tuple[list[tuple[int, int]], int]) -> None:
+def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(
+    case: tuple[list[tuple[int, int]], int],
+) -> None:
     sentences, num_rows = case
     lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
     text = pack_sentences(lengths, rows, num_rows, reset=False)
@@ -48,7 +50,9 @@ def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(case:
 
 @settings(max_examples=100, deadline=None)
 @given(TEXTS)
-def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(case: tuple[list[tuple[int, int]], int]) -> None:
+def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(
+    case: tuple[list[tuple[int, int]], int],
+) -> None:
     sentences, num_rows = case
     lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
     text = pack_sentences(lengths, rows, num_rows, reset=True)

@@ -22,7 +22,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def mixed(layers: Tensor, weights: np.ndarray, gamma: float, mask: Tensor | None = None) -> np.ndarray:
-    """gamma * sum_j softmax(weights)_j h_j; with a mask, of layers with mean 0 and variance 1 over what it lets through."""
+    """gamma * sum_j softmax(weights)_j h_j; with a mask, of layers with mean 0 and variance 1 over its words."""
     x = layers.double().numpy()
     if mask is not None:
         real = [layer[mask.numpy()] for layer in x]

@@ -44,7 +44,7 @@ def whole_streams(sentences: list[list[str]]) -> dict[str, list[str]]:
 
 
 def dealt(sentences: Iterator[list[str]], rows: int, steps: int, windows: int) -> list[list[list[str]]]:
-    """The sentences of each row: window after window, row after row, one is taken where the row has not enough words."""
+    """The sentences of each row: window after window, row after row, one is taken where the row has too few words."""
     taken: list[list[list[str]]] = [[] for _ in range(rows)]
     for window in range(1, windows + 1):
         for row in taken:
@@ -61,7 +61,9 @@ def rows_of(window: Window, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(1, 4), st.integers(1, 7), st.integers(1, 6))
-def test_windows_cut_the_streams_of_their_rows(sentences: list[list[str]], batch_size: int, steps: int, windows: int) -> None:
+def test_windows_cut_the_streams_of_their_rows(
+    sentences: list[list[str]], batch_size: int, steps: int, windows: int
+) -> None:
     stream = TrainingStream(endless(sentences), VOCAB, batch_size, steps)
     rows = [whole_streams(row) for row in dealt(endless(sentences), batch_size, steps, windows)]
     for number in range(windows):
@@ -100,7 +102,7 @@ def test_a_literal_boundary_in_the_text_is_the_boundary() -> None:
     assert words[0, 0].tolist() == ["<S>", "a", "</S>", "b"]
     assert targets[0, 0].tolist() == [VOCAB.ids(["a"])[0], VOCAB.eos, VOCAB.ids(["b"])[0], VOCAB.eos]
     ids = word_ids(window.words, BiLMConfig.preset("tiny"), VOCAB)
-    assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # begin-word, end-sentence, end-word, padding
+    assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # word begins, </S>, word ends, padding
 
 
 @pytest.mark.parametrize("missing", ["<S>", "</S>", "<UNK>"])
@@ -147,7 +149,9 @@ TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_
 
 @settings(max_examples=40, deadline=None)
 @given(TEXTS, st.integers(1, 3), st.booleans())
-def test_blocks_hold_whole_sentences_with_their_boundaries(sentences: list[list[str]], num_rows: int, reset: bool) -> None:
+def test_blocks_hold_whole_sentences_with_their_boundaries(
+    sentences: list[list[str]], num_rows: int, reset: bool
+) -> None:
     rows = np.arange(len(sentences)) % num_rows
     embedding, scoring = (make(sentences, rows, num_rows, reset) for make in (embedding_block, scoring_block))
     for number, words in enumerate(sentences):

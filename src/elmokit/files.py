@@ -13,6 +13,11 @@ from typing import BinaryIO, cast
 
 import zstandard
 
+try:
+    import fcntl
+except ImportError:  # Windows, where two runs in one directory are not caught
+    fcntl = None
+
 READ_SIZE = 1 << 18
 
 # What the user's umask leaves of a new file's mode: some libraries write files that only their owner may read.
@@ -186,3 +191,26 @@ def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
     else:
         os.replace(new, path)
     _sync(path.parent)
+
+
+@contextmanager
+def only_one_in(directory: str | Path) -> Iterator[None]:
+    """Holds a directory, made where it is missing, against other processes that would write the same files there.
+
+    ValueError where one holds it. The hold ends with the process, however that ends.
+    """
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / ".lock").open("w")
+    except OSError as error:
+        raise _cannot_write(directory, error) from error
+    with lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is writing in {directory}: wait for it, or choose another output"
+                ) from None
+        yield

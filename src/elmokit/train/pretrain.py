@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.files import only_one_in
 from elmokit.io.checkpoint import save
 from elmokit.lm.evaluate import Perplexity
 from elmokit.text.vocab import Vocab, count_words
@@ -28,10 +29,14 @@ from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
 
-def _model_config(settings: PretrainSettings) -> BiLMConfig:
+def _model_config(settings: PretrainSettings, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
-    return BiLMConfig.from_dict(json.loads(settings.config.read_text(encoding="utf-8")))
+    config = BiLMConfig.from_dict(json.loads(settings.config.read_text(encoding="utf-8")))
+    if config.char_cnn is not None:
+        return config
+    # A word-id model has a row for each word of its vocabulary.
+    return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
 
 
 def _vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
@@ -42,13 +47,6 @@ def _vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
     if not made.exists():
         Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(made)
     return Vocab.read(made)
-
-
-def _with_words(config: BiLMConfig, vocab: Vocab) -> BiLMConfig:
-    """A word-id model has a row for each word of its vocabulary."""
-    if config.char_cnn is not None:
-        return config
-    return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
 
 
 def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
@@ -92,28 +90,21 @@ def _check_finite(trainer: Trainer, losses: Tensor) -> None:
         )
 
 
-def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per_second: float) -> None:
+def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per_second: float, words: float) -> None:
     _check_finite(trainer, losses)
     forward, backward = losses.tolist()
-    left = (
-        (trainer.total_steps - trainer.step)
-        * trainer.settings.batch_size
-        * trainer.settings.unroll_steps
-        / words_per_second
-    )
-    rate = trainer.optimizer.param_groups[0]["lr"]
+    left = (trainer.total_steps - trainer.step) * words / words_per_second
     tracker.event(
-        "train", trainer.step, loss_forward=forward, loss_backward=backward, learning_rate=rate,
-        gradient_norm=float(trainer.gradient_norm), words_per_second=round(words_per_second, 1),
-        seconds_left=round(left),
+        "train", trainer.step, loss_forward=forward, loss_backward=backward,
+        learning_rate=trainer.optimizer.param_groups[0]["lr"], gradient_norm=float(trainer.gradient_norm),
+        words_per_second=round(words_per_second, 1), seconds_left=round(left),
     )  # fmt: skip
     bar.set_postfix_str(f"loss {(forward + backward) / 2:.3f}, {words_per_second:.0f} words/s")
 
 
-def _loop(
-    trainer: Trainer, tracker: Tracker, heldout: list[Path], checkpoints: Path, stop: threading.Event, words: float
-) -> None:
-    settings = trainer.settings
+def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], stop: threading.Event, words: float) -> None:
+    """Step, log, evaluate, save, until all steps are done or a stop is asked for. `words` are those of a step."""
+    settings, checkpoints = trainer.settings, trainer.settings.output / "checkpoints"
     bar = tqdm(total=trainer.total_steps, initial=trainer.step, unit="step", desc="pretrain", mininterval=1)
     since, losses = time.perf_counter(), []
     while trainer.step < trainer.total_steps:
@@ -122,18 +113,35 @@ def _loop(
         step, last = trainer.step, trainer.step == trainer.total_steps
         if step % settings.log_every == 0 or last:
             seconds = time.perf_counter() - since
-            _log(tracker, bar, trainer, torch.stack(losses).mean(dim=0), words * len(losses) / seconds)
+            _log(tracker, bar, trainer, torch.stack(losses).mean(dim=0), words * len(losses) / seconds, words)
             since, losses = time.perf_counter(), []
-        if heldout and (step % settings.evaluate_every == 0) and not last:
+        if heldout and step % settings.evaluate_every == 0 and not last:
             result = trainer.heldout_perplexity(heldout, settings.evaluate_words)
             tracker.event("heldout", step, **asdict(result))
-            since = time.perf_counter()
+            since, losses = time.perf_counter(), []
         if step % settings.checkpoint_every == 0 or last or stop.is_set():
             _check_finite(trainer, loss)
             write_snapshot(checkpoints, step, trainer.snapshot(), settings.keep_checkpoints)
         if stop.is_set() and not last:
             raise KeyboardInterrupt(f"stopped at step {step}; the same command goes on from there")
     bar.close()
+
+
+def _train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perplexity | None:
+    """All steps that are left, from the last snapshot where there is one; then the perplexity of all held-out text."""
+    settings = trainer.settings
+    last = latest_snapshot(settings.output / "checkpoints")
+    if last is not None:
+        trainer.restore(read_snapshot(last))
+    tracker = Tracker(settings.output, settings.tensorboard)
+    kind = "start" if last is None else "resume"
+    tracker.event(kind, trainer.step, total_steps=trainer.total_steps, settings=asdict(settings), **asdict(report))
+    with _stop_request() as stop:
+        _loop(trainer, tracker, heldout, stop, words_per_step(settings, report))
+    final = trainer.heldout_perplexity(heldout, None) if heldout else None
+    tracker.event("end", trainer.step, **(asdict(final) if final else {}))
+    tracker.close()
+    return final
 
 
 def _corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
@@ -166,32 +174,15 @@ def pretrain(settings: PretrainSettings) -> Path:
     """Train, or go on training, a biLM as `settings` say; returns the directory of the finished model."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    files, heldout = find_files(settings.corpus), find_files(settings.heldout)
-    settings.output.mkdir(parents=True, exist_ok=True)
-    config = _model_config(settings)
-    report = check_corpus(files, config.char_cnn.max_characters if config.char_cnn else 50)
-    check_corpus(heldout)
-    vocab = _vocabulary(settings, files)
-    config = _with_words(config, vocab)
-    total_steps = _total_steps(settings, report)
-    trainer = Trainer(settings, config, vocab, files, total_steps)
-    checkpoints = settings.output / "checkpoints"
-    if (last := latest_snapshot(checkpoints)) is not None:
-        trainer.restore(read_snapshot(last))
-    tracker = Tracker(settings.output, settings.tensorboard)
-    tracker.event(
-        "resume" if last else "start",
-        trainer.step,
-        total_steps=total_steps,
-        settings=asdict(settings),
-        **asdict(report),
-    )
-    with _stop_request() as stop:
-        _loop(trainer, tracker, heldout, checkpoints, stop, words_per_step(settings, report))
-    tokenizer = settings.tokenizer or _corpus_tokenizer(settings.corpus)
-    final = trainer.heldout_perplexity(heldout, None) if heldout else None
-    tracker.event("end", trainer.step, **(asdict(final) if final else {}))
-    tracker.close()
-    model = settings.output / "model"
-    save(trainer.pretrained(tokenizer, _card(settings, report, trainer.step, final)), model, overwrite=True)
+    with only_one_in(settings.output):
+        files, heldout = find_files(settings.corpus), find_files(settings.heldout)
+        report = check_corpus(files)
+        check_corpus(heldout)
+        vocab = _vocabulary(settings, files)
+        trainer = Trainer(settings, _model_config(settings, vocab), vocab, files, _total_steps(settings, report))
+        final = _train(trainer, report, heldout)
+        card = _card(settings, report, trainer.step, final)
+        model = settings.output / "model"
+        tokenizer = settings.tokenizer or _corpus_tokenizer(settings.corpus)
+        save(trainer.pretrained(tokenizer, card), model, overwrite=True)
     return model

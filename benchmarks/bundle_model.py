@@ -1,0 +1,87 @@
+"""Put a finished pretraining run into the package, in half precision, with its card.
+
+    python benchmarks/bundle_model.py RUN NAME
+
+Reads RUN/model, RUN/log.jsonl and benchmarks/results/heldout_perplexity.json (made from that model), and writes
+src/elmokit/models/NAME.
+"""
+
+import argparse
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from elmokit.io.checkpoint import BUNDLED_MODELS, load, save
+from elmokit.io.pretrained import Pretrained, fingerprint
+
+PERPLEXITIES = Path(__file__).parent / "results" / "heldout_perplexity.json"
+CARD = """# {name}: an English ELMo
+
+A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: a word's vector has
+{output_dim}. Trained and bundled by elmokit. Weights are stored in half precision.
+
+## Data
+
+English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg books
+(public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0), MASC,
+inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept out of
+training, for domain adaptation. Every shard of the corpus is a sample of all its documents, so what was read is too.
+
+- words seen: {words_seen:,} of {corpus_words:,} ({passes:.2f} passes)
+- vocabulary of the softmax: {vocabulary:,} words
+
+## Licence
+
+CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NOTICE.
+
+## Training
+
+{recipe} recipe, batch {batch_size} x {unroll_steps}, {steps:,} steps, {num_samples:,} negative samples, dropout {dropout}, learning rate
+{learning_rate}, {dtype} products, seed {seed}; on {threads} CPU cores. Finished {date}. Command: benchmarks/train_en_small.sh.
+
+## Held-out perplexity
+
+Exact softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence; the
+last column starts each sentence from zeros, which is how vectors are made by default.
+
+| domain | words | unknown | forward | backward | mean | mean from zeros |
+|---|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def rows(found: dict[str, Any]) -> str:
+    line = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
+    carried = found["carry"].items()
+    return "\n".join(line.format(name=name, zeros=found["zeros"][name]["mean"], **values) for name, values in carried)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    arguments = parser.parse_args()
+    model = load(arguments.run / "model")
+    perplexities = json.loads(PERPLEXITIES.read_text(encoding="utf-8"))
+    if perplexities["fingerprint"] != fingerprint(model):
+        raise SystemExit(f"{PERPLEXITIES} is of another model: run benchmarks/heldout_perplexity.py first")
+    events = [json.loads(line) for line in (arguments.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    start, end = events[0], events[-1]
+    settings, lstm = start["settings"], model.bilm.config.lstm
+    seen = end["step"] * settings["batch_size"] * settings["unroll_steps"]
+    seen = round(seen * start["words"] / (start["words"] + start["sentences"]))  # boundaries are no words
+    card = CARD.format(
+        name=arguments.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
+        output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen, corpus_words=start["words"],
+        passes=seen / start["words"], vocabulary=len(model.vocab or ()), steps=end["step"], rows=rows(perplexities),
+        date=date.fromtimestamp(end["time"]), **{**settings, "threads": 2},
+    )  # fmt: skip
+    bundled = Pretrained(
+        model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
+    )
+    save(bundled, BUNDLED_MODELS / arguments.name, overwrite=True, dtype="float16")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# How the bundled English model was made: bash benchmarks/train_en_small.sh CORPUS RUNS
+# CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made. Every step resumes.
+set -euo pipefail
+corpus=$1 runs=$2
+cd "$(dirname "$0")/.."
+
+# un_general_debate is kept for domain adaptation: it is evaluated, never trained on.
+sources=$(ls "$corpus"/train/*.txt.zst | grep -v un_general_debate)
+elmokit prepare $sources --output "$runs/corpus" --num-shards 40
+for file in "$corpus"/heldout/*.txt.zst; do
+    name=$(basename "$file" .txt.zst)
+    elmokit prepare "$file" --output "$runs/heldout-$name" --num-shards 1
+    mkdir -p "$runs/heldout" && zstd -dcf "$runs/heldout-$name"/shard-00000.txt.zst >"$runs/heldout/$name.txt"
+done
+
+elmokit pretrain --corpus "$runs/corpus" --output "$runs/en-small" \
+    --heldout "$runs"/heldout/{misc,openstax,simplewiki}.txt \
+    --preset small --vocab-size 50000 --max-words 8000000 --batch-size 64 --num-samples 8192 \
+    --dropout 0 --learning-rate 0.002 --dtype bfloat16 --threads 2
+python benchmarks/heldout_perplexity.py --model "$runs/en-small/model" --files "$runs"/heldout/*.txt
+python benchmarks/bundle_model.py "$runs/en-small" en-small

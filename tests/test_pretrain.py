@@ -1,0 +1,265 @@
+"""Pretraining runs: killed, stopped and resumed; what they learn and tell; what is refused before they begin."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE, settings_for, write_text
+
+import elmokit.train.snapshots as snapshots
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.data.corpus import check_corpus
+from elmokit.io.checkpoint import load
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.pretrain import pretrain
+from elmokit.train.settings import PretrainSettings
+from elmokit.train.snapshots import latest_snapshot, read_snapshot
+
+WEIGHTS = ["model.safetensors", "softmax.safetensors"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text") / "train.txt")
+
+
+@pytest.fixture
+def settings(text: Path, tmp_path: Path) -> PretrainSettings:
+    return settings_for(text, tmp_path / "run")
+
+
+def start(settings: PretrainSettings) -> subprocess.Popen[str]:
+    """The same run on the command line, in a process of its own."""
+    arguments: list[str] = []
+    for name, value in vars(settings).items():
+        if value not in (None, (), False):
+            values = value if isinstance(value, tuple) else (value,)
+            arguments += [f"--{name.replace('_', '-')}", *map(str, values)]
+    command = [sys.executable, "-m", "elmokit", "pretrain", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def events(output: Path, kind: str) -> list[dict[str, Any]]:
+    log = output / "log.jsonl"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def wait_for_step(settings: PretrainSettings, step: int, process: subprocess.Popen[str]) -> None:
+    while not any(event["step"] >= step for event in events(settings.output, "train")):
+        assert process.poll() is None, f"the run ended before step {step}: {process.communicate()[1]}"
+        time.sleep(0.002)
+
+
+def assert_same_model(left: Path, right: Path) -> None:
+    for name in WEIGHTS:
+        assert (left / name).read_bytes() == (right / name).read_bytes(), name
+
+
+# --- Stopped and resumed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["modern", "original"])
+def test_a_run_killed_at_any_step_ends_like_one_never_killed(
+    settings: PretrainSettings, tmp_path: Path, recipe: str
+) -> None:
+    settings = replace(settings, recipe=recipe)
+    whole = pretrain(replace(settings, output=tmp_path / "whole"))
+    process = start(settings)
+    wait_for_step(settings, random.SystemRandom().randrange(12, 45), process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (settings.output / "model").exists()
+    resumed = pretrain(settings)
+    assert events(settings.output, "resume")[0]["step"] % 11 == 0
+    assert_same_model(resumed, whole)
+
+
+def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainSettings, tmp_path: Path) -> None:
+    process = start(settings)
+    wait_for_step(settings, 15, process)
+    process.terminate()
+    _, errors = process.communicate()
+    assert process.returncode == 130 and "interrupted" in errors
+    last = events(settings.output, "train")[-1]["step"]
+    stopped = latest_snapshot(settings.output / "checkpoints")
+    assert stopped is not None and read_snapshot(stopped).progress["step"] == last
+    assert last < events(settings.output, "start")[0]["total_steps"]
+    assert_same_model(pretrain(settings), pretrain(replace(settings, output=tmp_path / "whole")))
+
+
+def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainSettings) -> None:
+    model = pretrain(settings)
+    before = [(model / name).read_bytes() for name in WEIGHTS]
+    steps = len(events(settings.output, "train"))
+    assert [(pretrain(settings) / name).read_bytes() for name in WEIGHTS] == before
+    assert len(events(settings.output, "train")) == steps
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: PretrainSettings) -> None:
+    settings = replace(settings, max_words=30)
+    pretrain(settings)
+    other = replace(settings, dropout=0.0, recipe="original", preset="small", checkpoint_every=3)
+    with pytest.raises(ValueError, match="of another run") as caught:
+        pretrain(other)
+    for part in ("dropout was 0.2, is 0.0", "recipe was modern, is original", "preset was tiny, is small", "model was"):
+        assert part in str(caught.value)
+    assert "checkpoint_every" not in str(caught.value)  # it may differ
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    settings = replace(settings, max_words=30)
+    pretrain(settings)
+    first, second, third, *others = Vocab.read(settings.output / "vocab.txt").words
+    Vocab([first, second, third, *reversed(others)]).write(tmp_path / "vocab.txt")
+    with pytest.raises(ValueError, match="of another run: vocabulary was"):
+        pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_it(
+    settings: PretrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def save_until_full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        written.append(path)
+        if len(written) == 1:
+            return real_save(tensors, path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # no file may grow beyond: as good as a full disk
+        try:
+            real_save(tensors, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    real_save = snapshots.save_file
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "save_file", save_until_full)
+        with pytest.raises(OSError, match=r"cannot write .*step-00000022.*check free space"):
+            pretrain(settings)
+    assert os.listdir(settings.output / "checkpoints") == ["step-00000011"]
+    assert_same_model(pretrain(settings), pretrain(replace(settings, output=tmp_path / "whole")))
+
+
+# --- The whole run ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_tells_what_happens(settings: PretrainSettings, text: Path) -> None:
+    settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
+    settings = replace(settings, tokenizer="whitespace-1")
+    model = load(pretrain(settings))
+    began, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
+    train, heldout = events(settings.output, "train"), events(settings.output, "heldout")
+    report = check_corpus([text])
+    assert (
+        (began["sentences"], began["words"])
+        == (report.sentences, report.words)
+        == (NUM_SENTENCES, NUM_SENTENCES * WORDS_PER_SENTENCE)
+    )
+    assert began["total_steps"] == int(8 * 700 / 20)  # 700 positions of the stream, 20 of them a step
+    assert [event["step"] for event in heldout] == [60, 120, 180, 240]
+    assert heldout[0]["mean"] > heldout[-1]["mean"] > ended["mean"]
+    for direction in ("forward", "backward"):
+        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # of 7 predictions each, among 13 words
+    assert ended["sentences"] == NUM_SENTENCES
+    for loss in ("loss_forward", "loss_backward"):
+        assert train[0][loss] > train[-1][loss]
+    assert all(event["words_per_second"] > 0 and event["seconds_left"] >= 0 for event in train)
+    assert train[-1]["seconds_left"] == 0
+    assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(settings.output / "vocab.txt")
+    assert f"{ended['mean']:.2f}" in model.card
+
+
+def test_held_out_perplexity_changes_nothing(settings: PretrainSettings, tmp_path: Path) -> None:
+    settings = replace(settings, max_words=200)
+    watched = replace(settings, heldout=settings.corpus, evaluate_every=2, evaluate_words=1)
+    assert_same_model(pretrain(settings), pretrain(replace(watched, output=tmp_path / "watched")))
+
+
+def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Path) -> None:
+    config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=1)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    model = load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60)))
+    assert model.vocab is not None
+    assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
+
+
+def test_one_sentence_is_enough_to_train_on(settings: PretrainSettings, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a single sentence of text .")
+    pretrain(replace(settings, corpus=(tmp_path / "one.txt",), num_samples=0, epochs=2))
+    assert events(settings.output, "start")[0]["total_steps"] == 1
+    assert events(settings.output, "end")
+
+
+def test_the_vocabulary_is_sorted_by_count_after_the_special_words(settings: PretrainSettings) -> None:
+    pretrain(replace(settings, max_words=20))
+    counts, words = count_words(settings.corpus), Vocab.read(settings.output / "vocab.txt").words
+    assert words[:3] == ("<S>", "</S>", "<UNK>")
+    assert list(words[3:]) == sorted(counts, key=lambda word: (-counts[word], word))
+
+
+# --- What is refused, before anything is trained ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["corpus", "heldout"])
+@pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "holds no sentence")])
+def test_bad_text_is_found_before_training(
+    settings: PretrainSettings, tmp_path: Path, which: str, content: bytes, message: str
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"bad\.txt.*{message}"):
+        pretrain(replace(settings, **{which: (tmp_path / "bad.txt",)}))
+    assert not events(settings.output, "train")
+
+
+def test_a_vocabulary_without_special_words_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("the\ncat\n")
+    with pytest.raises(ValueError, match=r"vocab\.txt.*lacks <S> </S> <UNK>"):
+        pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
+
+
+def test_more_negatives_than_words_are_refused(settings: PretrainSettings) -> None:
+    with pytest.raises(ValueError, match=f"from a vocabulary of {NUM_WORDS}; sample fewer"):
+        pretrain(replace(settings, num_samples=8192))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainSettings) -> None:
+    with pytest.raises(ValueError, match=r"not a finite number.*lower the learning rate"):
+        pretrain(replace(settings, learning_rate=1e30, log_every=100, checkpoint_every=1))
+    last = latest_snapshot(settings.output / "checkpoints")
+    if last is not None:
+        assert all(tensor.isfinite().all() for tensor in read_snapshot(last).part("bilm").values())
+
+
+def test_an_output_that_cannot_be_written_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="file"):
+        pretrain(replace(settings, output=tmp_path / "file" / "run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("unroll_steps", 0), ("checkpoint_every", 0), ("dropout", 1.0), ("epochs", 0.0)],
+)
+def test_settings_that_make_no_sense_are_refused(settings: PretrainSettings, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        replace(settings, **{name: value})

@@ -1,0 +1,131 @@
+"""The arithmetic of a training step, of both recipes, by hand; optimisers come back whole."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from toy_run import settings_for, write_text
+
+from elmokit.config import BiLMConfig
+from elmokit.text.characters import encode_words
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer
+from elmokit.train.settings import PretrainSettings
+from elmokit.train.trainer import Trainer
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> PretrainSettings:
+    return settings_for(write_text(tmp_path / "train.txt"), tmp_path / "run")
+
+
+def trainer(settings: PretrainSettings, total_steps: int = 100, **changes: Any) -> Trainer:
+    settings = replace(settings, num_samples=0, dropout=0.0, **changes)
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps)
+
+
+def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
+    """The gradient of factor * 1/2 (mean forward loss + mean backward loss) of the first window, by plain torch."""
+    twin = trainer(of.settings)
+    window = next(twin.stream)
+    words = twin.bilm.encode_words(torch.from_numpy(encode_words(window.words)))
+    layers, _ = twin.bilm.run_packed(words, window.tokens, twin.packing)
+    logits = layers[-1] @ of.softmax.weight.T + of.softmax.bias
+    loss = torch.stack([F.cross_entropy(logits[d], window.targets[d]) for d in range(2)]).mean()
+    return list(torch.autograd.grad(factor * loss, [*twin.bilm.parameters(), *of.softmax.parameters()]))
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])  # of the softmax weights: with the second the clip binds
+def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: PretrainSettings, scale: float) -> None:
+    run = trainer(settings, recipe="original")
+    with torch.no_grad():
+        run.softmax.weight.mul_(scale)
+    gradients = plain_gradients(run, factor=settings.unroll_steps)
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    assert (norm > 10) == (scale > 1)
+    before = [parameter.detach().clone() for parameter in run.parameters]
+    run.train_step()
+    for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
+        clipped = gradient * min(1.0, 10.0 / float(norm))
+        expected = start - 0.2 * clipped / torch.sqrt(1.0 + clipped**2)  # the accumulator begins at 1
+        torch.testing.assert_close(parameter.detach(), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_the_first_step_of_the_modern_recipe(settings: PretrainSettings) -> None:
+    run = trainer(settings, recipe="modern")
+    gradients = plain_gradients(run, factor=1.0)
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    before = [parameter.detach().clone() for parameter in run.parameters]
+    run.train_step()
+    rate = 2e-3 / 5  # of 5 steps of warm-up, a twentieth of 100
+    for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
+        clipped = gradient * min(1.0, 1.0 / float(norm))
+        decayed = start * (1 - rate * 0.01) if parameter.dim() > 1 else start
+        expected = decayed - rate * clipped / (clipped.abs() + 1e-8)
+        sure = clipped.abs() > 1e-5  # elsewhere the sign hangs on rounding
+        torch.testing.assert_close(parameter.detach()[sure], expected[sure], atol=2e-6, rtol=1e-5)
+
+
+def test_rates_warm_up_and_decay() -> None:
+    modern = recipe("modern", None)
+    rates = [modern.rate(step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(2e-3 / 50) and rates[49] == pytest.approx(2e-3) == max(rates)
+    assert rates[:50] == sorted(rates[:50]) and rates[50:] == sorted(rates[50:], reverse=True)
+    assert rates[-1] == pytest.approx(0.05 * 2e-3, rel=0.01)
+    assert modern.rate(999, 100_000) == pytest.approx(2e-3)  # warm-up is never longer than 1000 steps
+    assert {recipe("original", None).rate(step, 10) for step in range(10)} == {0.2}
+
+
+@pytest.mark.parametrize("name", ["modern", "original"])
+def test_an_optimizer_comes_back_whole(name: str) -> None:
+    def steps(parameters: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, count: int) -> None:
+        for number in range(count):
+            for parameter in parameters:
+                parameter.grad = torch.full_like(parameter, 0.1 * number + 0.1)
+            optimizer.step()
+
+    parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = make_optimizer(name, parameters, 0.1)
+    steps(parameters, optimizer, 3)
+    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    restored = make_optimizer(name, copies, 0.1)
+    restore_optimizer(restored, {key: tensor.clone() for key, tensor in optimizer_tensors(optimizer).items()})
+    steps(parameters, optimizer, 3), steps(copies, restored, 3)
+    for left, right in zip(parameters, copies, strict=True):
+        assert torch.equal(left, right)
+
+
+def test_state_runs_on_and_its_gradient_does_not(settings: PretrainSettings) -> None:
+    run = trainer(settings)
+    assert not run.state.h.any()
+    run.train_step()
+    first = run.state
+    assert first.h.any() and first.c.any() and not first.h.requires_grad
+    run.train_step()
+    assert not torch.equal(run.state.h, first.h)
+
+
+def test_sampled_negatives_differ_between_directions_and_steps(
+    settings: PretrainSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    run = Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), 100)
+    assert run.sampler is not None
+    drawn, sample = [], run.sampler.sample
+    monkeypatch.setattr(run.sampler, "sample", lambda generator: drawn.append(sample(generator)) or drawn[-1])
+    run.train_step(), run.train_step()
+    assert len(drawn) == 4
+    assert len({tuple(samples.ids.tolist()) for samples in drawn}) == 4
+
+
+def test_bfloat16_trains_close_to_float32_with_weights_in_float32(settings: PretrainSettings) -> None:
+    losses = []
+    for dtype in ("float32", "bfloat16"):
+        run = trainer(settings, dtype=dtype)
+        losses.append(torch.stack([run.train_step() for _ in range(5)]))
+        assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
+    torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
