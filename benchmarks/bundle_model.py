@@ -18,15 +18,16 @@ from elmokit.io.pretrained import Pretrained, fingerprint
 PERPLEXITIES = Path(__file__).parent / "results" / "heldout_perplexity.json"
 CARD = """# {name}: an English ELMo
 
-A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: a word's vector has
-{output_dim}. Trained and bundled by elmokit. Weights are stored in half precision.
+A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
+of a word have {output_dim}. Trained and bundled by elmokit. Weights are stored in half precision.
 
 ## Data
 
-English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg books
-(public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0), MASC,
-inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept out of
-training, for domain adaptation. Every shard of the corpus is a sample of all its documents, so what was read is too.
+English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg
+books (public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0),
+MASC, inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept
+out of training, for domain adaptation. Every shard of the corpus is a sample of all its documents, so what was read
+is one too.
 
 - words seen: {words_seen:,} of {corpus_words:,} ({passes:.2f} passes)
 - vocabulary of the softmax: {vocabulary:,} words
@@ -37,24 +38,28 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 
 ## Training
 
-{recipe} recipe, batch {batch_size} x {unroll_steps}, {steps:,} steps, {num_samples:,} negative samples, dropout {dropout}, learning rate
-{learning_rate}, {dtype} products, seed {seed}; on {threads} CPU cores. Finished {date}. Command: benchmarks/train_en_small.sh.
+- command: benchmarks/train_en_small.sh, finished {date}
+- {recipe} recipe, learning rate {learning_rate}, dropout {dropout}, {dtype} products, seed {seed}, {threads} CPU cores
+- batch {batch_size} x {unroll_steps}, {steps:,} steps, {num_samples:,} negative samples
 
 ## Held-out perplexity
 
-Exact softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence; the
-last column starts each sentence from zeros, which is how vectors are made by default.
+Exact softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence;
+the last column starts each sentence from zeros, which is how vectors are made by default.
 
 | domain | words | unknown | forward | backward | mean | mean from zeros |
 |---|---|---|---|---|---|---|
 {rows}
 """
+ROW = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
 
 
 def rows(found: dict[str, Any]) -> str:
-    line = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
-    carried = found["carry"].items()
-    return "\n".join(line.format(name=name, zeros=found["zeros"][name]["mean"], **values) for name, values in carried)
+    """A line of the card for each domain."""
+    zeros = found["zeros"]
+    return "\n".join(
+        ROW.format(name=name, zeros=zeros[name]["mean"], **values) for name, values in found["carry"].items()
+    )
 
 
 def main() -> None:
@@ -73,9 +78,9 @@ def main() -> None:
     seen = round(seen * start["words"] / (start["words"] + start["sentences"]))  # boundaries are no words
     card = CARD.format(
         name=arguments.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
-        output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen, corpus_words=start["words"],
-        passes=seen / start["words"], vocabulary=len(model.vocab or ()), steps=end["step"], rows=rows(perplexities),
-        date=date.fromtimestamp(end["time"]), **{**settings, "threads": 2},
+        output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen,
+        corpus_words=start["words"], passes=seen / start["words"], vocabulary=len(model.vocab or ()),
+        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), **{**settings, "threads": 2},
     )  # fmt: skip
     bundled = Pretrained(
         model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,25 @@ POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda vectors: vectors.mean(axis=0),
     "max": lambda vectors: vectors.max(axis=0),
 }
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the vectors of a text's words become one: "mean" or "max", of length one where `normalize` says so."""
+
+    name: str = "mean"
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.name!r}")
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """(T, 2D) -> (1, 2D); zeros where there are no words."""
+        pooled = POOLINGS[self.name](vectors) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
+        if self.normalize:
+            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
+        return pooled[None]
 
 
 class Embeddings(list[np.ndarray]):
@@ -112,18 +132,10 @@ class Embedder:
         self, texts: str | Sequence[Sentence], pooling: str = "mean", normalize_embeddings: bool = False
     ) -> np.ndarray:
         """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros."""
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {pooling!r}")
+        pool = Pooling(pooling, normalize_embeddings)
         if isinstance(texts, str):
-            return self.encode([texts], pooling, normalize_embeddings)[0]
-        vectors = self.embed(texts)
-        pooled = np.zeros((len(vectors), self.dim), dtype=np.float32)
-        for row, words in zip(pooled, vectors, strict=True):
-            if len(words):
-                row[:] = POOLINGS[pooling](words)
-        if normalize_embeddings:
-            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        return pooled
+            return pool(self.embed([texts])[0])[0]
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *map(pool, self.embed(texts))])
 
     def _tokens(self, sentences: Sequence[Sentence]) -> list[Sequence[str]]:
         if isinstance(sentences, str):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.parts import FileJob, FileReport, Pooling, TextFile, make_parts
+from elmokit.embed.embedder import Embedder, Pooling
+from elmokit.embed.parts import FileJob, FileReport, TextFile, make_parts
 from elmokit.files import atomic_path
 from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5
 from elmokit.io.store import EmbeddingStore

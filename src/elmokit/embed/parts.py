@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from elmokit.data.streams import blocks_of
-from elmokit.embed.embedder import POOLINGS, WORDS_AT_ONCE, Embedder
+from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder, Pooling
 from elmokit.files import atomic_path, read_lines
 from elmokit.io.pretrained import fingerprint
 from elmokit.io.store import StoreIndex, begin_store, finish_store, write_part
@@ -52,25 +52,6 @@ class TextFile:
         if not lines:
             raise ValueError(f"{path} is empty: there is nothing to embed")
         return TextFile(Path(path), lines, characters, digest.hexdigest())
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How the vectors of a line's words become one: "mean" or "max", of length one where `normalize` says so."""
-
-    name: str = "mean"
-    normalize: bool = False
-
-    def __post_init__(self) -> None:
-        if self.name not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.name!r}")
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """(T, 2D) -> (1, 2D); zeros where there are no words."""
-        pooled = POOLINGS[self.name](vectors) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
-        if self.normalize:
-            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
-        return pooled[None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing, pack_sentences
 
-# Without gradients a layer's input products are made for about this many slots at a time: enough for the full speed
-# of a matrix product, and memory that does not grow with the text.
-SLOTS_AT_ONCE = 4096
+# Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
+# large product, few enough that they stay in cache until the steps have used them.
+SLOTS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ def _backward_steps(
     Returns the gradient of the projection's (unclipped) output at every step, (N, D).
     """
     cell_clip, proj_clip = clips
+    if proj_clip is not None:
+        proj_clip = torch.tensor(proj_clip, dtype=gates.dtype).item()  # as clipped outputs hold it
     starts = packing.starts()
     for t in reversed(range(len(packing.batch_sizes))):
         rows, window = packing.batch_sizes[t], slice(starts[t], starts[t + 1])
