@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 MISSING = "shared folder missing"
 
 

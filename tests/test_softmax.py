@@ -140,13 +140,13 @@ def test_samples_are_the_first_distinct_draws(num_classes: int, num_samples: int
 
 
 def test_classes_are_drawn_as_often_as_expected() -> None:
-    sampler, generator, rounds = LogUniformSampler(100, 15), torch.Generator().manual_seed(0), 3000
+    sampler, generator, rounds = LogUniformSampler(100, 15), torch.Generator().manual_seed(0), 600
     drawn, expected = torch.zeros(100), torch.zeros(100, dtype=torch.float64)
     for _ in range(rounds):
         samples = sampler.sample(generator)
         drawn[samples.ids] += 1
         expected += sampler.log_expected_count(torch.arange(100), samples.num_tries).exp()
-    assert (drawn / rounds - expected / rounds).abs().max() < 0.03
+    assert (drawn / rounds - expected / rounds).abs().max() < 0.06
     assert expected.sum() / rounds == pytest.approx(15, rel=0.02)
 
 

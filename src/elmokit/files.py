@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import zstandard
+from safetensors import SafetensorError
 
 try:
     import fcntl
@@ -108,11 +109,10 @@ def read_lines(path: str | Path) -> Iterator[str]:
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def _cannot_write(path: Path, error: OSError) -> OSError:
-    reason = error.strerror or str(error)
-    return OSError(
-        error.errno, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there"
-    )
+def _cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
+    reason = getattr(error, "strerror", None) or str(error)
+    number = getattr(error, "errno", None) or errno.EIO
+    return OSError(number, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there")
 
 
 @contextmanager
@@ -131,6 +131,8 @@ def _partial(path: Path) -> Iterator[Path]:
         if error.errno in FULL:
             raise _cannot_write(path, error) from error
         raise
+    except SafetensorError as error:  # safetensors says so in a way of its own
+        raise _cannot_write(path, error) from error
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)

@@ -102,8 +102,7 @@ def count_words(paths: Iterable[str | Path]) -> Counter[str]:
         for line in read_lines(path):
             batch.append(line)
             if len(batch) == 10_000:
-                counts.update(" ".join(batch).split(" "))
+                counts.update(" ".join(batch).split())
                 batch.clear()
-        counts.update(" ".join(batch).split(" "))
-    del counts[""]
+        counts.update(" ".join(batch).split())
     return counts

@@ -79,5 +79,9 @@ class PretrainSettings:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.num_samples < 0:
+            raise ValueError(f"num_samples must be 0 (the full softmax) or more, not {self.num_samples}")
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.epochs <= 0:
             raise ValueError(f"epochs must be above 0, not {self.epochs}")

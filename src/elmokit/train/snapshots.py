@@ -45,12 +45,9 @@ def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) ->
     for left_by_a_kill in directory.glob(".partial-*-step-*"):
         shutil.rmtree(left_by_a_kill)
     path = directory / f"step-{step:08d}"
-    try:
-        with atomic_directory(path, overwrite=True) as partial:
-            save_file(snapshot.tensors, partial / TENSORS)
-            (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
-    except SafetensorError as error:  # how safetensors tells of a full disk
-        raise OSError(f"cannot write {path} ({error}): check free space; the checkpoint before it is whole") from error
+    with atomic_directory(path, overwrite=True) as partial:
+        save_file(snapshot.tensors, partial / TENSORS)
+        (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
     for old in _snapshots(directory)[:-keep]:
         shutil.rmtree(old)
     return path

@@ -36,11 +36,11 @@ FREE_SETTINGS = {
 }  # fmt: skip
 
 
-def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab) -> dict[str, Any]:
+def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, total_steps: int) -> dict[str, Any]:
     """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
     chosen = {name: value for name, value in asdict(settings).items() if name not in FREE_SETTINGS}
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
-    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words}))
+    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "total_steps": total_steps}))
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -74,6 +74,7 @@ class Trainer:
     ) -> None:
         seed_everything(settings.seed)
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
+        self.identity = _identity(settings, config, vocab, total_steps)
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
         self.bilm = BiLM(config).to(self.device)
@@ -135,13 +136,13 @@ class Trainer:
             "step": self.step,
             "position": self.reader.position.to_dict(),
             "rows": self.stream.rows,
-            "run": _identity(self.settings, self.config, self.vocab),
+            "run": self.identity,
         }
         return Snapshot(tensors, progress)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot. ValueError naming every setting in which it was made differently."""
-        _check_same(snapshot.progress["run"], _identity(self.settings, self.config, self.vocab))
+        _check_same(snapshot.progress.get("run", {}), self.identity)
         self.bilm.load_state_dict(snapshot.part("bilm"))
         self.softmax.load_state_dict(snapshot.part("softmax"))
         restore_optimizer(self.optimizer, snapshot.part("optimizer"))
