@@ -1,6 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# What an editable installation is made from; all else is read where it lies.
+INSTALLED_FROM := pyproject.toml constraints.txt hatch_build.py src/elmokit/nn/kernels/cell.c
 
 .PHONY: demo test check clean
 
@@ -23,10 +25,10 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+.venv/installed: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable .
 	touch $@
 
-.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+.venv/installed-dev: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@ .venv/installed

@@ -1,6 +1,7 @@
 """Builds the compiled LSTM cell when elmokit is installed, where there is a C compiler; elmokit works without it."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,29 @@ SOURCE = Path("src/elmokit/nn/kernels/cell.c")
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 
 
+ONE_PROCESSOR = ["-DFOR_EACH_PROCESSOR="]  # for a compiler that cannot build each function for several of them
+
+
+def build_library(source: Path, library: Path) -> None:
+    """Compile the cell, for the most processors the compiler can. OSError or CalledProcessError where it cannot at all."""
+    partial = library.with_suffix(".partial")
+    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS]
+    output = [str(source), "-o", str(partial)]
+    try:
+        subprocess.run([*command, *output], check=True, capture_output=True)
+    except subprocess.CalledProcessError:
+        subprocess.run([*command, *ONE_PROCESSOR, *output], check=True, capture_output=True)
+    os.replace(partial, library)
+
+
 class CellBuilder(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
         source = Path(self.root) / SOURCE
         library = source.with_name("_cell.so")
-        partial = library.with_suffix(".partial")
         try:
-            subprocess.run(
-                [os.environ.get("CC", "cc"), *FLAGS, str(source), "-o", str(partial)], check=True, capture_output=True
-            )
-            os.replace(partial, library)
+            build_library(source, library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
             self.app.display_warning(f"no compiled LSTM cell ({error}): elmokit will work, but slower on a CPU")

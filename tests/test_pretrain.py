@@ -129,8 +129,8 @@ def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: 
 def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
-    first, second, third, *others = Vocab.read(settings.output / "vocab.txt").words
-    Vocab([first, second, third, *reversed(others)]).write(tmp_path / "vocab.txt")
+    *others, last, rarest = Vocab.read(settings.output / "vocab.txt").words
+    Vocab([*others, rarest, last]).write(tmp_path / "vocab.txt")
     with pytest.raises(ValueError, match="of another run: vocabulary was"):
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
@@ -237,9 +237,40 @@ def test_a_vocabulary_without_special_words_is_refused(settings: PretrainSetting
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
-def test_more_negatives_than_words_are_refused(settings: PretrainSettings) -> None:
-    with pytest.raises(ValueError, match=f"from a vocabulary of {NUM_WORDS}; sample fewer"):
-        pretrain(replace(settings, num_samples=8192))
+def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainSettings, tmp_path: Path) -> None:
+    full, sampled = (
+        pretrain(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
+        for number in (0, NUM_WORDS)
+    )
+    assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
+
+
+def test_a_vocabulary_that_is_not_sorted_by_count_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    words = Vocab.from_counts(count_words(settings.corpus)).words
+    Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
+    Vocab([*words[3:], *words[:3]]).write(tmp_path / "specials_last.txt")
+    with pytest.raises(ValueError, match="not sorted by falling count"):
+        pretrain(replace(settings, vocab=tmp_path / "rare_first.txt"))
+    with pytest.raises(ValueError, match="must begin with <S> </S> <UNK>"):
+        pretrain(replace(settings, vocab=tmp_path / "specials_last.txt"))
+
+
+def test_a_checkpoint_of_another_corpus_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    settings = replace(settings, max_words=30)
+    pretrain(settings)
+    text = settings.corpus[0].read_text()
+    (tmp_path / "moved.txt").write_text(text)
+    pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the same text elsewhere is the same corpus
+    (tmp_path / "changed.txt").write_text(text.replace("cat", "cow"))
+    with pytest.raises(ValueError, match=r"of another run: .*corpus was"):
+        pretrain(replace(settings, corpus=(tmp_path / "changed.txt",)))
+
+
+def test_a_vocabulary_left_by_a_failed_start_is_made_anew(settings: PretrainSettings) -> None:
+    settings.output.mkdir(parents=True, exist_ok=True)
+    Vocab(["<S>", "</S>", "<UNK>", "stale"]).write(settings.output / "vocab.txt")
+    pretrain(replace(settings, max_words=30))
+    assert "cat" in Vocab.read(settings.output / "vocab.txt")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainSettings) -> None:

@@ -56,6 +56,15 @@ class LSTMConfig:
     use_skip_connections: bool = True
     forget_bias: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "cell_dim", "projection_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"lstm.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("cell_clip", "proj_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not clip > 0:
+                raise ValueError(f"lstm.{name} must be above 0, or none, not {clip}")
+
     @property
     def has_projection(self) -> bool:
         """bilm-tf leaves the projection out where it would change nothing in size (training.py)."""

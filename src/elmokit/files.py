@@ -65,8 +65,11 @@ def create_bytes(path: str | Path) -> BinaryIO:
     """A new file to write bytes to, compressed where the name ends in .gz or .zst."""
     path = Path(path)
     if path.suffix == ".gz":
-        # No time stamp inside, so that equal content makes equal files.
-        return cast(BinaryIO, gzip.GzipFile(path, "wb", mtime=0))
+        # No time and no name inside, so that equal content makes equal files.
+        file = path.open("wb")
+        stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
+        stream.myfileobj = file  # closed with the stream
+        return cast(BinaryIO, stream)
     if path.suffix == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
     return path.open("wb")
@@ -177,6 +180,8 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
 
 
 def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no directories
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -185,14 +190,20 @@ def _sync(path: Path) -> None:
 
 
 def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
-    """Give `new` the name `path`. What stands there goes aside first: a full directory cannot be replaced at once."""
-    if occupied:
-        with _partial(path) as old:
-            os.rename(path, old)
-            os.rename(new, path)
-    else:
+    """Give `new` the name `path`. What stands there goes aside first, and comes back where that fails."""
+    if not occupied:
         os.replace(new, path)
+        _sync(path.parent)
+        return
+    old = path.with_name(f".old-{uuid.uuid4().hex[:8]}-{path.name}")
+    os.rename(path, old)
+    try:
+        os.rename(new, path)
+    except BaseException:
+        os.rename(old, path)
+        raise
     _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

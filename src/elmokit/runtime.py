@@ -13,8 +13,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def pick_device(name: str | None = None) -> torch.device:
     """The named device, or the best there is. ValueError where it is not there."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())  # as tensors name it
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but this PyTorch sees no GPU: use device='cpu'")
     return device

@@ -11,6 +11,14 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import opened
 
 
+def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
+    """Rows and columns numbered as the uses are."""
+    yield name
+    yield "     " + "".join(f"{column:>7}" for column in range(1, len(matrix) + 1))
+    for number, row in enumerate(matrix, start=1):
+        yield f"{number:>5}" + "".join(f"{cosine:>7.2f}" for cosine in row)
+
+
 class Comparison(NamedTuple):
     """Cosines of a word's vectors: for each representation, by name, a matrix (N, N) over its N uses."""
 
@@ -25,14 +33,12 @@ class Comparison(NamedTuple):
         return "\n\n".join(["\n".join(sentences), *tables])
 
 
-def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
-    """The upper triangle says all: the cosine is symmetric, and 1 on the diagonal."""
-    count = len(matrix)
-    yield name
-    yield "     " + "".join(f"{column:>7}" for column in range(2, count + 1))
-    for row in range(count - 1):
-        cosines = "".join(f"{value:>7.2f}" for value in matrix[row, row + 1 :])
-        yield f"{row + 1:>5}" + " " * 7 * row + cosines
+def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]:
+    """What is shown as what."""
+    if layers != "all":
+        return {f"layer {layers}" if isinstance(layers, int) else layers: layers}
+    contextual = {f"layer {number} (the word in its sentence)": number for number in range(1, num_layers)}
+    return {"layer 0 (the word alone)": 0, **contextual, "mix of all layers": "mix"}
 
 
 def compare(
@@ -40,6 +46,7 @@ def compare(
     sentences: Sequence[str | Sequence[str]],
     model: Embedder | str | Path | None = None,
     layers: str | int = "all",
+    device: str | None = None,
 ) -> Comparison:
     """Cosine similarities between the word's vectors in the given sentences, at every place where it stands.
 
@@ -47,7 +54,7 @@ def compare(
     the mix), or one choice of `Embedder.embed`. The word counts as it is spelled, or where a sentence has no such
     token, in any case. ValueError where a sentence lacks it, or where there are fewer than two uses.
     """
-    embedder = opened(model)
+    embedder = opened(model, device)
     tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
     uses = uses_in_every(word, tokens)
     if len(uses) < 2:
@@ -59,11 +66,3 @@ def compare(
         vectors = of_length_one(np.stack([words[use.position] for words, use in zip(found, uses, strict=True)]))
         similarities[name] = vectors @ vectors.T
     return Comparison(word, uses, similarities)
-
-
-def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]:
-    """What is shown as what."""
-    if layers != "all":
-        return {f"layer {layers}" if isinstance(layers, int) else layers: layers}
-    contextual = {f"layer {number} (the word in its sentence)": number for number in range(1, num_layers)}
-    return {"layer 0 (the word alone)": 0, **contextual, "mix of all layers": "mix"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
@@ -12,19 +13,23 @@ import numpy as np
 from elmokit.files import decode_line, read_line_blocks, read_lines
 from elmokit.text.characters import count_truncated
 
-LINES_AT_ONCE = 1 << 17  # shuffled together, and so held in memory: about 20 MB of text
+LINES_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 17, 1 << 25  # of a block: about 20 MB of text, never much over 32
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
 
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """What a corpus holds. `long_words` have more bytes than a character encoder of `max_characters` reads."""
+    """What a corpus holds. `long_words` have more bytes than a character encoder of `max_characters` reads.
+
+    `digest` tells corpora apart by what is in their files, not by their names or order.
+    """
 
     files: int
     sentences: int
     words: int
     blank_lines: int
     long_words: int
+    digest: str
 
     @property
     def stream_tokens(self) -> int:
@@ -64,10 +69,12 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
     ValueError for invalid UTF-8 (file and line) and for empty files.
     """
     sentences = words = blank_lines = long_words = 0
+    digests = []
     for file in files:
-        before, number = sentences, 0
+        before, number, content = sentences, 0, blake2b(digest_size=16)
         for block in read_line_blocks(file):
             text = _decoded(block, file, number)
+            content.update(text.encode() + b"\n")
             number += len(block)
             real = sum(1 for line in text.split("\n") if line.strip())
             sentences, blank_lines = sentences + real, blank_lines + len(block) - real
@@ -76,7 +83,22 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
             long_words += count_truncated(found, max_characters)
         if sentences == before:
             raise ValueError(f"{file} holds no sentence: remove it from the corpus, or fill it")
-    return CorpusReport(len(files), sentences, words, blank_lines, long_words)
+        digests.append(content.hexdigest())
+    digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
+    return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest)
+
+
+def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Lines in groups that are shuffled together, and so held in memory."""
+    block, characters = [], 0
+    for line in lines:
+        block.append(line)
+        characters += len(line)
+        if len(block) >= LINES_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
 
 
 @dataclass(frozen=True)
@@ -123,9 +145,7 @@ class SentenceReader:
 
     def _read_file(self, number: int) -> Iterator[list[str]]:
         lines = (line for line in read_lines(self._files[number]) if line.strip())
-        if self.position.block:
-            next(islice(lines, self.position.block * LINES_AT_ONCE - 1, None), None)
-        while block := list(islice(lines, LINES_AT_ONCE)):
+        for block in islice(_blocks(lines), self.position.block, None):
             order = self._shuffled(len(block), self.position.epoch, number, self.position.block)[
                 self._rank :: self._world
             ]

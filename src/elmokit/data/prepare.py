@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,6 +18,11 @@ from elmokit.files import atomic_directory, create_bytes, read_lines
 from elmokit.text.characters import MAX_CHARACTERS, count_truncated
 from elmokit.text.tokenizers import get_tokenizer
 
+try:
+    import resource
+except ImportError:  # Windows, which does not say how many files may be open
+    resource = None
+
 REPORT_NAME = "corpus.json"
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 
@@ -25,9 +31,13 @@ PIECE_LINES = 1_000
 PIECE_CHARACTERS = 250_000
 # What one process tokenizes at a time.
 CHUNK_CHARACTERS = 1_000_000
-# A shard holds about this much text where the number of shards is left open.
+# A shard holds about this much text where the number of shards is left open; more, where there would be too many.
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
+DEFAULT_MOST_SHARDS = 256
+# All shards are open at once. The system limits the number of open files, and other files are open too.
+OTHER_OPEN_FILES = 64
+WINDOWS_OPEN_FILES = 512
 
 
 @dataclass(frozen=True)
@@ -180,11 +190,19 @@ def _check_inputs(inputs: Sequence[str | Path]) -> dict[str, int]:
     return {path: Path(path).stat().st_size for path in paths}
 
 
+def most_shards() -> int:
+    """How many shards this process may have open at once."""
+    if resource is None:
+        return WINDOWS_OPEN_FILES - OTHER_OPEN_FILES
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit - OTHER_OPEN_FILES)
+
+
 def _default_num_shards(input_bytes: dict[str, int]) -> int:
     text_bytes = sum(
         size * (COMPRESSION_RATIO if path.endswith((".gz", ".zst")) else 1) for path, size in input_bytes.items()
     )
-    return max(1, math.ceil(text_bytes / SHARD_BYTES))
+    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), DEFAULT_MOST_SHARDS, most_shards()))
 
 
 def read_report(directory: str | Path) -> PrepareReport:
@@ -226,12 +244,15 @@ def prepare(
     """
     if compression not in SUFFIX_OF:
         raise ValueError(f"compression is {compression!r}: choose one of {', '.join(SUFFIX_OF)}")
-    if num_shards is not None and num_shards < 1:
-        raise ValueError(f"num_shards is {num_shards}: at least 1 is needed")
+    if num_shards is not None and not 1 <= num_shards <= most_shards():
+        raise ValueError(
+            f"num_shards is {num_shards}: choose 1 to {most_shards()}, as many files as may be open at once here "
+            "(`ulimit -n` says and raises the limit)"
+        )
     processes = processes or cpu_count()
     if processes < 1:
         raise ValueError(f"processes is {processes}: at least 1 is needed")
-    get_tokenizer(tokenizer)  # an unknown name is told of now
+    tokenizer = get_tokenizer(tokenizer).name  # an unknown one is told of now
     output = Path(output)
     input_bytes = _check_inputs(inputs)
     options = PrepareOptions(input_bytes, tokenizer, num_shards or _default_num_shards(input_bytes), seed, compression)

@@ -42,7 +42,7 @@ class Layout:
     def of(
         cls, path: str | Path, format: str | None = None, word_column: int = 0, tag_column: str | int | None = None
     ) -> "Layout":
-        """The layout of a file: `format` "columns" or "conllu", or None to tell by the suffix .conllu (.gz, .zst).
+        """The layout of a file: `format` "columns" or "conllu", or None to infer it from the file suffix.
 
         CoNLL-U names its tag column (upos if None), and its word column is given; others number it (the last if None).
         """
@@ -60,6 +60,18 @@ class Layout:
             return cls(False, word_column, -1 if tag_column is None else int(tag_column))
         except ValueError:
             raise ValueError(f"tag column {tag_column!r}: give its number, or format conllu to use a name") from None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What was said of the layout of task files, each of which may have another format: see `Layout.of`."""
+
+    format: str | None = None
+    word_column: int = 0
+    tag_column: str | int | None = None
+
+    def layout_of(self, path: str | Path) -> Layout:
+        return Layout.of(path, self.format, self.word_column, self.tag_column)
 
 
 def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
@@ -105,6 +117,35 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             words, tags = [], []
     if words:
         yield TaggedSentence(tuple(words), tuple(tags))
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The tagged sentences of a task; `tag_column`, where they are from files, is the column of their tags."""
+
+    train: Sequence[TaggedSentence]
+    dev: Sequence[TaggedSentence]
+    test: Sequence[TaggedSentence] | None = None
+    tag_column: str | int | None = None
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task."""
+
+    train: str | Path
+    dev: str | Path
+    test: str | Path | None = None
+    columns: Columns = Columns()
+
+    def read(self) -> TaskData:
+        """Their sentences, all of them in memory."""
+
+        def sentences(file: str | Path) -> list[TaggedSentence]:
+            return list(read_tagged(file, self.columns.layout_of(file)))
+
+        test = None if self.test is None else sentences(self.test)
+        return TaskData(sentences(self.train), sentences(self.dev), test, self.columns.tag_column)
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:

@@ -9,14 +9,16 @@ nothing out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
+from elmokit.data.corpus import find_files
 from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block, word_ids
 from elmokit.files import read_lines
 from elmokit.io.checkpoint import load
@@ -116,10 +118,20 @@ def perplexity(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity of each file, by its path, and of all their words together."""
+    """Perplexity of each file, by its path (with a number, where it comes again), and of all their words together."""
 
     files: dict[str, Perplexity]
     total: Perplexity
+
+    def __str__(self) -> str:
+        """A table with a row for each file, and one for all where there are several."""
+        found = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
+        width = max(map(len, found))
+        lines = [" " * width + "".join(f"{field.name:>13}" for field in fields(Perplexity))]
+        for name, part in found.items():
+            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in astuple(part))
+            lines.append(f"{name:{width}}" + "".join(f"{cell:>13}" for cell in cells))
+        return "\n".join(lines)
 
 
 def _together(parts: Sequence[Perplexity]) -> Perplexity:
@@ -131,6 +143,12 @@ def _together(parts: Sequence[Perplexity]) -> Perplexity:
     return Perplexity(forward, backward, mean, sentences, sum(predictions), unknown)
 
 
+def _sentences(file: Path) -> Iterator[list[str]]:
+    lines = (line for line in read_lines(file) if line.strip())
+    for line in tqdm(lines, desc=f"evaluate {file.name}", unit=" sentences", unit_scale=True, disable=None):
+        yield line.split()
+
+
 def evaluate_files(
     files: Sequence[str | Path],
     model: Pretrained | str | Path | None = None,
@@ -140,9 +158,13 @@ def evaluate_files(
 ) -> Evaluation:
     """Perplexity of tokenized text files (plain, .gz or .zst), one sentence a line; blank lines are no sentences.
 
+    A directory stands for the text files in it, as `elmokit prepare` writes them.
     `state` and `batch_size` are those of `perplexity`; carried state starts afresh with each file. ValueError where the
     model has no softmax or vocabulary, and for a file without a sentence.
     """
+    if not files:
+        raise ValueError("there is no file to evaluate: name at least one")
+    paths = find_files(files)
     pretrained = model if isinstance(model, Pretrained) else load(model)
     if pretrained.softmax is None or pretrained.vocab is None:
         raise ValueError("perplexity needs a model with its softmax and vocabulary, which this one was saved without")
@@ -150,10 +172,10 @@ def evaluate_files(
     bilm, softmax, start = pretrained.bilm.to(where).eval(), pretrained.softmax.to(where), pretrained.warm_state
     start = start and BiLMState(start.h.to(where), start.c.to(where))
     found = {}
-    for file in files:
-        sentences = (line.split() for line in read_lines(file) if line.strip())
+    for number, file in enumerate(paths):
+        name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
         try:
-            found[str(file)] = perplexity(bilm, softmax, pretrained.vocab, sentences, state, batch_size, start)
+            found[name] = perplexity(bilm, softmax, pretrained.vocab, _sentences(file), state, batch_size, start)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
     return Evaluation(found, _together(list(found.values())))

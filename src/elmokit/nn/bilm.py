@@ -69,10 +69,33 @@ def _run_layer(
     return torch.cat(outputs, dim=1) if outputs else torch.zeros_like(x), state
 
 
+class _Layers:
+    """The layers of a stream, side by side. Without gradients each is stored only where it will stay."""
+
+    def __init__(self, tokens: Tensor, count: int) -> None:
+        self._room = None if torch.is_grad_enabled() else tokens.new_empty(count, *tokens.shape)
+        self._layers: list[Tensor] = []
+        self.append(tokens)
+
+    def append(self, layer: Tensor) -> Tensor:
+        if self._room is not None:
+            layer = self._room[len(self._layers)].copy_(layer)
+        self._layers.append(layer)
+        return layer
+
+    def stacked(self) -> Tensor:
+        return torch.stack(self._layers) if self._room is None else self._room
+
+
 def _in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
     """States by layer and rank -> one state by row."""
     rank = torch.argsort(rows)
     return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))
+
+
+def real_words(ids: Tensor) -> Tensor:
+    """(B, T, C) ids of characters or (B, T) of words -> (B, T) bool: True where there is a word, any id above 0."""
+    return (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
 
 
 class BiLM(nn.Module):
@@ -98,9 +121,8 @@ class BiLM(nn.Module):
         Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id
         above 0.
         """
-        words_are_rows = self.config.char_cnn is not None
         if mask is None:
-            mask = (ids > 0).any(dim=-1) if words_are_rows else ids > 0
+            mask = real_words(ids)
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
         distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
@@ -131,11 +153,14 @@ class BiLM(nn.Module):
         (training.py:388-424): on the input of every layer, where the skip adds the dropped input too, and on the last
         output; the token layer that is returned is the undropped one.
         """
-        state = self.initial_state(len(packing.row_order)) if state is None else state
+        num_rows = len(packing.row_order)
+        state = self.initial_state(num_rows) if state is None else state
+        if state.h.shape[2] != num_rows:
+            raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {num_rows}: give one row for each")
         rows = packing.row_order.to(words.device)
         wide = torch.promote_types(words.dtype, torch.float32)
         x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)
-        outputs, finals = [x], []
+        outputs, finals = _Layers(x, self.config.num_representations), []
         for index, layer in enumerate(self.layers):
             x = F.dropout(x, dropout, training=dropout > 0)
             begin = None if start is None else start.layer(index)
@@ -144,10 +169,11 @@ class BiLM(nn.Module):
                 cast(BidirectionalLSTM, layer), x, of_words, packing, state.layer(index, rows), begin
             )
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
-            outputs.append(x)
+            if index + 1 == len(self.layers):
+                x = F.dropout(x, dropout, training=dropout > 0)
+            x = outputs.append(x)
             finals.append(final)
-        outputs[-1] = F.dropout(outputs[-1], dropout, training=dropout > 0)
-        return torch.stack(outputs), _in_row_order(finals, rows)
+        return outputs.stacked(), _in_row_order(finals, rows)
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""

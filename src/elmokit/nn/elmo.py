@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, END_WORD, PAD_CHARACTER, BiLMConfig
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.bilm import BiLM, BiLMState, real_words
 from elmokit.nn.scalar_mix import ScalarMix
 
 
@@ -34,19 +34,21 @@ def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
 def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:
     """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
     begin, end = (_boundary(config, which, ids) for which in range(2))
+    real = real_words(ids)
+    if (real[:, 1:] & ~real[:, :-1]).any():
+        raise ValueError("words must stand at the left of each row, padding (zeros) behind them")
     padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
     padded[:, 1:-1] = ids
     padded[:, 0] = begin
-    lengths = ((ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0).sum(dim=1)
-    padded[torch.arange(len(ids), device=ids.device), lengths + 1] = end
+    padded[torch.arange(len(ids), device=ids.device), real.sum(dim=1) + 1] = end
     return padded
 
 
 class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
-    With `freeze` the biLM computes no gradients and stays as it is; the mixes always learn, unless `fixed_weights`
-    are given.
+    With `freeze` the given biLM's parameters stop requiring gradients and stay as they are; the mixes always learn,
+    unless `fixed_weights` are given.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Elmo(nn.Module):
         """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries come and go here."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self.bilm(add_boundaries(ids, self.bilm.config), state=state)
-        mask = (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
+        mask = real_words(ids)
         layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
         return ElmoOutput(self.mix(layers, mask), mask, out.state)
 

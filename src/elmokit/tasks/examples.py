@@ -19,6 +19,8 @@ from elmokit.text.characters import PAD_CHARACTER, count_truncated, encode_words
 PADDING, UNKNOWN = 0, 1  # word numbers; the words of the lexicon follow
 # Batches are cut from pools of this many batches sorted by length: little padding, and still much chance in the order.
 POOL = 32
+# Padding included, a batch has so many tokens at most (or one sentence): a long sentence does not stretch the others.
+PADDED_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Batch":
         return self._replace(**{name: field.to(device) for name, field in self._asdict().items() if field is not None})
+
+
+def batches_of(order: np.ndarray, lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Indices of sentences, the shortest first, in batches of `batch_size`, or fewer where the sentences are long."""
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or end - begin == batch_size or (end + 1 - begin) * lengths[order[end]] > PADDED_TOKENS:
+            yield order[begin:end]
+            begin = end
 
 
 class Examples:
@@ -147,14 +158,11 @@ class Examples:
         pools = [order[start : start + POOL * batch_size] for start in range(0, len(order), POOL * batch_size)]
         batches = []
         for pool in pools:
-            pool = pool[np.argsort(self.lengths[pool], kind="stable")]
-            batches += [pool[start : start + batch_size] for start in range(0, len(pool), batch_size)]
+            batches += batches_of(pool[np.argsort(self.lengths[pool], kind="stable")], self.lengths, batch_size)
         for index in random.permutation(len(batches)):
             yield batches[index]
 
     def by_length(self, batch_size: int) -> Iterator[np.ndarray]:
         """The sentences' indices in batches, the shortest first; sentences without words are left out."""
         order = np.argsort(self.lengths, kind="stable")
-        order = order[self.lengths[order] > 0]
-        for start in range(0, len(order), batch_size):
-            yield order[start : start + batch_size]
+        yield from batches_of(order[self.lengths[order] > 0], self.lengths, batch_size)

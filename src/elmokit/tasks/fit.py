@@ -2,69 +2,55 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
+from tqdm import tqdm
+
+from elmokit.data.readers import (
+    Columns,
+    Layout,
+    TaggedSentence,
+    TaskData,
+    TaskFiles,
+    read_tagged,
+    write_predictions,
+)
+from elmokit.data.streams import blocks_of
 from elmokit.io import checkpoint
 from elmokit.io.pretrained import Pretrained
 from elmokit.tasks.examples import Examples, Lexicon
 from elmokit.tasks.settings import FitConfig, TaggerConfig
-from elmokit.tasks.trained import TrainedTagger, load_tagger, make_examples
+from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_tagger, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 
-__all__ = ["FitConfig", "FitReport", "TaggerConfig", "fit", "fit_files", "load_tagger", "predict_files"]
+__all__ = [
+    "Columns",
+    "FitConfig",
+    "FitReport",
+    "TaggerConfig",
+    "TaskData",
+    "TaskFiles",
+    "fit",
+    "fit_files",
+    "load_tagger",
+    "predict_files",
+]
 
 REPORT = "report.json"
-# A file to be tagged is read and tagged so many sentences at a time.
-SENTENCES_AT_ONCE = 2000
-
-
-def fit(
-    train: Sequence[TaggedSentence],
-    dev: Sequence[TaggedSentence],
-    output: str | Path | None = None,
-    *,
-    test: Sequence[TaggedSentence] | None = None,
-    model: Pretrained | str | Path | None = None,
-    tagger: TaggerConfig | None = None,
-    config: FitConfig | None = None,
-    tag_column: str | int | None = None,
-    overwrite: bool = False,
-) -> tuple[TrainedTagger, FitReport]:
-    """Train a tagger on `train`, stop by `dev`, score it on `test`; save it and report.json in the directory `output`.
-
-    `model` is the biLM whose layers it reads: a name or path, the bundled English model if None, or one in memory, kept
-    with the tagger. It is left as it is; where the tagger's settings say finetune, a copy is trained.
-    """
-    tagger, config = tagger or TaggerConfig(), config or FitConfig()
-    if output is not None:
-        _check_free(Path(output), overwrite)
-    for name, sentences in (("training", train), ("development", dev), ("test", test)):
-        if sentences is not None:
-            _check(name, sentences)
-    pretrained = _pretrained(model, tagger)
-    lexicon = Lexicon.of(train)
-
-    def examples(sentences: Sequence[TaggedSentence]) -> Examples:
-        return make_examples(sentences, lexicon, tagger, pretrained, config.device)
-
-    test_examples = None if test is None else examples(test)
-    bilm = None if pretrained is None else pretrained.bilm
-    network, report = fit_examples(examples(train), examples(dev), test_examples, bilm, tagger, config)
-    trained = TrainedTagger(network, lexicon, pretrained, tag_column)
-    if output is not None:
-        trained.save(output, _name_of(model), overwrite, {REPORT: report.to_json()})
-    return trained, report
 
 
 def _check_free(output: Path, overwrite: bool) -> None:
     """Whether `output` may be written is asked before the training, not after it."""
-    if output.exists() and not overwrite and (output.is_file() or any(output.iterdir())):
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not overwrite:
         raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
+    if not (output / REPORT).is_file():
+        raise FileExistsError(f"{output} holds no tagger, so it is not overwritten: choose another name")
 
 
-def _check(name: str, sentences: Sequence[TaggedSentence]) -> None:
+def _check_set(name: str, sentences: Sequence[TaggedSentence]) -> None:
     if not any(sentence.words for sentence in sentences):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
     for number, sentence in enumerate(sentences, start=1):
@@ -73,8 +59,16 @@ def _check(name: str, sentences: Sequence[TaggedSentence]) -> None:
             raise ValueError(f"sentence {number} of the {name} set has {counts}: give one tag for each word")
 
 
+def _check(data: TaskData) -> None:
+    for name, sentences in (("training", data.train), ("development", data.dev), ("test", data.test)):
+        if sentences is not None:
+            _check_set(name, sentences)
+
+
 def _pretrained(model: Pretrained | str | Path | None, tagger: TaggerConfig) -> Pretrained | None:
     if not tagger.elmo:
+        if model is not None:
+            raise ValueError("a tagger without ELMo reads no model: leave the model out, or switch elmo on")
         return None
     pretrained = model if isinstance(model, Pretrained) else checkpoint.load(model)
     if tagger.finetune:
@@ -92,37 +86,69 @@ def _name_of(model: Pretrained | str | Path | None) -> str | None:
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
-def fit_files(
-    train: str | Path,
-    dev: str | Path,
-    output: str | Path,
-    test: str | Path | None = None,
-    model: str | Path | None = None,
+def fit(
+    data: TaskData,
+    output: str | Path | None = None,
     *,
-    format: str | None = None,
-    word_column: int = 0,
-    tag_column: str | int | None = None,
+    model: Pretrained | str | Path | None = None,
+    tagger: TaggerConfig | None = None,
+    config: FitConfig | None = None,
+    overwrite: bool = False,
+) -> tuple[TrainedTagger, FitReport]:
+    """Train a tagger on the task's `train`, stop by its `dev`, score it on its `test`.
+
+    It is saved with report.json in the directory `output`. `model` is the biLM whose layers it reads: a name or path,
+    the bundled English model if None, or one in memory, kept with the tagger. It is left as it is; where the tagger's
+    settings say finetune, a copy is trained.
+    """
+    tagger, config = tagger or TaggerConfig(), config or FitConfig()
+    if output is not None:
+        _check_free(Path(output), overwrite)
+    _check(data)
+    pretrained = _pretrained(model, tagger)
+    lexicon = Lexicon.of(data.train)
+
+    def examples(sentences: Sequence[TaggedSentence]) -> Examples:
+        return make_examples(sentences, lexicon, tagger, pretrained, config.device)
+
+    test = None if data.test is None else examples(data.test)
+    bilm = None if pretrained is None else pretrained.bilm
+    network, report = fit_examples(examples(data.train), examples(data.dev), test, bilm, tagger, config)
+    trained = TrainedTagger(network, lexicon, pretrained, data.tag_column)
+    if output is not None:
+        trained.save(output, _name_of(model), overwrite, {REPORT: report.to_json()})
+    return trained, report
+
+
+def fit_files(
+    files: TaskFiles,
+    output: str | Path,
+    *,
+    model: str | Path | None = None,
     tagger: TaggerConfig | None = None,
     config: FitConfig | None = None,
     overwrite: bool = False,
 ) -> FitReport:
-    """Fit a tagger on files of tagged sentences (see `Layout.of` for their format and columns) and save it."""
-
-    def read(path: str | Path) -> list[TaggedSentence]:
-        return list(read_tagged(path, Layout.of(path, format, word_column, tag_column)))
-
-    _, report = fit(
-        read(train),
-        read(dev),
-        output,
-        test=None if test is None else read(test),
-        model=model,
-        tagger=tagger,
-        config=config,
-        tag_column=tag_column,
-        overwrite=overwrite,
-    )
+    """Fit a tagger on files of tagged sentences, which are read into memory, and save it."""
+    _check_free(Path(output), overwrite)
+    _, report = fit(files.read(), output, model=model, tagger=tagger, config=config, overwrite=overwrite)
     return report
+
+
+def _check_output(file: Path, output: Path, overwrite: bool) -> None:
+    if output.exists() and (output.is_dir() or output.samefile(file)):
+        raise ValueError(f"{output} is {'a directory' if output.is_dir() else 'the input'}: choose another output")
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
+
+
+def _predictions(trained: TrainedTagger, file: str | Path, layout: Layout) -> Iterator[tuple[str, ...]]:
+    """The tags of a file's sentences, in order; a part of the file is in memory at a time."""
+    words = (sentence.words for sentence in read_tagged(file, layout, with_tags=False))
+    with tqdm(desc="predict", unit=" sentences", unit_scale=True, disable=None) as progress:
+        for sentences in blocks_of(words, WORDS_AT_ONCE):
+            yield from trained.predict(sentences)
+            progress.update(len(sentences))
 
 
 def predict_files(
@@ -131,24 +157,20 @@ def predict_files(
     output: str | Path,
     *,
     model: str | Path | None = None,
-    format: str | None = None,
-    word_column: int = 0,
-    tag_column: str | int | None = None,
+    columns: Columns | None = None,
     device: str | None = None,
+    overwrite: bool = False,
 ) -> tuple[int, int]:
     """Tag a file with the tagger of a directory, into `output` in the same layout; the numbers of sentences and tokens.
 
-    CoNLL-U gets the tags in the column that the tagger learned (or `tag_column`), other files in a new last column.
-    `model` says where the biLM lies now, if it was moved.
+    CoNLL-U gets the tags in the column that the tagger learned (or that of `columns`), other files in a new last
+    column. `model` says where the biLM lies now, if it was moved. FileExistsError for an output that is there already,
+    unless `overwrite` says to replace it.
     """
+    _check_output(Path(file), Path(output), overwrite)
+    columns = columns or Columns()
+    layout = columns.layout_of(file)
     trained = load_tagger(tagger, model, device)
-    layout = Layout.of(file, format, word_column, tag_column)
-    if layout.conllu and tag_column is None:
-        layout = Layout.of(file, "conllu", tag_column=trained.tag_column)
-
-    def predictions() -> Iterator[tuple[str, ...]]:
-        sentences = read_tagged(file, layout, with_tags=False)
-        while some := list(islice(sentences, SENTENCES_AT_ONCE)):
-            yield from trained.predict([sentence.words for sentence in some])
-
-    return write_predictions(file, predictions(), output, layout)
+    if layout.conllu and columns.tag_column is None:
+        layout = replace(columns, tag_column=trained.tag_column).layout_of(file)
+    return write_predictions(file, _predictions(trained, file, layout), output, layout)

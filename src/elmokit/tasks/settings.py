@@ -1,6 +1,19 @@
 """The settings of a tagger and of its training, free of torch so that the command line can show them at once."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+
+def _check_at_least(settings: object, least: int, names: Iterable[str]) -> None:
+    for name in names:
+        if getattr(settings, name) < least:
+            raise ValueError(f"{name} must be at least {least}, not {getattr(settings, name)}")
+
+
+def _check_above_zero(settings: object, names: Iterable[str]) -> None:
+    for name in names:
+        if not 0 < getattr(settings, name) < float("inf"):  # which a NaN is not either
+            raise ValueError(f"{name} must be a number above 0, not {getattr(settings, name)}")
 
 
 @dataclass(frozen=True)
@@ -17,8 +30,6 @@ class TaggerConfig:
     """Put ELMo once more, with a mix of its own, beside the LSTM's output."""
     elmo_dropout: float = 0.5
     """Dropout of ELMo's vectors."""
-    layer_norm: bool = False
-    """Normalise the biLM's layers before they are mixed; vectors then depend on their batch."""
     mix_l2: float = 0.0
     """Weight of the L2 penalty on the mix weights before the softmax (the paper tried 0 to 0.01)."""
     finetune: bool = False
@@ -35,6 +46,15 @@ class TaggerConfig:
     """Score whole tag sequences with a conditional random field instead of each tag by itself."""
 
     def __post_init__(self) -> None:
+        _check_at_least(self, 0, ("word_dim", "character_dim"))
+        _check_at_least(self, 1, ("hidden_dim", "num_layers"))
+        for name in ("elmo_dropout", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        if not 0 <= self.rare_word_dropout <= 1:
+            raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
+        if not 0 <= self.mix_l2 < float("inf"):
+            raise ValueError(f"mix_l2 must be a number of at least 0, not {self.mix_l2}")
         if not (self.word_dim or self.character_dim or self.elmo):
             raise ValueError("a tagger needs to see something: give word_dim, character_dim or elmo")
         if (self.finetune or self.elmo_at_output) and not self.elmo:
@@ -61,3 +81,8 @@ class FitConfig:
     """Gradients are scaled down to this norm."""
     device: str | None = None
     """cpu, cuda or cuda:N; cuda where there is one when not given."""
+
+    def __post_init__(self) -> None:
+        _check_at_least(self, 0, ("seed",))
+        _check_at_least(self, 1, ("max_epochs", "patience", "batch_size"))
+        _check_above_zero(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))

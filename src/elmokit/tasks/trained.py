@@ -8,7 +8,7 @@ bilm/                the biLM itself, where it was trained along with the tagger
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.data.readers import TaggedSentence
+from elmokit.data.streams import blocks_of
 from elmokit.embed.embedder import Embedder
 from elmokit.files import atomic_directory, read_lines
 from elmokit.io import checkpoint
@@ -34,8 +35,9 @@ from elmokit.tasks.tagger import CHARACTERS, Tagger
 FORMAT_VERSION = 1
 OWN_BILM = "bilm"  # the directory of a biLM that is kept with the tagger
 OF_BILM = "elmo.bilm."  # what the names of its weights begin with
-# So many sentences at a time go through the biLM before their layers are stored in half the precision, half the memory.
-SENTENCES_AT_ONCE = 2000
+SETTINGS = {"format_version", "tagger", "tags", "num_frequent", "scheme", "tag_column", "bilm", "bilm_fingerprint"}
+# About so many words at a time go through the biLM before their layers are kept in half the precision, half the memory.
+WORDS_AT_ONCE = 32_768
 
 
 def build_tagger(config: TaggerConfig, lexicon: Lexicon, bilm: BiLM | None) -> Tagger:
@@ -45,7 +47,7 @@ def build_tagger(config: TaggerConfig, lexicon: Lexicon, bilm: BiLM | None) -> T
         if bilm is None:
             raise ValueError("the settings ask for ELMo: give a pretrained model, or switch elmo off")
         num_mixes = 2 if config.elmo_at_output else 1
-        elmo = Elmo(bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune, layer_norm=config.layer_norm)
+        elmo = Elmo(bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune)
     restricted = config.crf and lexicon.scheme in ("IOB2", "BIOES")
     return Tagger(
         config,
@@ -61,8 +63,7 @@ def embed_layers(model: Pretrained, sentences: Sequence[TaggedSentence], device:
     """The biLM's layers of all tokens, end to end, (N, L+1, 2D) in half precision."""
     embedder = Embedder(model, device=device)
     parts = [torch.empty(0, model.bilm.config.num_representations, model.bilm.config.output_dim, dtype=torch.float16)]
-    for start in range(0, len(sentences), SENTENCES_AT_ONCE):
-        words = [list(sentence.words) for sentence in sentences[start : start + SENTENCES_AT_ONCE]]
+    for words in blocks_of((sentence.words for sentence in sentences), WORDS_AT_ONCE):
         parts += [torch.from_numpy(layers).half().transpose(0, 1) for layers in embedder.embed(words, layers="all")]
     return torch.cat(parts)
 
@@ -166,24 +167,45 @@ def _without_softmax(model: Pretrained) -> Pretrained:
     )
 
 
+def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
+    """The tagger's configuration, and all that config.json says."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
+        known = {field.name for field in fields(TaggerConfig)}
+        if wrong := sorted(SETTINGS ^ set(values)) + sorted(known ^ set(values["tagger"])):
+            raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
+        return TaggerConfig(**values["tagger"]), values
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path} is not the configuration of an elmokit tagger: {reason}") from error
+
+
 def load_tagger(directory: str | Path, model: str | Path | None = None, device: str | None = None) -> TrainedTagger:
-    """Read a tagger's directory. `model` says where its biLM lies now, if not where it was in training."""
+    """Read a tagger's directory. `model` says where its biLM lies now, if not where it was in training.
+
+    FileNotFoundError where the tagger or its biLM is missing, CheckpointError where one is damaged, ValueError for a
+    `model` that would not be read: of a tagger that keeps its biLM with it, or has none.
+    """
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is not a tagger: it holds no config.json")
-    description = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    if description.get("format_version") != FORMAT_VERSION or "tagger" not in description:
-        raise CheckpointError(f"{directory}/config.json is not that of a tagger of format_version {FORMAT_VERSION}")
+    config, description = _read_settings(directory / "config.json")
+    if model is not None and not config.elmo:
+        raise ValueError(f"{directory} reads no biLM: leave the model out")
     words, tags = tuple(read_lines(directory / "words.txt")), tuple(description["tags"])
     lexicon = Lexicon(words, tags, description["num_frequent"], description["scheme"])
-    pretrained = _load_bilm(directory, description, model) if description["bilm"] else None
-    tagger = build_tagger(TaggerConfig(**description["tagger"]), lexicon, pretrained.bilm if pretrained else None)
+    pretrained = _load_bilm(directory, description, model) if config.elmo else None
+    tagger = build_tagger(config, lexicon, pretrained.bilm if pretrained else None)
     _load_weights(tagger, directory / "tagger.safetensors")
     return TrainedTagger(tagger.to(pick_device(device)).eval(), lexicon, pretrained, description["tag_column"])
 
 
 def _load_bilm(directory: Path, description: dict[str, Any], override: str | Path | None) -> Pretrained:
     kept_inside = description["bilm"] == OWN_BILM and (directory / OWN_BILM).is_dir()
+    if kept_inside and override is not None:
+        raise ValueError(f"{directory} keeps its own biLM, in {directory / OWN_BILM}: leave the model out")
     name = str(directory / OWN_BILM) if kept_inside else override or description["bilm"]
     try:
         pretrained = checkpoint.load(name)

@@ -7,6 +7,7 @@ kept with the weights, therefore ends in a version; other tokens for the same te
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from elmokit.text.english import split_english_sentences, tokenize_english
@@ -40,6 +41,7 @@ def split_chinese_sentences(paragraph: str) -> list[str]:
     return [sentence for piece in CHINESE_SENTENCE.findall(paragraph) if (sentence := piece.strip())]
 
 
+@lru_cache(maxsize=4)  # loading takes a second, and a tokenizer may be asked for again with every document
 def _load_spacy(model: str) -> Any:
     try:
         import spacy  # pyright: ignore[reportMissingImports]  (an extra)
@@ -55,7 +57,12 @@ def _load_spacy(model: str) -> Any:
 
 
 def _spacy_tokenizer(name: str) -> Tokenizer:
-    pipeline = _load_spacy(name.removeprefix("spacy:"))
+    """Of "spacy:MODEL" in the version that is installed, or "spacy:MODEL==VERSION" if it is that one."""
+    model, _, version = name.removeprefix("spacy:").partition("==")
+    pipeline = _load_spacy(model)
+    installed = pipeline.meta["version"]
+    if version not in ("", installed):
+        raise ValueError(f"{name!r} asks for {model} {version}, but {installed} is installed: install that version")
 
     def tokenize(text: str) -> list[str]:
         return [token.text for token in pipeline.make_doc(text) if not token.is_space]
@@ -63,7 +70,7 @@ def _spacy_tokenizer(name: str) -> Tokenizer:
     def split_sentences(text: str) -> list[str]:
         return [sentence for span in pipeline(text).sents if (sentence := span.text.strip())]
 
-    return Tokenizer(name, tokenize, split_sentences)
+    return Tokenizer(f"spacy:{model}=={installed}", tokenize, split_sentences)
 
 
 TOKENIZERS = {
@@ -79,6 +86,7 @@ TOKENIZERS = {
 def get_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a name: whitespace-1, english-1, characters-1, or spacy:MODEL. ValueError for another name.
 
+    spacy:MODEL is named spacy:MODEL==VERSION from then on, and by that name comes from no other version.
     whitespace-1 takes text that is already split: tokens between white space, one sentence a line.
     """
     if name.startswith("spacy:"):

@@ -7,9 +7,11 @@ import math
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +21,59 @@ from tqdm import tqdm
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.files import only_one_in
+from elmokit.files import only_one_in, read_lines
 from elmokit.io.checkpoint import save
 from elmokit.lm.evaluate import Perplexity
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
+LINES_TO_CHECK_ORDER = 100_000
+
 
 def _model_config(settings: PretrainSettings, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
-    config = BiLMConfig.from_dict(json.loads(settings.config.read_text(encoding="utf-8")))
+    values = json.loads(settings.config.read_text(encoding="utf-8"))
+    config = BiLMConfig.from_dict(values.get("model", values))
     if config.char_cnn is not None:
         return config
     # A word-id model has a row for each word of its vocabulary.
     return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
 
 
+def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
+    """The sampled softmax draws by rank: it needs words by falling count, which a sample of the corpus shows.
+
+    ValueError where the specials are not first, or later words are about as frequent as earlier ones.
+    """
+    if vocab.words[: len(SPECIALS)] != SPECIALS:
+        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, a line each")
+    counts: Counter[str] = Counter()
+    for line in islice(chain.from_iterable(map(read_lines, files)), LINES_TO_CHECK_ORDER):
+        counts.update(line.split())
+    words = vocab.words[len(SPECIALS) :]
+    first, second = (
+        sum(map(counts.__getitem__, half)) for half in (words[: len(words) // 2], words[len(words) // 2 :])
+    )
+    if second > first:
+        raise ValueError(
+            f"{path} is not sorted by falling count: its second half holds {second:,} words of the corpus's beginning, "
+            f"its first {first:,}. Sort it, or let elmokit make a vocabulary (leave --vocab out)"
+        )
+
+
 def _vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
-    """The given vocabulary, or the one of the run, made from the corpus the first time."""
+    """The given vocabulary, or the one of the run, made from the corpus before its first step."""
     made = settings.output / "vocab.txt"
     if settings.vocab is not None:
-        return Vocab.read(settings.vocab)
-    if not made.exists():
+        vocab = Vocab.read(settings.vocab)
+        if settings.num_samples:
+            _check_order(vocab, settings.vocab, files)
+        return vocab
+    if latest_snapshot(settings.output / "checkpoints") is None:
         Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(made)
     return Vocab.read(made)
 
@@ -90,13 +119,19 @@ def _check_finite(trainer: Trainer, losses: Tensor) -> None:
         )
 
 
+def _tell(what: str, report: CorpusReport) -> None:
+    long = f"; {report.long_words:,} words have more than 48 bytes and will be cut" if report.long_words else ""
+    print(f"{what}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
+
+
 def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per_second: float, words: float) -> None:
     _check_finite(trainer, losses)
     forward, backward = losses.tolist()
     left = (trainer.total_steps - trainer.step) * words / words_per_second
     tracker.event(
         "train", trainer.step, loss_forward=forward, loss_backward=backward,
-        learning_rate=trainer.optimizer.param_groups[0]["lr"], gradient_norm=float(trainer.gradient_norm),
+        words=round(trainer.step * words), learning_rate=trainer.optimizer.param_groups[0]["lr"],
+        gradient_norm=float(trainer.gradient_norm),
         words_per_second=round(words_per_second, 1), seconds_left=round(left),
     )  # fmt: skip
     bar.set_postfix_str(f"loss {(forward + backward) / 2:.3f}, {words_per_second:.0f} words/s")
@@ -105,7 +140,7 @@ def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per
 def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], stop: threading.Event, words: float) -> None:
     """Step, log, evaluate, save, until all steps are done or a stop is asked for. `words` are those of a step."""
     settings, checkpoints = trainer.settings, trainer.settings.output / "checkpoints"
-    bar = tqdm(total=trainer.total_steps, initial=trainer.step, unit="step", desc="pretrain", mininterval=1)
+    bar = tqdm(total=trainer.total_steps, initial=trainer.step, unit="step", desc="pretrain", disable=None)
     since, losses = time.perf_counter(), []
     while trainer.step < trainer.total_steps:
         losses.append(loss := trainer.train_step())
@@ -176,10 +211,15 @@ def pretrain(settings: PretrainSettings) -> Path:
         torch.set_num_threads(settings.threads)
     with only_one_in(settings.output):
         files, heldout = find_files(settings.corpus), find_files(settings.heldout)
+        if not files:
+            raise ValueError("there is no corpus to train on: name files or directories")
         report = check_corpus(files)
-        check_corpus(heldout)
+        _tell("corpus", report)
+        if heldout:
+            _tell("held out", check_corpus(heldout))
         vocab = _vocabulary(settings, files)
-        trainer = Trainer(settings, _model_config(settings, vocab), vocab, files, _total_steps(settings, report))
+        config = _model_config(settings, vocab)
+        trainer = Trainer(settings, config, vocab, files, _total_steps(settings, report), report.digest)
         final = _train(trainer, report, heldout)
         card = _card(settings, report, trainer.step, final)
         model = settings.output / "model"

@@ -20,13 +20,13 @@ class PretrainSettings:
     preset: Literal["tiny", "small", "medium", "original"] = "small"
     """Size of the model."""
     config: Path | None = None
-    """A model configuration (JSON, as in a model's config.json under "bilm") instead of a preset."""
+    """A model configuration instead of a preset: the config.json of a model, or what stands there under "model"."""
     vocab: Path | None = None
     """Vocabulary of the softmax, one word a line, by falling count; made from the corpus when not given."""
     vocab_size: int = 50_000
     """Size of the vocabulary that is made."""
     min_count: int = 2
-    """Rarer words are not in the vocabulary that is made."""
+    """Minimum count of a word of the vocabulary that is made."""
     recipe: Literal["modern", "original"] = "modern"
     """modern: AdamW, warm-up, cosine; original: bilm-tf's AdaGrad 0.2 on the loss times unroll_steps, clipped at 10."""
     epochs: float = 1.0
@@ -44,7 +44,7 @@ class PretrainSettings:
     dropout: float = 0.1
     """On the input of every layer and on the last output."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Number type of the products; auto is bfloat16 where the hardware multiplies it. Weights stay in float32."""
+    """Precision of matrix products; auto is bfloat16 where the hardware multiplies it. Weights stay in float32."""
     device: str | None = None
     """cpu, cuda or cuda:N; the best there is when not given."""
     threads: int | None = None
@@ -79,6 +79,8 @@ class PretrainSettings:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.max_words is not None and self.max_words < 1:
+            raise ValueError(f"max_words must be at least 1, not {self.max_words}")
         if self.num_samples < 0:
             raise ValueError(f"num_samples must be 0 (the full softmax) or more, not {self.num_samples}")
         if self.learning_rate is not None and self.learning_rate <= 0:

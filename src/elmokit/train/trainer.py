@@ -36,11 +36,11 @@ FREE_SETTINGS = {
 }  # fmt: skip
 
 
-def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, total_steps: int) -> dict[str, Any]:
+def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
     """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
     chosen = {name: value for name, value in asdict(settings).items() if name not in FREE_SETTINGS}
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
-    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "total_steps": total_steps}))
+    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -70,11 +70,18 @@ class Trainer:
     """A model in training: everything that a step reads and changes."""
 
     def __init__(
-        self, settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, files: list[Path], total_steps: int
+        self,
+        settings: PretrainSettings,
+        config: BiLMConfig,
+        vocab: Vocab,
+        files: list[Path],
+        total_steps: int,
+        corpus: str = "",
     ) -> None:
+        """`files` are those of the corpus whose digest is `corpus`; a snapshot of another corpus is refused."""
         seed_everything(settings.seed)
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
-        self.identity = _identity(settings, config, vocab, total_steps)
+        self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
         self.bilm = BiLM(config).to(self.device)
@@ -82,7 +89,9 @@ class Trainer:
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
         self.recipe = recipe(settings.recipe, settings.learning_rate)
         self.optimizer = make_optimizer(settings.recipe, self.parameters, self.recipe.learning_rate)
-        self.sampler = LogUniformSampler(len(vocab), settings.num_samples) if settings.num_samples else None
+        # As many negatives as there are words would be the full softmax, only slower.
+        samples = settings.num_samples if settings.num_samples < len(vocab) else 0
+        self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
         self.draws = torch.Generator().manual_seed(settings.seed)
         self.state = self.bilm.initial_state(settings.batch_size)
         self.packing = Packing.rectangle(settings.unroll_steps, settings.batch_size)

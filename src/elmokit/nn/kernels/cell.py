@@ -19,15 +19,15 @@ TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 @lru_cache(maxsize=1)
 def _loaded() -> ctypes.CDLL | None:
+    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
     try:
         library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
+        for type_name in TYPES.values():
+            for function, pointers in (("forward", 5), ("backward", 6)):
+                entry = getattr(library, f"elmokit_cell_{function}_{type_name}")
+                entry.argtypes, entry.restype = [size, size, *[pointer] * pointers, ctypes.c_float], None
+    except (OSError, AttributeError):  # there is none, or one built from another cell.c
         return None
-    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
-    for type_name in TYPES.values():
-        for function, pointers in (("forward", 5), ("backward", 6)):
-            entry = getattr(library, f"elmokit_cell_{function}_{type_name}")
-            entry.argtypes, entry.restype = [size, size, *[pointer] * pointers, ctypes.c_float], None
     return library
 
 

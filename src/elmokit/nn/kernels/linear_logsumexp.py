@@ -1,4 +1,4 @@
-"""log(sum(exp(hidden @ weight.T + bias))) and its gradient, made a few rows at a time, so that logits stay in cache."""
+"""log(sum(exp(hidden @ weight.T + bias))) and its gradient, made a piece at a time, so that logits stay in cache."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: they stay in cache between the product and the sum
+LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a piece stays in cache between the product and the sum
+ROWS_AT_ONCE = 64  # at least, however many classes there are: fewer make slow products
+FACTOR_ON_GPU = 64  # where a kernel's launch costs more than memory does
 
 
-def _chunks(rows: int, classes: int) -> Iterator[slice]:
-    size = max(1, LOGITS_AT_ONCE // classes)
-    for begin in range(0, rows, size):
-        yield slice(begin, min(begin + size, rows))
+def _slices(total: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, total)) for begin in range(0, total, size)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, rows: slice) -> Tensor:
-    logits = (hidden[rows] @ weight.T).to(bias.dtype).add_(bias)
+def _pieces(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, list[slice]]]:
+    """Rows of `hidden`, and for each such slice those of the classes."""
+    logits = LOGITS_AT_ONCE * (1 if hidden.device.type == "cpu" else FACTOR_ON_GPU)
+    rows = max(ROWS_AT_ONCE, logits // len(weight))
+    classes = _slices(len(weight), max(1, logits // rows))
+    for piece in _slices(len(hidden), rows):
+        yield piece, classes
+
+
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, rows: slice, classes: slice
+) -> Tensor:
+    logits = (hidden[rows] @ weight[classes].T).to(bias.dtype).add_(bias[classes])
     if excluded is not None:
-        hits = (excluded[rows] >= 0).nonzero().squeeze(1)
+        place = excluded[rows] - classes.start
+        hits = ((excluded[rows] >= 0) & (place >= 0) & (place < logits.shape[1])).nonzero().squeeze(1)
         # finite, so that a row with no other class has a gradient of 0 and not NaN
-        logits[hits, excluded[rows][hits]] = torch.finfo(logits.dtype).min
+        logits[hits, place[hits]] = torch.finfo(logits.dtype).min
     return logits
 
 
@@ -32,8 +44,12 @@ class _LinearLogSumExp(torch.autograd.Function):
         small_hidden, small_weight = hidden.to(dtype), weight.to(dtype)
         wide = torch.promote_types(dtype, torch.float32)
         result = torch.empty(len(hidden), dtype=wide, device=hidden.device)
-        for rows in _chunks(len(hidden), len(weight)):
-            result[rows] = torch.logsumexp(_logits(small_hidden, small_weight, bias, excluded, rows), dim=1)
+        for rows, pieces in _pieces(hidden, weight):
+            parts = [
+                torch.logsumexp(_logits(small_hidden, small_weight, bias, excluded, rows, classes), dim=1)
+                for classes in pieces
+            ]
+            result[rows] = torch.logsumexp(torch.stack(parts), dim=0)
         ctx.save_for_backward(small_hidden, small_weight, bias, excluded, result)
         ctx.dtypes = hidden.dtype, weight.dtype
         return result
@@ -42,16 +58,16 @@ class _LinearLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *gradients):
         hidden, weight, bias, excluded, result = ctx.saved_tensors
         (grad,) = gradients
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=result.dtype)
+        grad_hidden, grad_weight = (torch.zeros_like(tensor, dtype=result.dtype) for tensor in (hidden, weight))
         grad_bias = torch.zeros_like(bias)
-        for rows in _chunks(len(hidden), len(weight)):
-            probability = _logits(hidden, weight, bias, excluded, rows).sub_(result[rows, None]).exp_()
-            probability.mul_(grad[rows, None])
-            grad_bias += probability.sum(dim=0)
-            probability = probability.to(hidden.dtype)
-            grad_hidden[rows] = probability @ weight
-            grad_weight += probability.T @ hidden[rows]
+        for rows, pieces in _pieces(hidden, weight):
+            for classes in pieces:
+                probability = _logits(hidden, weight, bias, excluded, rows, classes).sub_(result[rows, None]).exp_()
+                probability.mul_(grad[rows, None])
+                grad_bias[classes] += probability.sum(dim=0)
+                probability = probability.to(hidden.dtype)
+                grad_hidden[rows] += probability @ weight[classes]
+                grad_weight[classes] += probability.T @ hidden[rows]
         return grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1]), grad_bias, None, None
 
 

@@ -5,6 +5,7 @@ The gradient of a weight is one product over all steps.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -45,6 +46,10 @@ def _workers() -> ThreadPoolExecutor:
     # torch remembers the last setting for threads to come: give it back its own
     torch.set_num_threads(threads)
     return pool
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool's object, but none of its threads
+    os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 def _both_directions(run: Callable[[int], None], device: torch.device) -> None:

@@ -30,12 +30,12 @@ class _PooledProduct(torch.autograd.Function):
         pooled = characters.new_empty(len(characters), kernel.shape[1])
         for words in _chunks(characters, kernel):
             torch.amax(_windows(characters[words], kernel) @ kernel, dim=1, out=pooled[words])
-        ctx.save_for_backward(characters, kernel, pooled)
+        ctx.save_for_backward(characters, kernel)
         return pooled
 
     @staticmethod
     def backward(ctx: Any, *gradients):
-        characters, kernel, pooled = ctx.saved_tensors
+        characters, kernel = ctx.saved_tensors
         (grad,) = gradients
         wide = torch.promote_types(kernel.dtype, torch.float32)
         grad_kernel = torch.zeros_like(kernel, dtype=wide)
@@ -43,8 +43,9 @@ class _PooledProduct(torch.autograd.Function):
         width, embedding = kernel.shape[0] // characters.shape[2], characters.shape[2]
         for words in _chunks(characters, kernel):
             windows = _windows(characters[words], kernel)
-            # Places that share the maximum share the gradient. They are all-padding windows, one like the other.
-            here = ((windows @ kernel) == pooled[words, None]).to(grad.dtype)
+            values = windows @ kernel
+            # Places that share the maximum share the gradient, as with amax.
+            here = (values == values.amax(dim=1, keepdim=True)).to(grad.dtype)
             here *= (grad[words] / here.sum(dim=1))[:, None]
             flat = here.flatten(0, 1)
             grad_kernel += windows.flatten(0, 1).T @ flat

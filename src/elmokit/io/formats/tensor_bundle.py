@@ -1,0 +1,214 @@
+"""The files in which TensorFlow keeps variables, read without TensorFlow: names, shapes and numbers, and nothing else.
+
+PREFIX.index                 a sorted table in LevelDB's format: variable name -> where its numbers lie (a protobuf)
+PREFIX.data-NNNNN-of-NNNNN   the numbers, little-endian, laid end to end
+Sources: tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, LevelDB's table_format.md.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.io.formats.crc32c import masked_crc32c
+from elmokit.io.strict import CheckpointError, Shape
+
+MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
+FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5
+# An ELMo's index has a few kB. With these bounds, what a damaged one can make of them stays small too.
+MAX_INDEX_SIZE, MAX_NAME_SIZE, MAX_RANK = 1 << 22, 1 << 9, 8
+
+DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a variable lies. `dtype` is None for what is no array of numbers, such as text."""
+
+    dtype: np.dtype | None
+    shape: Shape
+    path: Path
+    offset: int
+    size: int
+    checksum: int | None
+
+
+# --- Protocol buffers --------------------------------------------------------------------------------------------
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at `at`, seven bits a byte, and where it ends."""
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data[at]
+        value, at = value | (byte & 0x7F) << shift, at + 1
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number does not end")
+
+
+def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    if at + size > len(data):
+        raise ValueError("it is cut short")
+    return data[at : at + size], at + size
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: numbers, or bytes for text and for messages inside."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind, value = key & 7, 0
+        if kind == 0:
+            value, at = _varint(message, at)
+        elif kind == 2:
+            size, at = _varint(message, at)
+            value, at = _take(message, at, size)
+        elif kind in (1, 5):
+            raw, at = _take(message, at, 8 if kind == 1 else 4)
+            value = int.from_bytes(raw, "little")
+        else:
+            raise ValueError(f"a protobuf field has the unknown kind {kind}")
+        yield key >> 3, value
+
+
+def _numbers(message: bytes) -> dict[int, int]:
+    return {field: value for field, value in _fields(message) if isinstance(value, int)}
+
+
+def _shape(message: bytes) -> Shape:
+    """A TensorShapeProto: field 2 is a dimension, whose field 1 is its size; a size of 0 is left out."""
+    dims = [_numbers(value).get(1, 0) for field, value in _fields(message) if field == 2 and isinstance(value, bytes)]
+    if len(dims) > MAX_RANK or any(dim >= 1 << 63 for dim in dims):
+        raise ValueError(f"it has a tensor of {len(dims)} dimensions or of negative size")
+    return tuple(dims)
+
+
+# --- The sorted table --------------------------------------------------------------------------------------------
+
+
+def _block(table: bytes, offset: int, size: int) -> bytes:
+    """A block of the table: it is followed by its compression, 0 for none, and a checksum of both."""
+    raw, _ = _take(table, offset, size + BLOCK_TRAILER_SIZE)
+    content, checksum = raw[: size + 1], struct.unpack("<I", raw[size + 1 :])[0]
+    if masked_crc32c(content) != checksum:
+        raise ValueError("a checksum does not fit")
+    if content[-1] != 0:
+        raise ValueError("it is compressed, which TensorFlow's never are")
+    return content[:-1]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values in order. A key is told by how many bytes it shares with the key before, and its other bytes."""
+    num_restarts = struct.unpack("<I", block[-4:])[0]
+    end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
+    while at < end:
+        shared, at = _varint(block, at)
+        own, at = _varint(block, at)
+        size, at = _varint(block, at)
+        if shared > len(key) or shared + own > MAX_NAME_SIZE:
+            raise ValueError("a name is too long or shares more than there is")
+        rest, at = _take(block, at, own)
+        value, at = _take(block, at, size)
+        key = key[:shared] + rest
+        yield key, value
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Offset and size of a block, and where the two numbers end."""
+    offset, at = _varint(data, at)
+    size, at = _varint(data, at)
+    return offset, size, at
+
+
+def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every key and value of the file; ValueError, IndexError or struct.error where it is damaged."""
+    if len(table) < FOOTER_SIZE or table[-8:] != MAGIC:
+        raise ValueError("it does not end as such a file does")
+    footer = table[-FOOTER_SIZE:]
+    _, _, at = _handle(footer, 0)  # of a block about the table itself, always empty
+    offset, size, _ = _handle(footer, at)
+    read_to = 0
+    for _, value in _entries(_block(table, offset, size)):
+        offset, size, _ = _handle(value, 0)
+        if offset < read_to:
+            raise ValueError("its blocks overlap")
+        read_to = offset + size
+        yield from _entries(_block(table, offset, size))
+
+
+# --- The index ---------------------------------------------------------------------------------------------------
+
+
+def _num_shards(header: bytes) -> int:
+    """BundleHeaderProto: 1 num_shards, 2 endianness (0 little)."""
+    numbers = _numbers(header)
+    if numbers.get(2, 0) != 0:
+        raise ValueError("its numbers are big-endian")
+    return numbers.get(1, 0)
+
+
+def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTensor:
+    """BundleEntryProto: 1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c, 7 slices."""
+    fields = dict(_fields(message))
+    if 7 in fields:
+        raise ValueError("it has a variable cut into slices: save it as a whole")
+    numbers = {field: value for field, value in fields.items() if isinstance(value, int)}
+    shape_message = fields.get(2, b"")
+    if not isinstance(shape_message, bytes):
+        raise ValueError("it has a tensor without shape")
+    name, shape = DTYPES.get(numbers.get(1, 0)), _shape(shape_message)
+    dtype, size = None if name is None else np.dtype(name), numbers.get(5, 0)
+    if dtype is not None and math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"a tensor of shape {shape} has {size} bytes")
+    path = prefix.with_name(f"{prefix.name}.data-{numbers.get(3, 0):05d}-of-{num_shards:05d}")
+    return StoredTensor(dtype, shape, path, numbers.get(4, 0), size, numbers.get(6))
+
+
+def _check_places(tensors: dict[str, StoredTensor]) -> None:
+    """No tensor ends beyond its file, and no two share bytes, so that all together are no larger than the files."""
+    in_order = sorted(tensors.values(), key=lambda tensor: (tensor.path, tensor.offset, tensor.size))
+    for before, after in pairwise(in_order):
+        if before.path == after.path and before.offset + before.size > after.offset:
+            raise ValueError("its tensors overlap")
+    for path in {tensor.path for tensor in in_order}:
+        if not path.is_file():
+            raise ValueError(f"{path} is missing")
+        needed = max(tensor.offset + tensor.size for tensor in in_order if tensor.path == path)
+        if path.stat().st_size < needed:
+            raise ValueError(f"{path} has {path.stat().st_size} bytes where {needed} are needed")
+
+
+def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
+    """The variables of a checkpoint by name. CheckpointError where its files are damaged or do not belong together."""
+    prefix = Path(prefix)
+    index = prefix.with_name(f"{prefix.name}.index")
+    if not index.is_file():
+        raise FileNotFoundError(f"{index} is not a file: check the path")
+    try:
+        if index.stat().st_size > MAX_INDEX_SIZE:
+            raise ValueError(f"it has more than {MAX_INDEX_SIZE} bytes")
+        entries = dict(_table_entries(index.read_bytes()))
+        num_shards = _num_shards(entries.pop(b"", b""))
+        tensors = {key.decode(): _stored_tensor(prefix, num_shards, value) for key, value in entries.items()}
+        _check_places(tensors)
+        return tensors
+    # What a damaged table runs into, by where it is damaged.
+    except (ValueError, IndexError, struct.error) as error:
+        raise CheckpointError(f"{index} is no index of TensorFlow variables, or is damaged: {error}") from error
+
+
+def read_tensor(tensor: StoredTensor) -> np.ndarray:
+    """The numbers of one variable. CheckpointError where they are not those that were written."""
+    if tensor.dtype is None:
+        raise CheckpointError(f"{tensor.path} holds something else than numbers at byte {tensor.offset}")
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        data = file.read(tensor.size)
+    if len(data) != tensor.size or tensor.checksum not in (None, masked_crc32c(data)):
+        raise CheckpointError(f"{tensor.path} is damaged at byte {tensor.offset}: fetch it again")
+    return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)

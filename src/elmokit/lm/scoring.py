@@ -1,0 +1,278 @@
+"""What the language model says of single words: how likely they are, what could stand in their place, what is next.
+
+A direction's probability of a word is that of the exact softmax, given only the words before it (forward) or only
+those after it (backward). A word outside the vocabulary is scored as <UNK>. Logarithms are natural.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from elmokit.data.streams import STATES, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.files import atomic_path, create_bytes, read_lines
+from elmokit.io.checkpoint import load
+from elmokit.io.pretrained import Pretrained
+from elmokit.lm.evaluate import Perplexity, block_log_losses, target_ids
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.runtime import pick_device
+from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.vocab import Vocab
+
+Sentence = str | Sequence[str]
+WORDS_AT_ONCE = 16_384
+LOGITS_AT_ONCE = 1 << 22  # of one direction: 16 MB in float32
+DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
+
+
+def _as_perplexity(losses: np.ndarray, sentences: int, predictions: int, unknown: int) -> Perplexity:
+    """From the sums of -log p, (2,)."""
+    forward, backward = (losses / predictions).tolist()
+    mean = math.exp((forward + backward) / 2)
+    return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown)
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceScore:
+    """Log-probabilities of a sentence of T words, `unknown` of which were scored as <UNK>.
+
+    `forward` (T+1,): of each word given those before it, then of </S>. `backward` (T+1,): of <S>, then of each word
+    given those after it.
+    """
+
+    words: tuple[str, ...]
+    forward: np.ndarray
+    backward: np.ndarray
+    unknown: int
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Sums of -log p of both directions, (2,) float64."""
+        return -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
+
+    @property
+    def perplexity(self) -> Perplexity:
+        """That of this sentence alone, as `elmokit.lm.evaluate` defines it: the boundary counts."""
+        return _as_perplexity(self.losses, 1, len(self.forward), self.unknown)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A word of the vocabulary for a place in a sentence."""
+
+    word: str
+    log_probability: float
+
+
+def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
+    """The parts that predict words, on the biLM's device."""
+    softmax, vocab = model.softmax, model.vocab
+    if softmax is None or vocab is None:
+        raise ValueError(
+            "scoring words needs a model with its softmax and vocabulary, which this one was saved without"
+        )
+    if len(softmax.weight) != len(vocab):
+        raise ValueError(f"the softmax has {len(softmax.weight)} words, the vocabulary {len(vocab)}: use its own one")
+    bilm = model.bilm.eval()
+    return bilm, softmax.to(next(bilm.parameters()).device), vocab
+
+
+def _start(model: Pretrained, state: str) -> BiLMState | None:
+    """What a sentence starts from: the stored state, or None for zeros and for carried state."""
+    if state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    if state != "warm":
+        return None
+    if model.warm_state is None:
+        raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
+    device = next(model.bilm.parameters()).device
+    return BiLMState(model.warm_state.h.to(device), model.warm_state.c.to(device))
+
+
+def _words(model: Pretrained, sentence: Sentence) -> Sequence[str]:
+    """A list of tokens as it is; a string split as the model's training text was."""
+    if isinstance(sentence, str):
+        return get_tokenizer(model.tokenizer or "whitespace-1").tokenize(sentence)
+    return sentence
+
+
+# --- Scores ----------------------------------------------------------------------------------------------------------
+
+
+def _log_losses(
+    model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
+) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
+    """Groups of sentences, and in text order the targets (2, N) of each and their -log p (2, N)."""
+    bilm, softmax, vocab = _language_model(model)
+    start, carried, count = _start(model, state), bilm.initial_state(batch_size), 0
+    for group in blocks_of(sentences, WORDS_AT_ONCE):
+        targets = target_ids(group, vocab)
+        if state == "carry":
+            block = scoring_block(group, np.arange(count, count + len(group)) % batch_size, batch_size, reset=False)
+            losses, carried = block_log_losses(bilm, softmax, vocab, block, targets, carried, None)
+        else:
+            rows = min(64, len(group))
+            block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
+            losses, _ = block_log_losses(bilm, softmax, vocab, block, targets, None, start)
+        count += len(group)
+        yield group, targets, losses
+
+
+@torch.no_grad()
+def _scores(
+    model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
+) -> Iterator[SentenceScore]:
+    unk = _language_model(model)[2].unk
+    for group, targets, losses in _log_losses(model, sentences, state, batch_size):
+        ends = np.cumsum([len(sentence) + 1 for sentence in group])[:-1]
+        unknown = np.split((targets[0] == unk).numpy(), ends)
+        log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
+        for sentence, (forward, backward), is_unknown in zip(group, log_p, unknown, strict=True):
+            yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()))
+
+
+def score(
+    model: Pretrained, sentences: Sequence[Sentence], state: str = "zeros", batch_size: int = 1
+) -> list[SentenceScore]:
+    """Log-probability of every word in each direction, a score for each sentence (a string, or a list of tokens).
+
+    `zeros`: each sentence starts from zeros; `warm`: from the model's stored state; `carry`: sentence i goes on from
+    sentence i - `batch_size`, which is nothing but speed otherwise. ValueError where the model has no softmax.
+    """
+    if isinstance(sentences, str):
+        raise ValueError("score takes a list of sentences, not a single string: write score(model, [text])")
+    return list(_scores(model, [_words(model, sentence) for sentence in sentences], state, batch_size))
+
+
+# --- Candidates for a place ------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
+    """(2, T+1, D): place k predicts word k forward (the last one </S>), and word k-1 backward (the first one <S>)."""
+    bilm, softmax, vocab = _language_model(model)
+    device = softmax.weight.device
+    block = scoring_block([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+    vectors = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
+    layers, _ = bilm.run_packed(vectors, block.tokens.to(device), block.text.packing, None, _start(model, state))
+    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
+    return torch.stack(top.chunk(2, dim=1))
+
+
+@torch.no_grad()
+def _best(model: Pretrained, outputs: Tensor, excluded: list[int], top: int) -> list[list[Candidate]]:
+    """The likeliest words at P places by the sum of log p over some directions: outputs (d, P, D), logits in pieces."""
+    if top < 1:
+        raise ValueError(f"top must be at least 1, not {top}")
+    _, softmax, vocab = _language_model(model)
+    found, count = [], min(top, len(vocab) - len(excluded))
+    for piece in outputs.split(max(1, LOGITS_AT_ONCE // len(vocab)), dim=1):
+        log_p = torch.zeros((), device=outputs.device)
+        for hidden in piece:
+            log_p = log_p + torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
+        log_p[:, excluded] = -math.inf
+        values, ids = log_p.topk(count, dim=1)
+        for row in zip(values.tolist(), ids.tolist(), strict=True):
+            found.append([Candidate(vocab.words[number], value) for value, number in zip(*row, strict=True)])
+    return found
+
+
+def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
+    if direction not in allowed:
+        raise ValueError(f"direction must be {' or '.join(allowed)}, not {direction!r}")
+    return DIRECTIONS[direction]
+
+
+def substitutes(
+    model: Pretrained,
+    sentence: Sentence,
+    positions: Sequence[int] | None = None,
+    top: int = 10,
+    direction: str = "both",
+    state: str = "zeros",
+) -> list[list[Candidate]]:
+    """The `top` words likeliest in the places of the words at `positions` (from 0), or of every word: a list for each.
+
+    A candidate's value is the sum of its log-probabilities given the words before and the words after the place
+    ("both"), or one of them; the word that stands there is not looked at, and may be a candidate. <S>, </S> and <UNK>
+    are none. `state` as in `score`.
+    """
+    directions, words = _directions(direction, tuple(DIRECTIONS)), _words(model, sentence)
+    places = range(len(words)) if positions is None else positions
+    for place in places:
+        if not 0 <= place < len(words):
+            raise ValueError(f"there is no word {place} in a sentence of {len(words)} words, counted from 0")
+    outputs, at = _outputs(model, words, state), torch.tensor(list(places), dtype=torch.int64)
+    chosen = torch.stack([outputs[d, at + d] for d in directions])
+    vocab = _language_model(model)[2]
+    return _best(model, chosen, [vocab.bos, vocab.eos, vocab.unk], top)
+
+
+def next_words(
+    model: Pretrained, sentence: Sentence, top: int = 10, direction: str = "forward", state: str = "zeros"
+) -> list[Candidate]:
+    """The `top` likeliest continuations of a sentence; with direction="backward", the words before it.
+
+    They come from the whole softmax, whose probabilities sum to 1: </S> (backward <S>) says that the sentence ends
+    (begins) there, <UNK> stands for all words outside the vocabulary. `state` as in `score`.
+    """
+    (d,) = _directions(direction, ("forward", "backward"))
+    outputs = _outputs(model, _words(model, sentence), state)
+    end = outputs[d, :1] if d else outputs[d, -1:]
+    return _best(model, end[None], [], top)[0]
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def _as_json(number: int, found: SentenceScore) -> str:
+    perplexity = found.perplexity
+    values = {
+        "line": number,
+        "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        "words": found.words,
+        "forward": found.forward.tolist(),
+        "backward": found.backward.tolist(),
+    }
+    return json.dumps(values, ensure_ascii=False)
+
+
+def score_file(
+    file: str | Path,
+    output: str | Path,
+    model: Pretrained | str | Path | None = None,
+    state: str = "zeros",
+    batch_size: int = 1,
+    device: str | None = None,
+    tokenize: bool = False,
+) -> Perplexity:
+    """Score the sentences of a text file, a line each, into a file of JSON lines (plain, .gz or .zst); all in all.
+
+    Lines are split at white space, or with `tokenize` as the model's training text was. Blank lines are no sentences;
+    "line" (from 1) says where a sentence stood. ValueError where there is none.
+    """
+    pretrained = model if isinstance(model, Pretrained) else load(model)
+    pretrained.bilm.to(pick_device(device))
+    lines = [number for number, line in enumerate(read_lines(file), start=1) if line.strip()]
+    if not lines:
+        raise ValueError(f"{file} holds no sentence to score")
+    texts = (line for line in read_lines(file) if line.strip())
+    sentences = (_words(pretrained, text) if tokenize else text.split() for text in texts)
+    losses, predictions, unknown = np.zeros(2), 0, 0
+    with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
+        found = _scores(pretrained, sentences, state, batch_size)
+        for number, each in tqdm(zip(lines, found, strict=True), total=len(lines), unit=" sentences", desc="score"):
+            stream.write(_as_json(number, each) + "\n")
+            losses += each.losses
+            predictions, unknown = predictions + len(each.forward), unknown + each.unknown
+    return _as_perplexity(losses, len(lines), predictions, unknown)
