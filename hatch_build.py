@@ -17,7 +17,7 @@ ONE_PROCESSOR = ["-DFOR_EACH_PROCESSOR="]  # for a compiler that cannot build ea
 
 
 def build_library(source: Path, library: Path) -> None:
-    """Compile the cell, for the most processors the compiler can. OSError or CalledProcessError where it cannot at all."""
+    """Compile the cell, for several processors where the compiler can. OSError, CalledProcessError where it cannot."""
     partial = library.with_suffix(".partial")
     command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS]
     output = [str(source), "-o", str(partial)]

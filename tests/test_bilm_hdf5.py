@@ -12,7 +12,8 @@ import torch
 
 from elmokit.config import BiLMConfig
 from elmokit.io.checkpoint import CheckpointError
-from elmokit.io.formats.bilm_hdf5 import config_from_options, read_bilm_hdf5
+from elmokit.io.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.io.formats.bilm_options import config_from_options
 from elmokit.nn.bilm import BiLM
 
 OPTIONS: dict[str, Any] = {

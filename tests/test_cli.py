@@ -9,6 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from elmokit import cli
+from elmokit.cli import verbs
+from elmokit.nn.kernels.cell import is_compiled
 
 VERBS = ["prepare", "pretrain", "evaluate", "embed", "encode", "compare", "neighbors", "fit", "predict", "info"]
 
@@ -17,12 +19,12 @@ CALLS = [
     ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate_files"),
-    ("embed sentences.txt vectors", "elmokit.embed.files.embed_file"),
-    ("encode sentences.txt encoded.npy", "elmokit.embed.files.encode_file"),
+    ("embed sentences.txt --output vectors", "elmokit.embed.files.embed_file"),
+    ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
     ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
-    ("predict tagger test.conllu tagged.conllu", "elmokit.tasks.fit.predict_files"),
+    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
     ("info", "elmokit.io.checkpoint.describe"),
 ]
 
@@ -39,6 +41,7 @@ def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code(["--help"]) == 0
     printed = capsys.readouterr().out
     assert all(f"• {verb} " in printed for verb in VERBS)
+    assert "--version" in printed
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -64,11 +67,18 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
         "sizes": {"a.txt": 5},
         "epochs": [{"loss": 0.5}, {"loss": 0.25}],
         "tags": ["X"],
+        "filters": ((1, 8), (2, 8)),
+        "mix": None,
+        "card": ["# A model", "", "of something"],
     }
     with patch("elmokit.io.checkpoint.describe", return_value=found):
         assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
-    assert printed == "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
+    assert printed == (
+        "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
+        f"filters: (1, 8), (2, 8)\nmix: none\ncompiled cell: {'yes' if is_compiled() else 'no'}\n"
+        "\n# A model\n\nof something\n"
+    )
 
 
 def test_an_unknown_verb_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +94,22 @@ def test_settings_that_contradict_each_other_are_one_line(capsys: pytest.Capture
 
 def test_no_verb_is_bad_usage() -> None:
     assert _exit_code([]) == 2
+
+
+@pytest.mark.parametrize("verb", ["prepare", "evaluate", "compare"])
+def test_several_inputs_are_shown_as_required(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    usage = printed.split("\n\n")[0]
+    assert " ...]" in usage and "(default: )" not in printed
+
+
+def test_the_tagger_is_named_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with patch("elmokit.tasks.fit.fit_files", return_value={"dev": 0.5}) as called:
+        assert cli.main(f"fit a.conllu b.txt --output {tmp_path} --tag-column xpos --no-elmo".split()) == 0
+    files = called.call_args.args[0]
+    assert (files.train, files.test, files.columns.tag_column) == (Path("a.conllu"), None, "xpos")
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: the tagger")
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -105,10 +131,10 @@ def test_the_version_is_that_of_the_package() -> None:
 def test_bad_input_is_one_line_and_code_2(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: cli.Info) -> None:
+    def fail(_: verbs.Info) -> None:
         raise error
 
-    monkeypatch.setattr(cli.Info, "run", fail)
+    monkeypatch.setattr(verbs.Info, "run", fail)
     monkeypatch.delenv("ELMOKIT_DEBUG", raising=False)
     assert cli.main(["info"]) == 2
     assert capsys.readouterr().err == f"elmokit: error: {line}\n"
@@ -117,23 +143,32 @@ def test_bad_input_is_one_line_and_code_2(
         cli.main(["info"])
 
 
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (CALLS[1][0], "elmokit: interrupted; the same command goes on where this one stopped\n"),
+        ("info", "elmokit: interrupted\n"),
+    ],
+)
 def test_an_interrupted_verb_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(_: cli.Info) -> None:
+    def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.Info, "run", interrupt)
-    assert cli.main(["info"]) == 130
-    assert capsys.readouterr().err == "elmokit: interrupted; the same command goes on where this one stopped\n"
+    for kind in (verbs.Info, verbs.Pretrain):
+        monkeypatch.setattr(kind, "run", interrupt)
+    assert cli.main(command.split()) == 130
+    assert capsys.readouterr().err == line
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
     program = """
 import sys
 from elmokit import cli
+from elmokit.cli import verbs
 
-def fail(_: cli.Info) -> None:
+def fail(_: verbs.Info) -> None:
     raise BrokenPipeError
 
 cli.Info.run = fail

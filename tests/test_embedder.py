@@ -125,7 +125,7 @@ def test_strings_are_split_as_the_model_says() -> None:
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
-    with pytest.warns(UserWarning, match="2 words have too many bytes"):
+    with pytest.warns(UserWarning, match="2 words are too long"):
         embedder.embed([["x" * 48, "y" * 49, "ü" * 25]])
 
 

@@ -167,6 +167,22 @@ def test_files_are_evaluated_apart_and_together(tmp_path: Path) -> None:
     assert (found.total.sentences, found.total.predictions, found.total.unknown) == (4, 15, 2)
 
 
+def test_directories_and_repeated_files_are_evaluated(tmp_path: Path) -> None:
+    bilm, softmax, vocab = small()
+    model = Pretrained(bilm, softmax=softmax, vocab=vocab)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("a b\nc\n" if name == "a.txt" else "b zebra\n")
+    a, b = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
+    found = evaluate_files([tmp_path, a], model, "zeros")
+    assert list(found.files) == [a, b, f"{a} (2)"]
+    assert found.files[a] == found.files[f"{a} (2)"] and found.total.predictions == 13
+    table = [line.split() for line in str(found).splitlines()]
+    assert table[0][0] == "forward" and [row[0] for row in table[1:]] == [a, b, a, "all"]
+    assert len(str(evaluate_files([b], model)).splitlines()) == 2
+    with pytest.raises(ValueError, match="name at least one"):
+        evaluate_files([], model)
+
+
 def test_a_file_without_a_sentence_is_named(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     (tmp_path / "empty.txt").write_text("\n\n")
@@ -175,5 +191,6 @@ def test_a_file_without_a_sentence_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_without_softmax_says_so(tmp_path: Path) -> None:
+    (tmp_path / "any.txt").write_text("a b\n")
     with pytest.raises(ValueError, match="needs a model with its softmax"):
         evaluate_files([tmp_path / "any.txt"], Pretrained(small()[0]))

@@ -3,13 +3,15 @@
 import errno
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from elmokit import files
-from elmokit.files import atomic_directory, atomic_path, create_bytes, read_lines
+from elmokit.files import atomic_directory, atomic_path, create_bytes, only_one_in, read_lines
 
 TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
 LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
@@ -148,3 +150,33 @@ def test_atomic_directory_keeps_the_old_one_on_error(tmp_path: Path) -> None:
         raise RuntimeError
     assert (target / "file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with only_one_in(tmp_path / "run"):
+        code = f"from elmokit.files import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "another process is writing in" in other.stderr
+    with only_one_in(tmp_path / "run"):
+        pass  # free again
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_was_there_survives_when_its_replacement_cannot_take_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with atomic_directory(tmp_path / "model") as partial:
+        (partial / "old").write_text("old")
+    rename, calls = os.rename, []
+
+    def fails_the_second_time(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails_the_second_time)
+    with pytest.raises(KeyboardInterrupt), atomic_directory(tmp_path / "model", overwrite=True) as partial:
+        (partial / "new").write_text("new")
+    assert [file.name for file in (tmp_path / "model").iterdir()] == ["old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,5 +1,8 @@
 """The packed kernel against the readable reference: values and gradients, whatever a layer may have or lack."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import product
 
@@ -201,3 +204,23 @@ def test_torch_without_clips_agrees(cell_dim: int) -> None:
 def _torch_order(rows: Tensor) -> Tensor:
     i, g, f, o = rows.chunk(4)
     return torch.cat([i, f, g, o])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_computes() -> None:
+    code = """
+import os, signal, torch
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
+torch.set_num_threads(2)
+bilm, ids = BiLM(BiLMConfig.preset("tiny")), torch.randint(1, 200, (2, 3, 10))
+with torch.no_grad():
+    bilm(ids)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        bilm(ids)
+        os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

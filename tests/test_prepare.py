@@ -13,6 +13,8 @@ from elmokit.data.prepare import prepare, read_report, shard_of
 from elmokit.files import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
+resource = pytest.importorskip("resource")  # which Windows has not
+
 DOCUMENTS = [
     ["I don't know. He left me.", "A second paragraph, by Mr. Smith."],
     ["Another document!"],
@@ -128,8 +130,20 @@ def test_wrong_arguments(tmp_path: Path, raw: list[Path]) -> None:
         prepare(raw, tmp_path / "out", compression="rar")
     with pytest.raises(ValueError, match="num_shards is 0"):
         prepare(raw, tmp_path / "out", num_shards=0)
+    with pytest.raises(ValueError, match=r"num_shards is 9999999: choose 1 to \d+, .*ulimit -n"):
+        prepare(raw, tmp_path / "out", num_shards=9_999_999)
     with pytest.raises(ValueError, match="english-1"):
         prepare(raw, tmp_path / "out", tokenizer="klingon-1")
+
+
+def test_many_shards_are_within_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    terabytes = {"a.txt": 1 << 42}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert module._default_num_shards(terabytes) == min(256, module.most_shards()) <= soft
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, hard))
+    assert module._default_num_shards(terabytes) == module.most_shards() == 36
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, hard))
+    assert module._default_num_shards(terabytes) == 256
 
 
 def test_unwritable_output(tmp_path: Path, raw: list[Path]) -> None:

@@ -2,11 +2,13 @@
 
 import io
 import re
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -113,6 +115,23 @@ def test_spacy_is_an_extra() -> None:
     else:
         with pytest.raises(ValueError, match="no model"):
             get_tokenizer("spacy:no_such_model")
+
+
+def test_spacy_is_loaded_once_and_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load(model: str, exclude: list[str]) -> SimpleNamespace:
+        loaded.append(model)
+        tokens = [SimpleNamespace(text=text, is_space=not text.strip()) for text in ("a", " ", "b")]
+        return SimpleNamespace(meta={"version": "3.8.0"}, pipe_names=["parser"], make_doc=lambda text: tokens)
+
+    monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=load))
+    tokenizer = get_tokenizer("spacy:a_model_of_this_test")
+    assert tokenizer.name == "spacy:a_model_of_this_test==3.8.0" and tokenizer.tokenize("a b") == ["a", "b"]
+    assert get_tokenizer(tokenizer.name).name == tokenizer.name
+    assert loaded == ["a_model_of_this_test"]
+    with pytest.raises(ValueError, match=r"asks for a_model_of_this_test 3\.7\.0, but 3\.8\.0 is installed"):
+        get_tokenizer("spacy:a_model_of_this_test==3.7.0")
 
 
 def _ewt_sentences(shared: Path, part: str) -> Iterator[tuple[str, list[str]]]:

@@ -215,15 +215,18 @@ def only_one_in(directory: str | Path) -> Iterator[None]:
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("w")
     except OSError as error:
         raise _cannot_write(directory, error) from error
-    with lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is writing in {directory}: wait for it, or choose another output"
-                ) from None
+    if fcntl is None:
         yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ValueError(
+            f"another process is writing in {directory}: wait for it, or choose another output"
+        ) from None
+    finally:
+        os.close(descriptor)

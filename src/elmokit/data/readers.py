@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from elmokit.files import atomic_path, create_bytes, read_lines
 
@@ -64,11 +64,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Columns:
-    """What was said of the layout of task files, each of which may have another format: see `Layout.of`."""
+    """What was said of the layout of task files, each of which may have a format of its own: see `Layout.of`."""
 
-    format: str | None = None
+    format: Literal["conllu", "columns"] | None = None
+    """Inferred from the file suffix when not given."""
     word_column: int = 0
+    """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
+    """Name (CoNLL-U, default upos) or number (columns, default last)."""
 
     def layout_of(self, path: str | Path) -> Layout:
         return Layout.of(path, self.format, self.word_column, self.tag_column)

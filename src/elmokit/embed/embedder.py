@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+class TruncationWarning(UserWarning):
+    """Words have more bytes than the model reads: their ends are lost."""
+
+
 @dataclass(frozen=True)
 class Pooling:
     """How the vectors of a text's words become one: "mean" or "max", of length one where `normalize` says so."""
@@ -49,9 +54,10 @@ class Pooling:
 
 
 class Embeddings(list[np.ndarray]):
-    """One array a sentence, and the state after the last one where state was carried (None otherwise)."""
+    """One array a sentence; the state after the last one where it was carried; how many words were too long."""
 
     state: BiLMState | None = None
+    truncated_words: int = 0
 
 
 def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
@@ -102,17 +108,21 @@ class Embedder:
         layers: str | int = "mix",
         state: str | BiLMState | None = None,
         batch_size: int | None = None,
+        tokenize: bool = True,
     ) -> Embeddings:
         """Vectors of every word: for each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all".
 
-        A sentence is a list of tokens, or a string, which `tokenize` splits. `layers` is "mix" (the model's own
-        weights, equal ones where it has none), "average", "top", "all", or the number of a layer (0: the tokens).
+        A sentence is a list of tokens, or a string, which is split as the model's training text was, or at white
+        space with tokenize=False. `layers` is "mix" (the model's own weights, equal ones where it has none), "average",
+        "top", "all", or the number of a layer (0: the tokens; -1: the last).
         `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on
         from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of
         `batch_size` sentences. The carried state comes back as `.state` of the result. Without carried state
         `batch_size` only sets how many rows are computed side by side.
         """
-        tokens = self._tokens(sentences)
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        tokens = self._tokens(sentences, tokenize)
         choose = self._layer_choice(layers)
         found = Embeddings()
         state = self.model.state_policy if state is None else state
@@ -120,27 +130,39 @@ class Embedder:
             blocks = self._carried(tokens, state, batch_size, found)
         else:
             blocks = self._fresh(tokens, state, batch_size)
-        truncated = 0
         for block, streams in blocks:
             found += _by_sentence(choose(streams, block), block.lengths)
-            truncated += self._count_truncated(block.words)
-        if truncated:
-            warnings.warn(f"{truncated} words have too many bytes: only the first ones of them were read", stacklevel=2)
+            found.truncated_words += self._count_truncated(block)
+        if found.truncated_words:
+            warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=2)
         return found
 
     def encode(
-        self, texts: str | Sequence[Sentence], pooling: str = "mean", normalize_embeddings: bool = False
+        self,
+        texts: str | Sequence[Sentence],
+        pooling: str = "mean",
+        normalize_embeddings: bool = False,
+        layers: str | int = "mix",
+        state: str | BiLMState | None = None,
+        tokenize: bool = True,
     ) -> np.ndarray:
-        """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros."""
+        """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros.
+
+        `layers` ("all" is not one vector), `state` and `tokenize` are those of `embed`.
+        """
+        if layers == "all":
+            raise ValueError('one vector a text needs one representation: layers="all" is not one')
         pool = Pooling(pooling, normalize_embeddings)
         if isinstance(texts, str):
-            return pool(self.embed([texts])[0])[0]
-        return np.concatenate([np.zeros((0, self.dim), np.float32), *map(pool, self.embed(texts))])
+            return pool(self.embed([texts], layers, state, tokenize=tokenize)[0])[0]
+        pooled = map(pool, self.embed(texts, layers, state, tokenize=tokenize))
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
 
-    def _tokens(self, sentences: Sequence[Sentence]) -> list[Sequence[str]]:
+    def _tokens(self, sentences: Sequence[Sentence], tokenize: bool) -> list[Sequence[str]]:
         if isinstance(sentences, str):
             raise ValueError("embed takes a list of sentences, not a single string: write embed([text])")
-        tokens = [self.tokenize(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
+        split = self.tokenize if tokenize else str.split
+        tokens = [split(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
         for number, sentence in enumerate(tokens):
             if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
                 raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(sentence)[:60]!r}")
@@ -160,11 +182,10 @@ class Embedder:
         if layers in ("mix", "average"):
             return torch.full((count,), 1 / count)
         number = count - 1 if layers == "top" else layers
-        if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
-            raise ValueError(
-                f"layers must be mix, average, top, all, or a number from 0 to {count - 1}, not {layers!r}"
-            )
-        return torch.eye(count)[number]
+        if isinstance(number, bool | str) or not -count <= operator.index(number) < count:
+            choices = f"mix, average, top, all, or a number from 0 to {count - 1}"
+            raise ValueError(f"layers must be {choices}, not {layers!r}")
+        return torch.eye(count)[operator.index(number)]
 
     def _fresh(self, tokens: list[Sequence[str]], state: str, batch_size: int | None) -> Iterator[tuple[Block, Tensor]]:
         """Every sentence from the same state, so that rows can be filled as suits the machine."""
@@ -204,9 +225,13 @@ class Embedder:
         words = self._bilm.encode_words(word_ids(block.words, self._bilm.config, self.model.vocab).to(self.device))
         return self._bilm.run_packed(words, block.tokens.to(self.device), block.text.packing, state, start)
 
-    def _count_truncated(self, words: list[str]) -> int:
+    def _count_truncated(self, block: Block) -> int:
+        """How many words of the text, not only distinct ones, have more bytes than the model reads."""
         char_cnn = self._bilm.config.char_cnn
-        return 0 if char_cnn is None else count_truncated(words, char_cnn.max_characters)
+        if char_cnn is None or not count_truncated(block.words, char_cnn.max_characters):
+            return 0
+        long = [number for number, word in enumerate(block.words) if count_truncated([word], char_cnn.max_characters)]
+        return int(np.isin(block.tokens[0].numpy(), long).sum())
 
     def _on_device(self, state: BiLMState | None) -> BiLMState | None:
         return None if state is None else BiLMState(state.h.to(self.device), state.c.to(self.device))

@@ -32,13 +32,13 @@ def embed_file(
     dtype: str = "float32",
     device: str | None = None,
     *,
-    tokenize: bool = False,
+    tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is.
 
-    `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. It is taken to be tokenized and split
-    at white space; `tokenize` splits it as the model's training text was. `output` is a directory (elmokit.io.store has
+    `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
+    training text was, or with tokenize=False at white space. `output` is a directory (elmokit.io.store has
     its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
     of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16.
 
@@ -59,6 +59,8 @@ def embed_file(
     )
     if output.suffix not in HDF5_SUFFIXES:
         return make_parts(job, output, output)
+    if dtype != "float32":
+        raise ValueError(f"AllenNLP's HDF5 holds float32, not {dtype}: write a directory, or leave dtype out")
     parts = _parts_beside(output)
     report = make_parts(job, parts, output)
     write_allennlp_hdf5(EmbeddingStore(parts), output)
@@ -74,24 +76,27 @@ def encode_file(
     normalize_embeddings: bool = False,
     device: str | None = None,
     *,
+    layers: str | int = "mix",
+    state: str | None = None,
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
     """Write one vector for each line of a text file: (N, 2D) float32 in a .npy file, zeros where a line is blank.
 
     The vectors are those of `Embedder.encode`: the mean or max of the words' vectors, of length one with
-    `normalize_embeddings`. Lines are split as the model's training text was, or at white space without `tokenize`.
-    Memory, resuming and errors are as with `embed_file`.
+    `normalize_embeddings`. Everything else is as with `embed_file`.
     """
     output = Path(output)
+    if layers == "all":
+        raise ValueError('one vector a line needs one representation: layers="all" is not one')
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     embedder = opened(model, device)
     job = FileJob(
         text=TextFile.read(file),
         embedder=embedder,
-        layers="mix",
-        state=embedder.model.state_policy,
+        layers=layers,
+        state=state or embedder.model.state_policy,
         dtype="float32",
         sentences_per_part=sentences_per_part,
         tokenize=tokenize,

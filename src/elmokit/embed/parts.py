@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from elmokit.data.streams import blocks_of
-from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder, Pooling
-from elmokit.files import atomic_path, read_lines
+from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder, Pooling, TruncationWarning
+from elmokit.files import atomic_path, only_one_in, read_lines
 from elmokit.io.pretrained import fingerprint
 from elmokit.io.store import StoreIndex, begin_store, finish_store, write_part
 from elmokit.nn.bilm import BiLMState
@@ -152,47 +152,6 @@ class _Progress:
 # --- Part by part --------------------------------------------------------------------------------------------------
 
 
-def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
-    """Make the parts that `directory` lacks and mark it complete; `output` is what the report calls the result."""
-    kept, state = _taken_up(job, directory, begin_store(directory, job.index))
-    progress = _Progress(job.text)
-    with progress.bar:
-        for number, lines in enumerate(job.parts()):
-            sentences = [job.split(line) for line in lines]
-            progress.words += sum(map(len, sentences))
-            progress.truncated_words += job.count_truncated(sentences)
-            if number in kept:
-                progress.made(lines, words=0)
-                continue
-            vectors, state = _embed_part(job, lines, sentences, state, progress)
-            if isinstance(state, BiLMState):
-                # Before its part, so that the last finished part always has its state beside it.
-                _write_state(_state_path(directory, number), state)
-            words = sentences if job.pooling is None else [[" ".join(sentence)] for sentence in sentences]
-            write_part(directory, job.index, number, words, vectors)
-            _state_path(directory, number - 1).unlink(missing_ok=True)
-    finish_store(directory, job.index, job.num_parts)
-    for path in (*directory.glob("state-*.safetensors"), *directory.glob(".partial-*")):  # a kill leaves the latter
-        path.unlink()
-    return progress.report(output, job, len(kept))
-
-
-def _embed_part(
-    job: FileJob, lines: list[str], sentences: Sentences, state: str | BiLMState, progress: _Progress
-) -> tuple[list[np.ndarray], str | BiLMState]:
-    """The vectors of a part as they are stored, and what the next part starts from."""
-    vectors: list[np.ndarray] = []
-    for group in blocks_of(sentences, WORDS_AT_ONCE):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*too many bytes")  # the report counts them
-            found = job.embedder.embed(group, job.layers, state)
-        progress.made(lines[len(vectors) : len(vectors) + len(group)], words=sum(map(len, group)))
-        pooled = found if job.pooling is None else map(job.pooling, found)
-        vectors += [array.astype(job.dtype, copy=False) for array in pooled]
-        state = found.state or state
-    return vectors, state
-
-
 def _state_path(directory: Path, number: int) -> Path:
     return directory / f"state-{number:05d}.safetensors"
 
@@ -211,3 +170,51 @@ def _taken_up(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[s
     first_missing = min(numbers - kept)
     path = _state_path(directory, first_missing - 1)
     return (set(range(first_missing)), BiLMState(**load_file(path))) if path.is_file() else (set(), job.state)
+
+
+def _make_part(
+    job: FileJob, directory: Path, number: int, lines: list[str], sentences: Sentences, state: str | BiLMState,
+    progress: _Progress,
+) -> str | BiLMState:  # fmt: skip
+    """Write one part; returns what the next one starts from."""
+
+    def vectors() -> Iterator[np.ndarray]:
+        nonlocal state
+        done = 0
+        for group in blocks_of(sentences, WORDS_AT_ONCE):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
+                found = job.embedder.embed(group, job.layers, state)
+            yield from found if job.pooling is None else map(job.pooling, found)
+            progress.made(lines[done : done + len(group)], words=sum(map(len, group)))
+            done, state = done + len(group), found.state or state
+        if isinstance(state, BiLMState):
+            # Before its part is there, so that the last finished part always has its state beside it.
+            _write_state(_state_path(directory, number), state)
+
+    words = sentences if job.pooling is None else [[" ".join(sentence)] for sentence in sentences]
+    write_part(directory, job.index, number, words, vectors())
+    _state_path(directory, number - 1).unlink(missing_ok=True)
+    return state
+
+
+def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
+    """Make the parts that `directory` lacks and mark it complete; `output` is what the report calls the result."""
+    index = job.index  # what is wrong with the job shows here, before anything is made
+    with only_one_in(directory):
+        kept, state = _taken_up(job, directory, begin_store(directory, index))
+        progress = _Progress(job.text)
+        with progress.bar:
+            for number, lines in enumerate(job.parts()):
+                sentences = [job.split(line) for line in lines]
+                progress.words += sum(map(len, sentences))
+                progress.truncated_words += job.count_truncated(sentences)
+                if number in kept:
+                    progress.made(lines, words=0)
+                else:
+                    state = _make_part(job, directory, number, lines, sentences, state, progress)
+        finish_store(directory, job.index, job.num_parts)
+        left_by_kills = directory.glob(".partial-*")
+        for path in (*directory.glob("state-*.safetensors"), *left_by_kills):
+            path.unlink()
+    return progress.report(output, job, len(kept))

@@ -167,11 +167,12 @@ def write_part(
     index: StoreIndex,
     number: int,
     sentences: Sequence[Sequence[str]],
-    vectors: Sequence[np.ndarray],
+    vectors: Iterable[np.ndarray],
 ) -> None:
     """Write one part, whole or not at all; the same input gives the same bytes.
 
-    `vectors` are the embedder's arrays, one a sentence: (T, 2D), or (L+1, T, 2D) for all layers.
+    `vectors` are the embedder's arrays, one a sentence, (T, 2D), or (L+1, T, 2D) for all layers; they may still be
+    in the making, so that the part is held once.
     """
     offsets = _offsets(len(sentence) for sentence in sentences)
     encoded = [word.encode("utf-8", "surrogatepass") for sentence in sentences for word in sentence]

@@ -158,9 +158,9 @@ def evaluate_files(
 ) -> Evaluation:
     """Perplexity of tokenized text files (plain, .gz or .zst), one sentence a line; blank lines are no sentences.
 
-    A directory stands for the text files in it, as `elmokit prepare` writes them.
-    `state` and `batch_size` are those of `perplexity`; carried state starts afresh with each file. ValueError where the
-    model has no softmax or vocabulary, and for a file without a sentence.
+    A directory stands for the text files in it, as `elmokit prepare` writes them. `state` and `batch_size` are those of
+    `perplexity`; carried state starts afresh with each file. ValueError where the model has no softmax or vocabulary,
+    and for a file without a sentence.
     """
     if not files:
         raise ValueError("there is no file to evaluate: name at least one")

@@ -5,11 +5,11 @@ Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.
 """
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
 
 import h5py
 import numpy as np
@@ -17,69 +17,19 @@ import torch
 from torch import Tensor
 
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.files import atomic_path
+from elmokit.io.formats.bilm_options import options_from_config, read_options
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM
+from elmokit.text.characters import encode_words
+from elmokit.text.vocab import Vocab
 
-REQUIRED_OPTIONS = ("lstm.dim", "lstm.projection_dim", "lstm.n_layers")
-REQUIRED_CHAR_CNN_OPTIONS = ("char_cnn.activation", "char_cnn.embedding.dim", "char_cnn.filters")
-
-
-# --- options.json ------------------------------------------------------------------------------------------------
-
-
-def _has(options: Any, path: list[str]) -> bool:
-    return not path or (isinstance(options, dict) and path[0] in options and _has(options[path[0]], path[1:]))
+# The weights are not compressed much by anyone, so a small file that claims to hold large ones is damaged or a trap.
+MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
+WORDS_AT_ONCE = 8192
 
 
-def _require(options: dict[str, Any], paths: tuple[str, ...]) -> None:
-    missing = [path for path in paths if not _has(options, path.split("."))]
-    if missing:
-        raise ValueError(f"it lacks {', '.join(missing)}")
-
-
-def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
-    # 261 while training, 262 at inference: the same 261 vectors, and one more row for the mask.
-    if char_cnn.get("n_characters", NUM_CHARACTERS) not in (NUM_CHARACTERS, NUM_CHARACTERS + 1):
-        raise ValueError(f"char_cnn.n_characters is {char_cnn['n_characters']}, neither 261 nor 262")
-    return CharCNNConfig(
-        embedding_dim=int(char_cnn["embedding"]["dim"]),
-        filters=tuple((int(width), int(number)) for width, number in char_cnn["filters"]),
-        # Left out where there is none.
-        num_highway=int(char_cnn.get("n_highway") or 0),
-        activation=char_cnn["activation"],
-        max_characters=int(char_cnn.get("max_characters_per_token", 50)),
-    )
-
-
-def config_from_options(options: dict[str, Any], num_words: int | None = None) -> BiLMConfig:
-    """The configuration that options.json describes; `num_words` is the height of the word table, for word-id models.
-
-    ValueError naming every option that is missing, or the one that makes no sense.
-    """
-    if not isinstance(options, dict):
-        raise ValueError("it holds no settings")
-    # A model without char_cnn reads word ids.
-    reads_words = options.get("char_cnn") is None
-    _require(options, REQUIRED_OPTIONS + (() if reads_words else REQUIRED_CHAR_CNN_OPTIONS))
-    lstm = options["lstm"]
-    return BiLMConfig(
-        lstm=LSTMConfig(
-            num_layers=int(lstm["n_layers"]),
-            cell_dim=int(lstm["dim"]),
-            projection_dim=int(lstm["projection_dim"]),
-            # AllenNLP takes a clip of 0 as "off", as it does a missing one; TensorFlow would clip everything to 0.
-            cell_clip=lstm.get("cell_clip") or None,
-            proj_clip=lstm.get("proj_clip") or None,
-            use_skip_connections=bool(lstm.get("use_skip_connections", False)),
-            # TensorFlow adds it at run time, so it is in no file.
-            forget_bias=1.0,
-        ),
-        char_cnn=None if reads_words else _char_cnn_config(options["char_cnn"]),
-        num_words=num_words if reads_words else None,
-    )
-
-
-# --- weights.hdf5 ------------------------------------------------------------------------------------------------
+# --- The table ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,7 +63,11 @@ def _char_cnn_pieces(config: CharCNNConfig, output_dim: int) -> Iterator[Piece]:
 
 
 def _lstm_pieces(config: LSTMConfig, direction: int, layer: int) -> Iterator[Piece]:
-    cell, dim, hidden = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell", config.projection_dim, config.cell_dim
+    cell, dim, hidden = (
+        f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell",
+        config.projection_dim,
+        config.cell_dim,
+    )
     # Upper rows of the kernel meet the input, lower ones the state. Its columns are gates i, j, f, o: our order too.
     kernel = (2 * dim, 4 * hidden)
     yield Piece(f"{cell}/W_0", kernel, f"layers.{layer}.input_weight", direction, slice(0, dim))
@@ -136,18 +90,30 @@ def pieces_of(config: BiLMConfig) -> Iterator[Piece]:
             yield from _lstm_pieces(config.lstm, direction, layer)
 
 
-# --- Both together -----------------------------------------------------------------------------------------------
+# --- Reading -----------------------------------------------------------------------------------------------------
 
 
-def _read_config(path: Path, num_words: int) -> BiLMConfig:
-    try:
-        return config_from_options(json.loads(path.read_text(encoding="utf-8")), num_words)
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is not the options.json of a biLM: {error}") from error
+def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
+    """CheckpointError where a dataset is no array of numbers in this very file, or they claim sizes beyond reason."""
+    foreign = [
+        f"{name} ({dataset.dtype})"
+        for name, dataset in datasets.items()
+        if dataset.dtype.kind != "f" or dataset.is_virtual or dataset.external
+    ]
+    if foreign:
+        raise CheckpointError(f"{file.filename} holds what are no weights: {', '.join(foreign)}")
+    allowed = ALWAYS_ALLOWED + MAX_EXPANSION * Path(file.filename).stat().st_size
+    # HDF5 reads by chunks, and one chunk may be larger than all of its dataset.
+    claimed = sum(
+        dataset.dtype.itemsize * (math.prod(dataset.shape) + math.prod(dataset.chunks or ()))
+        for dataset in datasets.values()
+    )
+    if claimed > allowed:
+        raise CheckpointError(f"{file.filename} claims to hold {claimed} bytes of weights, which cannot be")
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """Every dataset of the file by its full name; CheckpointError where some are no numbers."""
+    """Every dataset of the file by its full name; CheckpointError where some are no weights."""
     found: dict[str, h5py.Dataset] = {}
 
     def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
@@ -155,30 +121,29 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
             found[name] = item
 
     file.visititems(visit)
-    foreign = [f"{name} ({dataset.dtype})" for name, dataset in found.items() if dataset.dtype.kind != "f"]
-    if foreign:
-        raise CheckpointError(f"{file.filename} holds what are no weights: {', '.join(foreign)}")
+    _check_storage(file, found)
     return found
 
 
-def _weights_shape(name: str, shape: Shape) -> Shape:
+def weights_shape(name: str, shape: Shape) -> Shape:
     """Some files carry a 262nd character, the mask's, which has no vector of its own."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
 
-def _read_rows(piece: Piece, dataset: h5py.Dataset) -> np.ndarray:
+def _read_rows(piece: Piece, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
     if dataset.shape == piece.shape:
         return dataset[piece.rows]
     # AllenNLP puts a row of zeros first; bilm-tf, told of 262 characters too early, trains with an unused last one.
     return dataset[1:] if not dataset[0].any() else dataset[:-1]
 
 
-def _state_dict(config: BiLMConfig, pieces: list[Piece], datasets: dict[str, h5py.Dataset]) -> dict[str, Tensor]:
+def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
+    """The float32 state_dict of `BiLM(config)` from datasets that have the names and shapes of the table."""
     with torch.device("meta"):
         shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
-    for piece in pieces:
+    for piece in pieces_of(config):
         array = _read_rows(piece, datasets[piece.dataset]).astype(np.float32, copy=False)
         state[piece.parameter][piece.part] = torch.from_numpy(array.transpose() if piece.reverse_axes else array)
     return state
@@ -196,13 +161,58 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
         with h5py.File(weights_path) as file:
             datasets = _datasets(file)
             num_words = datasets["embedding"].shape[0] if "embedding" in datasets else 0
-            config = _read_config(Path(options_path), num_words)
-            pieces = list(pieces_of(config))
-            shapes = {name: _weights_shape(name, dataset.shape) for name, dataset in datasets.items()}
-            check_shapes(weights_path, {piece.dataset: piece.shape for piece in pieces}, shapes)
-            return config, _state_dict(config, pieces, datasets)
+            config = read_options(Path(options_path), num_words)
+            shapes = {name: weights_shape(name, dataset.shape) for name, dataset in datasets.items()}
+            check_shapes(weights_path, {piece.dataset: piece.shape for piece in pieces_of(config)}, shapes)
+            return config, fill_state_dict(config, datasets)
     except CheckpointError:
         raise
     # What h5py says of a file that is cut short, no HDF5 at all, or damaged inside: one of these, by where it stumbles.
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{weights_path} cannot be read as HDF5 ({error}): fetch it again") from error
+
+
+# --- Writing -----------------------------------------------------------------------------------------------------
+
+
+def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
+    """The datasets of the format, in float32: what `fill_state_dict` makes the weights of."""
+    state, pieces = bilm.state_dict(), list(pieces_of(bilm.config))
+    arrays = {piece.dataset: np.empty(piece.shape, np.float32) for piece in pieces}
+    for piece in pieces:
+        part = state[piece.parameter][piece.part].float().cpu().numpy()
+        arrays[piece.dataset][piece.rows] = part.transpose() if piece.reverse_axes else part
+    return arrays
+
+
+def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
+    """Write options.json and weights.hdf5, which bilm-tf and AllenNLP read, into an existing directory.
+
+    ValueError where the format has no words for the model's configuration.
+    """
+    directory = Path(directory)
+    options = json.dumps(options_from_config(bilm.config), indent=2) + "\n"
+    (directory / "options.json").write_text(options, encoding="utf-8")
+    with h5py.File(directory / "weights.hdf5", "w") as file:
+        for name, array in arrays_of(bilm).items():
+            file.create_dataset(name, data=array)
+
+
+@torch.inference_mode()
+def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
+    """Write bilm-tf's file of token vectors: a dataset `embedding` (V, D), what the token encoder makes of every word.
+
+    With it, bilm-tf and AllenNLP read word ids in place of characters. The file appears whole or not at all.
+    """
+    char_cnn = bilm.config.char_cnn
+    if char_cnn is None:
+        raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
+    device = bilm.char_cnn.char_embedding.device
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        shape = (len(vocab), bilm.config.lstm.projection_dim)
+        embedding = file.create_dataset("embedding", shape, dtype="float32")
+        for begin in range(0, len(vocab), WORDS_AT_ONCE):
+            words = vocab.words[begin : begin + WORDS_AT_ONCE]
+            ids = encode_words(words, char_cnn.max_characters, char_cnn.widest_filter)
+            vectors = bilm.encode_words(torch.from_numpy(ids).to(device))
+            embedding[begin : begin + len(words)] = vectors.float().cpu().numpy()

@@ -203,12 +203,10 @@ def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
 
 
 def read_tensor(tensor: StoredTensor) -> np.ndarray:
-    """The numbers of one variable. CheckpointError where they are not those that were written."""
+    """The numbers of one variable, in float32. CheckpointError where they are not those that were written."""
     if tensor.dtype is None:
         raise CheckpointError(f"{tensor.path} holds something else than numbers at byte {tensor.offset}")
-    with tensor.path.open("rb") as file:
-        file.seek(tensor.offset)
-        data = file.read(tensor.size)
+    data = np.fromfile(tensor.path, np.uint8, count=tensor.size, offset=tensor.offset)
     if len(data) != tensor.size or tensor.checksum not in (None, masked_crc32c(data)):
         raise CheckpointError(f"{tensor.path} is damaged at byte {tensor.offset}: fetch it again")
-    return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
+    return data.view(tensor.dtype).reshape(tensor.shape).astype(np.float32, copy=False)

@@ -48,8 +48,14 @@ def _workers() -> ThreadPoolExecutor:
     return pool
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has the pool's object, but none of its threads
-    os.register_at_fork(after_in_child=_workers.cache_clear)
+def _after_fork() -> None:
+    """A forked child has the pool's object, but none of its threads; nor do OpenMP's survive, so it keeps to one."""
+    _workers.cache_clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _both_directions(run: Callable[[int], None], device: torch.device) -> None:

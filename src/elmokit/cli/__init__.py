@@ -1,0 +1,57 @@
+"""The command line: `elmokit VERB`, its exit codes and its errors of one line."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+import elmokit
+from elmokit.cli.verbs import RESUMED, Verb
+
+DESCRIPTION = (
+    "Pretrain, load and use ELMo: deep contextual word vectors. `elmokit VERB --help` explains the options of a verb, "
+    "`elmokit --version` prints the version."
+)
+
+
+def _one_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return "; ".join(filter(None, lines)).replace(":; ", ": ") or type(error).__name__
+
+
+def _run(verb: Verb) -> int:
+    try:
+        verb.run()
+    except BrokenPipeError:  # whoever reads the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        how = "; the same command goes on where this one stopped" if isinstance(verb, RESUMED) else ""
+        print(f"elmokit: interrupted{how}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code: 0 done, 2 bad input, 130 interrupted.
+
+    With ELMOKIT_DEBUG=1 in the environment, errors keep their traceback.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments) == ["--version"]:
+        print(f"elmokit {elmokit.__version__}")
+        return 0
+    try:
+        verb = tyro.cli(
+            Verb,
+            prog="elmokit",
+            description=DESCRIPTION,
+            args=arguments,
+            config=(tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
+        )
+        return _run(verb)
+    except (ValueError, OSError) as error:
+        if os.environ.get("ELMOKIT_DEBUG") == "1":
+            raise
+        print(f"elmokit: error: {_one_line(error)}", file=sys.stderr)
+        return 2

@@ -1,0 +1,34 @@
+"""What a verb found, as lines of text."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(f"({_text(item)})" if isinstance(item, list | tuple) else _text(item) for item in value)
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            yield f"{indent}{name}:"
+            yield from (f"{indent}  {_text(item)}" for item in value)
+        else:
+            yield f"{indent}{name}: {_text(value)}".rstrip()
+
+
+def show(result: Any) -> None:
+    """Print a mapping, or a dataclass that has no text of its own, as `name: value`, a line each; else its text."""
+    if is_dataclass(result) and type(result).__str__ is object.__str__:
+        result = asdict(result)  # pyright: ignore[reportArgumentType]  (it is no class)
+    print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)

@@ -1,0 +1,209 @@
+"""bilm-tf's names: `Batcher`, `TokenBatcher`, `BidirectionalLanguageModel`, `weight_layers` and the two dumps.
+
+There is no graph: a model called with ids (NumPy or torch) returns torch tensors at once, under the old keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elmokit.compat.carried import CarriedStates, without_boundaries
+from elmokit.compat.notice import warn_once
+from elmokit.compat.weights import open_bilm
+from elmokit.data.streams import blocks_of, word_ids
+from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder
+from elmokit.files import atomic_path, read_lines
+from elmokit.io.native import filled
+from elmokit.io.pretrained import Pretrained
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
+
+# --- Words to ids ------------------------------------------------------------------------------------------------
+
+
+def _read_words(vocab_file: str | Path) -> list[str]:
+    return [line.strip() for line in read_lines(vocab_file)]
+
+
+def _notice_missing_boundaries(words: Sequence[str]) -> None:
+    if not {BOS, EOS} <= set(words):
+        warn_once("the vocabulary lacks <S> or </S>; bilm-tf then read its last word as </S>, here it stays that word")
+
+
+class Batcher:
+    """Tokenized sentences -> character ids with boundaries. The vocabulary was a cache; none is needed now."""
+
+    def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
+        if lm_vocab_file is not None:
+            _notice_missing_boundaries(_read_words(lm_vocab_file))
+        self._max_token_length = max_token_length
+
+    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
+        if count_truncated(list(chain.from_iterable(sentences)), self._max_token_length):
+            warn_once(f"some words have more than {self._max_token_length - 2} bytes: as before, the rest is not read")
+        bounded = [(BOS, *sentence, EOS) for sentence in sentences]
+        return encode_sentences(bounded, self._max_token_length).astype(np.int64)
+
+
+class TokenBatcher:
+    """Tokenized sentences -> ids of words in a vocabulary, with boundaries. ValueError for what it lacks."""
+
+    def __init__(self, lm_vocab_file: str | Path) -> None:
+        self._id_of = {word: number for number, word in enumerate(_read_words(lm_vocab_file), start=1)}
+        if not {BOS, EOS} <= self._id_of.keys():
+            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings anew")
+
+    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Ids (B, T+2) int64, zeros for padding; a word that is not there is <UNK>."""
+        ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
+        for row, sentence in zip(ids, sentences, strict=True):
+            row[: len(sentence) + 2] = [self._id(word) for word in (BOS, *sentence, EOS)]
+        return ids
+
+    def _id(self, word: str) -> int:
+        found = self._id_of.get(word, self._id_of.get(UNK))
+        if found is None:  # bilm-tf gave it the id of padding, and so shortened the sentence
+            raise ValueError(f"{word!r} is not in the vocabulary, and <UNK> neither: add one of them")
+        return found
+
+
+# --- The model ---------------------------------------------------------------------------------------------------
+
+
+def _reading_words(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
+    """The same LSTMs over a table of token vectors that `dump_token_embeddings` wrote."""
+    try:
+        with h5py.File(embedding_weight_file) as file:
+            table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
+    except KeyError as error:
+        raise ValueError(f"{embedding_weight_file} has no dataset 'embedding': dump the token embeddings") from error
+    if table.dim() != 2 or table.shape[1] != bilm.config.lstm.projection_dim:
+        raise ValueError(f"{embedding_weight_file} holds vectors {tuple(table.shape)} that do not fit this biLM")
+    config = replace(bilm.config, char_cnn=None, num_words=len(table))
+    lstms = {name: tensor for name, tensor in bilm.state_dict().items() if name.startswith("layers.")}
+    return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
+
+
+class BidirectionalLanguageModel:
+    """Ids with boundaries -> every layer without them; as before, rows carry their state from call to call.
+
+    `mixes` holds what `weight_layers` learns, by name. `states.reset_states()` starts anew, and
+    `states.stateful = False` always does.
+    """
+
+    def __init__(
+        self,
+        options_file: str | Path,
+        weight_file: str | Path,
+        use_character_inputs: bool = True,
+        embedding_weight_file: str | Path | None = None,
+        max_batch_size: int = 128,
+    ) -> None:
+        self.bilm = open_bilm(options_file, weight_file).requires_grad_(False)
+        if not use_character_inputs:
+            if embedding_weight_file is None:
+                raise ValueError("without character inputs, name the embedding_weight_file of dump_token_embeddings")
+            self.bilm = _reading_words(self.bilm, embedding_weight_file).requires_grad_(False)
+        self.max_batch_size = max_batch_size
+        self.states = CarriedStates()
+        self.mixes = nn.ModuleDict()
+
+    @torch.no_grad()
+    def __call__(self, ids: np.ndarray | Tensor) -> dict[str, Any]:
+        """ids (B, T+2, C) of characters or (B, T+2) of words -> the old ops' values, and the `mixes` of this model.
+
+        lm_embeddings (B, L+1, T, 2D) and mask (B, T) without boundaries, lengths (B,), token_embeddings (B, T+2, D).
+        """
+        ids = torch.as_tensor(ids).long()
+        if len(ids) > self.max_batch_size:
+            raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
+        num_words = self.bilm.config.num_words
+        if num_words is not None and ids.numel() and int(ids.max()) > num_words:
+            raise ValueError(
+                f"id {int(ids.max())} is beyond the {num_words} token embeddings: dump those of this vocabulary"
+            )
+        out = self.bilm(ids, state=self.states.begin(len(ids), ids.device))
+        self.states.keep(out.state)
+        layers, mask = without_boundaries(out.layers, out.mask)
+        return {
+            "lm_embeddings": layers.transpose(0, 1),
+            "lengths": mask.sum(dim=1),
+            "token_embeddings": out.layers[0].chunk(2, dim=-1)[0],
+            "mask": mask,
+            "mixes": self.mixes,
+        }
+
+
+def weight_layers(
+    name: str,
+    bilm_ops: dict[str, Any],
+    l2_coef: float | None = None,
+    use_top_only: bool = False,
+    do_layer_norm: bool = False,
+) -> dict[str, Tensor]:
+    """The learned mix called `name` -> {"weighted_op": (B, T, 2D), "regularization_op": the L2 penalty}.
+
+    The first use of a name makes the mix, equal weights and gamma 1; later uses share it (the old `reuse=True`). With
+    layer norm, boundaries do not count. `use_top_only` gives the top layer, times gamma.
+    """
+    layers, mask, mixes = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], bilm_ops["mixes"]
+    if f"{name}_ELMo" not in mixes:
+        mixes[f"{name}_ELMo"] = ScalarMix(len(layers)).to(layers.device)
+    mix = cast(ScalarMix, mixes[f"{name}_ELMo"])
+    if use_top_only:
+        return {"weighted_op": mix.gamma * layers[-1], "regularization_op": torch.zeros(())}
+    mix.layer_norm = do_layer_norm
+    weighted = mix(layers, mask) * mask.unsqueeze(-1)
+    return {"weighted_op": weighted, "regularization_op": mix.penalty(l2_coef or 0.0)}
+
+
+# --- Dumps -------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def dump_token_embeddings(
+    vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
+) -> None:
+    """Write the token vector of every vocabulary word: HDF5, dataset `embedding` (V, D) float32, whole or not at all."""
+    words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
+    _notice_missing_boundaries(words)
+    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
+        table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
+        for begin in range(0, len(words), WORDS_AT_ONCE):
+            some = words[begin : begin + WORDS_AT_ONCE]
+            table[begin : begin + len(some)] = bilm.encode_words(word_ids(some, bilm.config, None)).numpy()
+
+
+def dump_bilm_embeddings(
+    vocab_file: str | Path | None,
+    dataset_file: str | Path,
+    options_file: str | Path,
+    weight_file: str | Path,
+    outfile: str | Path,
+) -> None:
+    """Write all layers of every line: HDF5, dataset `str(line)` (L+1, T, 2D) float32, whole or not at all.
+
+    Lines are split at white space; as before, the state is carried from line to line, and a blank line has length 0.
+    """
+    if vocab_file is not None:
+        _notice_missing_boundaries(_read_words(vocab_file))
+    embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
+    lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
+    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
+        for group in blocks_of(lines, WORDS_AT_ONCE):
+            found = embedder.embed(group, layers="all", state=state, batch_size=1)
+            for layers in found:
+                file.create_dataset(str(number), data=layers, dtype="float32")
+                number += 1
+            state = found.state

@@ -1,0 +1,69 @@
+"""From any format that can be read to one that can be written."""
+
+import warnings
+from pathlib import Path
+from typing import Literal, get_args
+
+from elmokit.files import atomic_directory
+from elmokit.io.checkpoint import Pretrained, load, save
+from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
+from elmokit.text.vocab import Vocab
+
+Target = Literal["native", "hdf5", "token-embeddings"]
+
+
+def _warn_of_losses(model: Pretrained) -> None:
+    lost = {
+        "softmax": model.has_softmax,
+        "mix of layers": model.mix is not None,
+        "warm state": model.warm_state is not None,
+        "name of the tokenizer": model.tokenizer is not None,
+    }
+    if any(lost.values()):
+        names = ", ".join(name for name, is_there in lost.items() if is_there)
+        warnings.warn(f"HDF5 has no place for the {names}: left out, keep the original", stacklevel=3)
+
+
+def save_hdf5(model: Pretrained, directory: str | Path) -> None:
+    """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with the words and the card.
+
+    Whole or not at all. FileExistsError where the directory holds something, ValueError where the format has no words
+    for the model's configuration; a warning tells what it has no place for.
+    """
+    with atomic_directory(directory) as partial:
+        write_bilm_hdf5(model.bilm, partial)
+        if model.vocab is not None:
+            model.vocab.write(partial / "vocab.txt")
+        if model.card:
+            (partial / "README.md").write_text(model.card, encoding="utf-8")
+    _warn_of_losses(model)
+
+
+def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None) -> None:
+    words = model.vocab if vocab is None else Vocab.read(vocab)
+    if words is None:
+        raise ValueError("the model has no vocabulary: give a file of words, one a line")
+    if path.exists():
+        raise FileExistsError(f"{path} exists: remove it, or choose another name")
+    write_token_embeddings(model.bilm, words, path)
+
+
+def convert(
+    input: str | Path, output: str | Path, to: Target = "native", vocab: str | Path | None = None
+) -> dict[str, str | int]:
+    """Read a model in any format and write it in another; nothing that exists is overwritten.
+
+    "native" and "hdf5" write a directory, "token-embeddings" writes bilm-tf's file of the vectors of single words, those
+    of `vocab` or of the model's own vocabulary. Returns what was written: its path and its bytes.
+    """
+    if to not in get_args(Target):
+        raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
+    model, output = load(input), Path(output)
+    if to == "native":
+        save(model, output)
+    elif to == "hdf5":
+        save_hdf5(model, output)
+    else:
+        _save_token_embeddings(model, output, None if vocab is None else Path(vocab))
+    files = output.iterdir() if output.is_dir() else [output]
+    return {"path": str(output), "format": to, "bytes": sum(file.stat().st_size for file in files)}

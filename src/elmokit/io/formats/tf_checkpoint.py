@@ -1,0 +1,249 @@
+"""A biLM in TensorFlow's own files: a training checkpoint of bilm-tf, or the module google/elmo of TensorFlow Hub.
+
+Both are a bundle of variables whose names end alike. From those ends come the names of the HDF5 format, and its table
+does the rest. TensorFlow itself is not needed.
+Sources: bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.io.formats.bilm_hdf5 import fill_state_dict, pieces_of, weights_shape
+from elmokit.io.formats.bilm_options import read_options
+from elmokit.io.formats.tensor_bundle import StoredTensor, read_index, read_tensor
+from elmokit.io.pretrained import MixWeights
+from elmokit.io.strict import CheckpointError, Shape, check_shapes
+from elmokit.nn.softmax import FullSoftmax
+
+# Whatever stands before these ends: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
+ENCODER = re.compile(
+    r"(?:.*/)?(char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj)"
+)
+# TensorFlow before 1.2 called the weights W_0, B and W_P_0.
+LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
+# A stack of one layer has no such part: it is not wrapped into a MultiRNNCell.
+LAYER = re.compile(r"(?:^|/)(?:cell_|Cell)(\d+)/")
+LSTM_WEIGHTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
+HEADS = re.compile(r"(?:.*/)?(softmax/[Wb]|aggregation/(?:weights|scaling))")
+
+OPTIMIZER_SLOT = re.compile(r"(.+)/(Adagrad|Adam|Adam_1|Momentum|RMSProp|RMSProp_1)(?:_\d+)?")
+OF_TRAINING = re.compile(r"(?:.*/)?(global_step|train_perplexity|beta[12]_power)(?:_\d+)?")
+
+
+@dataclass(frozen=True)
+class TFModel:
+    """What a checkpoint holds of a model. `softmax` reads the output layer when it is called."""
+
+    config: BiLMConfig
+    state_dict: dict[str, Tensor]
+    softmax: Callable[[], FullSoftmax] | None
+    num_softmax_words: int | None
+    mix: MixWeights | None
+
+
+# --- Where it is -------------------------------------------------------------------------------------------------
+
+
+def _last_step(indices: Iterable[Path]) -> Path:
+    return max(indices, key=lambda path: (int((re.findall(r"-(\d+)$", path.stem) or ["-1"])[0]), path.name))
+
+
+def find_prefix(path: str | Path) -> Path | None:
+    """What the files of a checkpoint begin with: of a prefix, an index, or a folder's latest; None where there is none.
+
+    A folder is one of checkpoints, or a SavedModel.
+    """
+    path = Path(path)
+    if path.suffix == ".index" and path.is_file():
+        return path.with_suffix("")
+    if path.with_name(f"{path.name}.index").is_file():
+        return path
+    if (path / "variables" / "variables.index").is_file():
+        return path / "variables" / "variables"
+    record = path / "checkpoint"
+    if record.is_file():
+        # It may name the folder where training ran, so only the last part counts.
+        latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', record.read_bytes()[:4096])
+        if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
+            return path / latest[1].decode()
+    indices = list(path.glob("*.index"))
+    return _last_step(indices).with_suffix("") if indices else None
+
+
+def find_beside(prefix: Path, name: str) -> Path | None:
+    """A file in the folder of the checkpoint, or in the one above."""
+    return next((path for path in (prefix.parent / name, prefix.parent.parent / name) if path.is_file()), None)
+
+
+# --- What it is called -------------------------------------------------------------------------------------------
+
+
+def dataset_name(variable: str) -> str | None:
+    """What the HDF5 format calls a variable (or the heads, which it does not have); None where nothing fits."""
+    if match := ENCODER.fullmatch(variable) or HEADS.fullmatch(variable):
+        return match[1]
+    if match := LSTM.fullmatch(variable):
+        direction, path, weight = match.groups()
+        layer = LAYER.search(path or "")
+        return (
+            f"{direction}/RNN/MultiRNNCell/Cell{layer[1] if layer else 0}/LSTMCell/{LSTM_WEIGHTS.get(weight, weight)}"
+        )
+    return None
+
+
+def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The variables of the model under the names of the HDF5 format; those of training are left out.
+
+    CheckpointError listing all that are neither.
+    """
+    found: dict[str, StoredTensor] = {}
+    unknown = []
+    for variable, tensor in tensors.items():
+        dataset = dataset_name(variable)
+        if OF_TRAINING.fullmatch(variable) or OPTIMIZER_SLOT.fullmatch(variable):
+            continue
+        if dataset is None or dataset in found or tensor.dtype is None or tensor.dtype.kind != "f":
+            unknown.append(f"  {variable} {tensor.shape}")
+        else:
+            found[dataset] = tensor
+    if unknown:
+        raise CheckpointError(f"{prefix} holds variables that no ELMo has, or has twice:\n" + "\n".join(unknown))
+    return found
+
+
+# --- What it is --------------------------------------------------------------------------------------------------
+
+
+def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
+    """The shapes called name.format(0), name.format(1), ...; ValueError where one is not of that rank."""
+    found: list[Shape] = []
+    while (shape := shapes.get(name.format(len(found)))) is not None:
+        if len(shape) != rank:
+            raise ValueError(f"{name.format(len(found))} has the shape {shape}")
+        found.append(shape)
+    return found
+
+
+def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
+    """The configuration of a module that comes without options.json: sizes from its weights, the rest as published.
+
+    ValueError where the weights make no ELMo.
+    """
+    cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
+    kernels, biases = _numbered(shapes, cell + "W_0", 2), _numbered(shapes, cell + "B", 1)
+    embedding, filters = shapes.get("char_embed", ()), _numbered(shapes, "CNN/W_cnn_{}", 4)
+    if not kernels or not biases or not filters or len(embedding) != 2:
+        raise ValueError("it lacks the LSTMs or the characters")
+    # kernel: input and state on top of each other, four gates side by side. Clips, skips and relu are those of the
+    # published model (its options.json; the module is made of the same weights).
+    lstm = LSTMConfig(num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2)
+    return BiLMConfig(
+        lstm,
+        CharCNNConfig(
+            embedding_dim=embedding[1],
+            filters=tuple((width, number) for _, width, _, number in filters),
+            num_highway=len(_numbered(shapes, "CNN_high_{}/W_carry", 2)),
+        ),
+    )
+
+
+def _config(prefix: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
+    options = find_beside(prefix, "options.json")
+    if options is not None:
+        return read_options(options, shapes.get("embedding", (0,))[0])
+    if "aggregation/weights" not in shapes:
+        raise FileNotFoundError(f"{prefix} has no options.json beside it or one folder up: put it there")
+    try:
+        return config_from_shapes(shapes)
+    except ValueError as error:
+        raise CheckpointError(f"{prefix} is not the module google/elmo: {error}") from error
+
+
+def _mix_shapes(shapes: Mapping[str, Shape], num_layers: int) -> dict[str, Shape]:
+    """What the module's mix of layers must be, empty where there is none."""
+    if not any(name.startswith("aggregation/") for name in shapes):
+        return {}
+    return {"aggregation/weights": (num_layers,), "aggregation/scaling": ()}
+
+
+def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
+    """The mix, which the module takes through a softmax as every ELMo does."""
+    if "aggregation/weights" not in tensors:
+        return None
+    weights, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
+    return MixWeights(tuple(map(float, weights)), float(scaling))
+
+
+def _softmax_shapes(shapes: Mapping[str, Shape], dim: int) -> dict[str, Shape]:
+    """What the output layer must be, empty where there is none. A word table may serve as its weights."""
+    if "softmax/b" not in shapes:
+        return {}
+    num_words = shapes["softmax/b"][:1]
+    shared = "softmax/W" not in shapes and "embedding" in shapes
+    return {"softmax/b": num_words, "embedding" if shared else "softmax/W": (*num_words, dim)}
+
+
+def _softmax_loader(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape]) -> Callable[[], FullSoftmax]:
+    bias, weight = shapes
+
+    def load_softmax() -> FullSoftmax:
+        with torch.device("meta"):
+            softmax = FullSoftmax(*shapes[weight])
+        arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors[bias])}
+        softmax.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()}, assign=True)
+        return softmax
+
+    return load_softmax
+
+
+# --- All together ------------------------------------------------------------------------------------------------
+
+
+def read_tf_checkpoint(prefix: str | Path) -> TFModel:
+    """Read a biLM from PREFIX.index and its data, with options.json beside them or one folder up.
+
+    The module of TensorFlow Hub needs none. CheckpointError naming every variable that is missing, unknown or of
+    another shape.
+    """
+    prefix = Path(prefix)
+    tensors = _by_dataset(prefix, read_index(prefix))
+    shapes = {name: weights_shape(name, tensor.shape) for name, tensor in tensors.items()}
+    config = _config(prefix, shapes)
+    encoder = {piece.dataset: piece.shape for piece in pieces_of(config)}
+    softmax = _softmax_shapes(shapes, config.lstm.projection_dim)
+    check_shapes(prefix, encoder | softmax | _mix_shapes(shapes, config.num_representations), shapes)
+    return TFModel(
+        config,
+        fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder}),
+        _softmax_loader(tensors, softmax) if softmax else None,
+        softmax["softmax/b"][0] if softmax else None,
+        _read_mix(tensors),
+    )
+
+
+def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """AdaGrad's sums of squared gradients, as bilm-tf's training left them: of `BiLM(config)` and of `FullSoftmax`.
+
+    Both are named and shaped as the state_dict of their module. CheckpointError where they are not all there.
+    """
+    slots: dict[str, StoredTensor] = {}
+    for variable, tensor in read_index(prefix).items():
+        match = OPTIMIZER_SLOT.fullmatch(variable)
+        dataset = dataset_name(match[1]) if match and match[2] == "Adagrad" else None
+        if dataset is not None:
+            slots[dataset] = tensor
+    shapes = {name: weights_shape(name, tensor.shape) for name, tensor in slots.items()}
+    encoder = {piece.dataset: piece.shape for piece in pieces_of(config)}
+    softmax = _softmax_shapes(shapes, config.lstm.projection_dim)
+    check_shapes(f"the state of AdaGrad in {prefix}", encoder | softmax, shapes)
+    names = {"softmax/W": "weight", "softmax/b": "bias"}
+    return (
+        fill_state_dict(config, {name: read_tensor(slots[name]) for name in encoder}),
+        {names[name]: torch.from_numpy(read_tensor(slots[name])) for name in softmax if name in names},
+    )

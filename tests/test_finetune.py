@@ -1,0 +1,154 @@
+"""Fine-tuning runs: what they learn and leave alone, stopped and resumed, with and without a softmax to begin with."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from toy_run import settings_for, write_text
+
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.io.checkpoint import MixWeights, Pretrained, load, save
+from elmokit.lm.evaluate import evaluate_files
+from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab
+from elmokit.train.finetune import FinetuneSettings, finetune
+from elmokit.train.pretrain import pretrain
+from elmokit.train.snapshots import latest_snapshot, read_snapshot
+from elmokit.train.trainer import Trainer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def write_domain(path: Path, seed: int) -> Path:
+    """The words of the toy text, in an order that it never has."""
+    draw = random.Random(seed)
+    nouns = ["cat", "dog", "fox", "hen"]
+    lines = [f"a {draw.choice(nouns)} the {draw.choice(nouns)} sees ." for _ in range(60)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model pretrained on the toy text, the same one without its softmax, and text of another domain."""
+    folder = tmp_path_factory.mktemp("toy")
+    settings = settings_for(write_text(folder / "toy.txt"), folder / "run")
+    model = load(pretrain(replace(settings, epochs=4, dropout=0.0)))
+    model.mix, model.tokenizer = MixWeights((0.0, 1.0, 2.0), 3.0), "whitespace-1"
+    save(model, folder / "model")
+    save(Pretrained(model.bilm, tokenizer="whitespace-1"), folder / "headless")
+    write_domain(folder / "domain.txt", seed=1)
+    write_domain(folder / "heldout.txt", seed=2)
+    return folder
+
+
+@pytest.fixture
+def settings(folder: Path, tmp_path: Path) -> FinetuneSettings:
+    """About 40 steps."""
+    return FinetuneSettings(
+        corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"),
+        heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,
+        epochs=2.0, softmax_epochs=2.0, num_samples=6, learning_rate=0.005, dtype="float32", device="cpu", threads=1,
+        log_every=10, checkpoint_every=9,
+    )  # fmt: skip
+
+
+def test_the_domain_is_learnt_and_both_texts_are_told_of(settings: FinetuneSettings, folder: Path) -> None:
+    report = finetune(settings)
+    domain, other = (report.changes[str(folder / name)] for name in ("heldout.txt", "toy.txt"))
+    assert domain.percent < -30 and other.percent > 0
+    assert domain.percent == pytest.approx(100 * (domain.after.mean / domain.before.mean - 1))
+    for place, change in ((folder / "model", "before"), (report.model, "after")):
+        found = evaluate_files([*settings.heldout, *settings.others], place, batch_size=32).files
+        for name, perplexity in found.items():
+            assert getattr(report.changes[name], change).mean == pytest.approx(perplexity.mean, rel=1e-6)
+    written = json.loads((settings.output / "report.json").read_text())
+    assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
+
+
+def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneSettings, folder: Path) -> None:
+    start, tuned = load(folder / "model"), load(finetune(replace(settings, max_words=20)).model)
+    assert (tuned.mix, tuned.tokenizer, tuned.vocab) == (start.mix, start.tokenizer, start.vocab)
+    assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
+
+
+def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneSettings, folder: Path) -> None:
+    settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
+    report = finetune(settings)
+    snapshot = latest_snapshot(settings.output / "softmax/checkpoints")
+    assert snapshot is not None
+    fitted, start = read_snapshot(snapshot).part("bilm"), load(folder / "headless").bilm.state_dict()
+    assert all(torch.equal(fitted[name], start[name]) for name in start)
+    tuned = load(report.model)
+    assert any(not torch.equal(tensor, start[name]) for name, tensor in tuned.bilm.state_dict().items())
+    assert tuned.vocab is not None and set(tuned.vocab.words) == {
+        "<S>", "</S>", "<UNK>", "a", "the", "cat", "dog", "fox", "hen", "sees", "."
+    }  # fmt: skip
+    change = report.changes[str(folder / "heldout.txt")]
+    assert change.after.mean < change.before.mean < 10  # a guess among 11 words has 11
+
+
+@pytest.mark.parametrize("name", ["model", "headless"])
+def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
+    settings: FinetuneSettings, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, model=str(folder / name))
+    whole = finetune(replace(settings, output=tmp_path / "whole"))
+    train_step, steps = Trainer.train_step, 0
+
+    def step_until_killed(trainer: Trainer) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        if steps % 25 == 0:
+            raise MemoryError("killed")
+        return train_step(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", step_until_killed)
+        for _ in range(2 if name == "headless" else 1):
+            with pytest.raises(MemoryError):
+                finetune(settings)
+    resumed = finetune(settings)
+    assert list(resumed.changes.values()) == list(whole.changes.values())
+    for file in ("model.safetensors", "softmax.safetensors", "vocab.txt"):
+        assert (resumed.model / file).read_bytes() == (whole.model / file).read_bytes(), file
+
+
+def test_a_run_is_not_resumed_from_another_model(settings: FinetuneSettings, folder: Path, tmp_path: Path) -> None:
+    finetune(replace(settings, max_words=20))
+    other = load(folder / "model")
+    with torch.no_grad():
+        other.bilm.layers[0].bias.add_(1)
+    save(other, tmp_path / "other")
+    with pytest.raises(ValueError, match="of another run: start was"):
+        finetune(replace(settings, max_words=20, model=str(tmp_path / "other")))
+
+
+def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneSettings, tmp_path: Path) -> None:
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "a", "the", "cat", "bird"])
+    save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 7)), vocab=vocab), tmp_path / "words")
+    tuned = load(finetune(replace(settings, model=str(tmp_path / "words"), max_words=40, others=())).model)
+    assert tuned.vocab == vocab and tuned.softmax is not None
+
+
+def test_a_published_model_can_be_tuned(settings: FinetuneSettings, shared: Path) -> None:
+    model = str(shared / "goldens/char-2layer")
+    report = finetune(replace(settings, model=model, max_words=40, others=()))
+    assert load(report.model).bilm.config == load(model).bilm.config
+
+
+def test_what_makes_no_sense_is_refused(settings: FinetuneSettings) -> None:
+    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
+        with pytest.raises(ValueError, match=name):
+            replace(settings, **{name: value})
+    with pytest.raises(ValueError, match="no corpus"):
+        finetune(replace(settings, corpus=()))

@@ -1,0 +1,252 @@
+"""Scores of words, substitutes and next words, against a slow float64 computation, perplexity and bilm-tf's figures."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import Oracle, log_softmax, random_weights
+
+import elmokit.lm.scoring as scoring
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.io.checkpoint import Pretrained, load
+from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
+from elmokit.lm.scoring import Candidate, next_words, score, score_file, substitutes
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.characters import encode_words
+from elmokit.text.vocab import Vocab
+
+SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
+CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
+SPECIALS = ["<S>", "</S>", "<UNK>"]
+
+
+@pytest.fixture
+def model() -> Pretrained:
+    """Random weights; the specials are not the first words, so that their places matter."""
+    vocab = Vocab(["a", "<S>", "b", "</S>", "c", "<UNK>", "d", "e"])
+    bilm, softmax = BiLM(CONFIG), FullSoftmax(len(vocab), 4)
+    random_weights(bilm, seed=1)
+    random_weights(softmax, seed=2)
+    torch.manual_seed(3)
+    zeros = bilm.initial_state(1)
+    warm = BiLMState(torch.randn_like(zeros.h), torch.randn_like(zeros.c))
+    return Pretrained(bilm, softmax=softmax, vocab=vocab, warm_state=warm)
+
+
+def slowly(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
+    """(2, T+1, V) log p by the definition: row k of what word k is forward, word k-1 backward."""
+    assert model.softmax is not None
+    oracle, weight, bias = Oracle(model.bilm), *(p.detach().double().numpy() for p in model.softmax.parameters())
+    log_p = []
+    for d in range(2):
+        state = oracle.zeros()
+        if warm:
+            assert model.warm_state is not None
+            h, c = (part[d, :, 0].double().numpy() for part in (model.warm_state.h, model.warm_state.c))
+            state = list(zip(h, c, strict=True))
+        inputs = ["</S>", *reversed(words)] if d else ["<S>", *words]
+        layers, _ = oracle.direction(d, [oracle.word(ids) for ids in encode_words(inputs)], state)
+        log_p.append(log_softmax(layers[-1] @ weight.T + bias)[:: -1 if d else 1])
+    return np.stack(log_p)
+
+
+def vocab_of(model: Pretrained) -> Vocab:
+    assert model.vocab is not None
+    return model.vocab
+
+
+def three(found: Perplexity) -> tuple[float, float, float]:
+    return found.forward, found.backward, found.mean
+
+
+# --- Scores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["zeros", "warm"])
+def test_every_word_has_the_log_probability_of_the_slow_computation(model: Pretrained, state: str) -> None:
+    found = score(model, SENTENCES, state)
+    assert [each.words for each in found] == [tuple(words) for words in SENTENCES]
+    assert [each.unknown for each in found] == [1, 0, 0, 0, 1]
+    for each in found:
+        forward, backward = slowly(model, each.words, warm=state == "warm")
+        places = np.arange(len(each.words) + 1)
+        ids = vocab_of(model).ids
+        np.testing.assert_allclose(each.forward, forward[places, ids([*each.words, "</S>"])], atol=1e-5)
+        np.testing.assert_allclose(each.backward, backward[places, ids(["<S>", *each.words])], atol=1e-5)
+
+
+@pytest.mark.parametrize(("state", "batch_size"), [("zeros", 1), ("warm", 1), ("carry", 1), ("carry", 2)])
+@pytest.mark.parametrize("words_at_once", [1, 9, 10_000])
+def test_scores_add_up_to_the_perplexity(
+    model: Pretrained, state: str, batch_size: int, words_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "WORDS_AT_ONCE", words_at_once)
+    found = score(model, SENTENCES, state, batch_size)
+    assert model.softmax is not None
+    parts = model.bilm, model.softmax, vocab_of(model)
+    expected = perplexity(*parts, SENTENCES, state, batch_size, model.warm_state)
+    means = [np.mean(np.concatenate([getattr(each, d) for each in found])) for d in ("forward", "backward")]
+    assert np.exp([-means[0], -means[1], -np.mean(means)]).tolist() == pytest.approx(three(expected), rel=1e-5)
+
+
+def test_a_sentence_has_the_perplexity_of_a_text_of_its_own(model: Pretrained) -> None:
+    assert model.softmax is not None
+    for each in score(model, SENTENCES):
+        alone = perplexity(model.bilm, model.softmax, vocab_of(model), [each.words], "zeros")
+        assert three(each.perplexity) == pytest.approx(three(alone), rel=1e-6)
+        counts = each.perplexity.sentences, each.perplexity.predictions, each.perplexity.unknown
+        assert counts == (alone.sentences, alone.predictions, alone.unknown)
+
+
+def test_strings_are_tokenized_as_the_training_text_was(model: Pretrained) -> None:
+    model.tokenizer = "english-1"
+    (found,) = score(model, ["a can't."])
+    assert found.words == ("a", "ca", "n't", ".")
+    with pytest.raises(ValueError, match="list of sentences"):
+        score(model, "a b")
+
+
+def test_nothing_to_score_gives_nothing(model: Pretrained) -> None:
+    assert score(model, []) == []
+
+
+# --- Substitutes and next words ---------------------------------------------------------------------------------------
+
+
+def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
+    """For each word all words but the specials, the likeliest first."""
+    forward, backward = slowly(model, words)
+    value = {"forward": forward[:-1], "backward": backward[1:], "both": forward[:-1] + backward[1:]}[direction]
+    named = [zip(vocab_of(model).words, row.tolist(), strict=True) for row in value]
+    return [sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1]) for row in named]
+
+
+@pytest.mark.parametrize("direction", ["both", "forward", "backward"])
+@pytest.mark.parametrize("logits_at_once", [1, 20, 1000])
+def test_substitutes_are_the_likeliest_by_the_slow_computation(
+    model: Pretrained, direction: str, logits_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", logits_at_once)
+    for words in SENTENCES:
+        found = substitutes(model, words, top=100, direction=direction)
+        expected = expected_substitutes(model, words, direction)
+        assert [[each.word for each in row] for row in found] == [[word for word, _ in row] for row in expected]
+        for row, expected_row in zip(found, expected, strict=True):
+            assert [each.log_probability for each in row] == pytest.approx([v for _, v in expected_row], abs=1e-5)
+
+
+def test_chosen_positions_are_those_of_the_whole_sentence(model: Pretrained) -> None:
+    every = substitutes(model, SENTENCES[2], top=2)
+    assert substitutes(model, SENTENCES[2], positions=[3, 0], top=2) == [every[3], every[0]]
+    assert all(len(row) == 2 for row in every)
+
+
+def test_a_substitute_does_not_depend_on_the_word_it_stands_for(model: Pretrained) -> None:
+    one, other = (substitutes(model, ["a", word, "b"], positions=[1]) for word in ("c", "zebra"))
+    assert [each.word for each in one[0]] == [each.word for each in other[0]]
+    values = ([each.log_probability for each in found[0]] for found in (one, other))
+    assert next(values) == pytest.approx(next(values), abs=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("words", [["a", "zebra", "c"], []])
+def test_next_words_are_the_whole_distribution(model: Pretrained, direction: str, words: list[str]) -> None:
+    found = next_words(model, words, top=len(vocab_of(model)), direction=direction)
+    log_p = slowly(model, words)[1, 0] if direction == "backward" else slowly(model, words)[0, -1]
+    assert sum(math.exp(each.log_probability) for each in found) == pytest.approx(1, abs=1e-6)
+    assert [each.word for each in found] == [vocab_of(model).words[i] for i in np.argsort(-log_p)]
+    assert [each.log_probability for each in found] == pytest.approx(np.sort(log_p)[::-1].tolist(), abs=1e-5)
+    assert next_words(model, words, 1, direction) == found[:1]
+
+
+def test_the_stored_state_is_used_where_it_is_asked_for(model: Pretrained) -> None:
+    (found,) = next_words(model, ["a", "c"], 1, state="warm")
+    assert found.log_probability == pytest.approx(slowly(model, ["a", "c"], warm=True)[0, -1].max(), abs=1e-5)
+    assert found != next_words(model, ["a", "c"], 1)[0]
+
+
+def test_a_score_is_found_among_the_next_words(model: Pretrained) -> None:
+    (found,) = score(model, [["a", "b"]])
+    assert Candidate("</S>", pytest.approx(float(found.forward[-1]), abs=1e-6)) in next_words(model, ["a", "b"], 8)
+    assert Candidate("b", pytest.approx(float(found.forward[1]), abs=1e-6)) in next_words(model, ["a"], 8)
+
+
+def test_a_model_of_word_ids_scores_too() -> None:
+    vocab = Vocab([*SPECIALS, "a", "b"])
+    bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
+    model = Pretrained(bilm, softmax=softmax, vocab=vocab)
+    one, other = (score(model, [["a", word]])[0] for word in ("<UNK>", "never-seen"))
+    np.testing.assert_array_equal(one.forward, other.forward)
+    assert sum(math.exp(each.log_probability) for each in next_words(model, ["a"])) == pytest.approx(1)
+
+
+# --- What is refused --------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused(model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="no word 2 in a sentence of 2 words"):
+        substitutes(model, ["a", "b"], positions=[2])
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        next_words(model, ["a"], top=0)
+    with pytest.raises(ValueError, match="forward or backward"):
+        next_words(model, ["a"], direction="both")
+    with pytest.raises(ValueError, match="zeros, warm, carry"):
+        score(model, SENTENCES, state="cold")
+    without = Pretrained(model.bilm, vocab=model.vocab)
+    with pytest.raises(ValueError, match="needs a model with its softmax"):
+        next_words(without, ["a"])
+    with pytest.raises(ValueError, match="stored state"):
+        score(Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), SENTENCES, state="warm")
+    with pytest.raises(ValueError, match="the softmax has 8 words, the vocabulary 3"):
+        score(Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(SPECIALS)), SENTENCES)
+
+
+# --- Files, and bilm-tf's own figures ---------------------------------------------------------------------------------
+
+
+def test_a_file_is_scored_line_by_line(model: Pretrained, tmp_path: Path) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
+    text.write_text("a b zebra\n\n  \nc\n")
+    total = score_file(text, output, model)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["line"] for line in lines] == [1, 4]
+    for line, each in zip(lines, score(model, [["a", "b", "zebra"], ["c"]]), strict=True):
+        assert line["words"] == list(each.words)
+        assert line["forward"] == pytest.approx(each.forward.tolist())
+        assert line["backward"] == pytest.approx(each.backward.tolist())
+        assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)
+    evaluated = evaluate_files([text], model, "zeros").total
+    assert three(total) == pytest.approx(three(evaluated), rel=1e-6)
+    assert (total.sentences, total.predictions, total.unknown) == (2, 6, 1)
+
+
+def test_a_file_without_a_sentence_leaves_nothing(model: Pretrained, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"empty\.txt holds no sentence"):
+        score_file(tmp_path / "empty.txt", tmp_path / "scores.jsonl", model)
+    assert not (tmp_path / "scores.jsonl").exists()
+
+
+def test_scores_of_a_model_of_bilm_tf(shared: Path, tmp_path: Path) -> None:
+    """Its own perplexity (state carried), and at its first sentences the slow computation from zeros."""
+    folder = shared / "goldens/bilm_tf_training"
+    with np.load(folder / "softmax.npz") as file:
+        softmax = FullSoftmax(*file["W"].shape)
+        softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})
+    vocab = Vocab.read(folder / "vocab.txt")
+    model = Pretrained(load(folder / "weights.hdf5").bilm, softmax=softmax, vocab=vocab)
+    expected = json.loads((folder / "expected.json").read_text())
+    total = score_file(folder / "heldout.txt", tmp_path / "scores.jsonl", model, "carry")
+    directions = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
+    assert three(total) == pytest.approx((*directions, expected["perplexity_batch_1"]), rel=1e-4)
+    sentences = [line.split() for line in (folder / "heldout.txt").read_text().splitlines()[:5]]
+    for each in score(model, sentences):
+        forward, backward = slowly(model, each.words)
+        places = np.arange(len(each.words) + 1)
+        np.testing.assert_allclose(each.forward, forward[places, vocab.ids([*each.words, "</S>"])], atol=1e-4)
+        np.testing.assert_allclose(each.backward, backward[places, vocab.ids(["<S>", *each.words])], atol=1e-4)
