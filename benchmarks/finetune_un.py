@@ -3,9 +3,9 @@
     python benchmarks/finetune_un.py --data un_general_debate --heldout heldout/un_general_debate.txt \\
         --others heldout/{gutenberg,misc,openstax,simplewiki,us_gov,wikipedia_en}.txt --output runs/finetune_un
 
-`--data` is the training part, files or a directory, tokenized as the model's training text was (`elmokit prepare`), as
-are the held-out files, one for each domain. The same command resumes a stopped run. The bar: the perplexity of the
-domain falls by at least 10 %.
+`--data` is the training part, files or a directory, tokenized as the model's training text was (`elmokit prepare`),
+as are the held-out files, one for each domain. The same command resumes a stopped run. The bar: the perplexity of
+the domain falls by at least 10 %.
 """
 
 import argparse
@@ -18,11 +18,10 @@ from typing import Any
 from elmokit.files import atomic_path
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import fingerprint
-from elmokit.train.finetune import FinetuneReport, FinetuneSettings, finetune
+from elmokit.train.finetune import FinetuneSettings, finetune
 
 RESULTS = Path(__file__).parent / "results" / "finetune_un.json"
 BAR = -10.0  # percent
-LINE = "{:24} {:>10} {:>10} {:>9}"
 
 
 def arguments() -> argparse.Namespace:
@@ -43,13 +42,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show(report: FinetuneReport) -> None:
-    print(LINE.format("held-out text", "before", "after", "change"))
-    for name, change in report.changes.items():
-        values = f"{change.before.mean:.2f}", f"{change.after.mean:.2f}", f"{change.percent:+.1f} %"
-        print(LINE.format(Path(name).name.split(".")[0], *values))
-
-
 def main() -> None:
     given = arguments()
     settings = FinetuneSettings(
@@ -59,7 +51,7 @@ def main() -> None:
     )  # fmt: skip
     start = time.perf_counter()
     report = finetune(settings)
-    show(report)
+    print(report)
     percents = [report.changes[str(file)].percent for file in given.heldout]
     result: dict[str, Any] = {
         "model": given.model or "en-small",

@@ -20,5 +20,5 @@ show elmokit compare apple \
 
 rm -rf runs/demo
 mkdir -p runs
-show elmokit embed examples/sentences.txt runs/demo
+show elmokit embed examples/sentences.txt --output runs/demo
 show python examples/vectors.py runs/demo

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.analysis.neighbors import neighbors
+from elmokit.analysis.neighbors import Search, neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
 from elmokit.config import BiLMConfig
@@ -78,7 +78,8 @@ def test_similarities_are_cosines_of_the_vectors(embedder: Embedder) -> None:
 def test_a_comparison_is_printed_with_its_sentences(embedder: Embedder) -> None:
     printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
     assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")
-    assert "           2      3\n    1   1.00   1.00\n    2          1.00\n" in printed
+    table = "           1      2      3\n    1   1.00   1.00   1.00\n    2   1.00   1.00   1.00\n    3   1.00"
+    assert table in printed
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
 
 
@@ -94,7 +95,7 @@ def test_a_comparison_that_cannot_be_made_is_told(embedder: Embedder) -> None:
 
 def test_neighbors_are_the_nearest_uses(corpus: Path, embedder: Embedder) -> None:
     query = "I saw a play in London ."
-    found = neighbors("play", query, corpus, count=3, model=embedder)
+    found = neighbors("play", query, corpus, embedder, search=Search(3))
     asked = embedder.embed([query], "top")[0][3]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
@@ -108,26 +109,44 @@ def test_neighbors_are_the_nearest_uses(corpus: Path, embedder: Embedder) -> Non
 
 
 def test_any_word_can_be_a_neighbor_and_a_search_can_stop(corpus: Path, embedder: Embedder) -> None:
-    found = neighbors("football", CORPUS[0], corpus, 1, embedder, any_word=True)
-    assert found.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and found.nearest[0][0] == pytest.approx(1)
+    found = neighbors("football", "They play football !", corpus, embedder, search=Search(1, any_word=True))
+    assert found.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and found.nearest[0][0] > 0.9
     assert found.sentences_searched == 7
-    assert neighbors("play", CORPUS[0], corpus, model=embedder, max_sentences=2).sentences_searched == 2
+    assert neighbors("play", FRUIT + "play", corpus, embedder, search=Search(max_sentences=2)).sentences_searched == 2
+
+
+def test_the_sentence_itself_is_no_neighbor(corpus: Path, embedder: Embedder) -> None:
+    found = neighbors("play", CORPUS[0], corpus, embedder)
+    assert [use.sentence[0] for _, use in found.nearest].count("They") == 0
+    assert {use.sentence[0] for _, use in found.nearest} == {"The", "Play", "Children"}
+    assert found.sentences_searched == 3
+
+
+def test_a_corpus_may_be_a_directory(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    for number, lines in enumerate((CORPUS[:3], CORPUS[3:])):
+        (tmp_path / "shards" / f"{number}.txt").write_text("\n".join(lines))
+    query = "I saw a play ."
+    whole, shards = (neighbors("play", query, source, embedder) for source in (corpus, tmp_path / "shards"))
+    assert shards.nearest == whole.nearest and shards.sentences_searched == whole.sentences_searched
 
 
 def test_a_search_in_groups_finds_the_same(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = neighbors("play", CORPUS[2], corpus, 3, embedder)
+    whole = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
     monkeypatch.setattr("elmokit.analysis.neighbors.SENTENCES_AT_ONCE", 1)
-    pieces = neighbors("play", CORPUS[2], corpus, 3, embedder)
+    pieces = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
     assert [use for _, use in pieces.nearest] == [use for _, use in whole.nearest]
 
 
 def test_a_search_for_what_is_not_there_is_told(corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="sentence 1 has no word 'play'"):
-        neighbors("play", "Nothing", corpus, model=embedder)
-    with pytest.raises(ValueError, match=r"corpus\.txt has no sentence with the word 'zebra'"):
-        neighbors("zebra", "A zebra", corpus, model=embedder)
-    with pytest.raises(ValueError, match="at least one"):
-        neighbors("play", "play", corpus, 0, embedder)
+        neighbors("play", "Nothing", corpus, embedder)
+    with pytest.raises(ValueError, match=r"corpus\.txt has no other sentence with the word 'zebra'"):
+        neighbors("zebra", "A zebra", corpus, embedder)
+    with pytest.raises(ValueError, match="at least one neighbor"):
+        Search(count=0)
+    with pytest.raises(ValueError, match="at least one sentence"):
+        Search(max_sentences=0)
 
 
 # --- evaluate ------------------------------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ def test_the_cell_is_built_with_or_without_clones(
     """A compiler that cannot make functions for several processors is asked for one."""
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
-    build = pytest.importorskip("hatchling") and load_build_script()
+    pytest.importorskip("hatchling")
+    build = load_build_script()
     wrapper = tmp_path / "cc"
     refuse = "case $* in *-DFOR_EACH_PROCESSOR=*) ;; *) echo no ifunc >&2; exit 1;; esac\n"
     wrapper.write_text(f'#!/bin/sh\n{"" if clones else refuse}exec {compiler} "$@"\n')

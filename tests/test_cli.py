@@ -171,7 +171,7 @@ from elmokit.cli import verbs
 def fail(_: verbs.Info) -> None:
     raise BrokenPipeError
 
-cli.Info.run = fail
+verbs.Info.run = fail
 sys.exit(cli.main(["info"]))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

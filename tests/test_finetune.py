@@ -1,4 +1,4 @@
-"""Fine-tuning runs: what they learn and leave alone, stopped and resumed, with and without a softmax to begin with."""
+"""Fine-tuning: what it learns and leaves alone, stopped and resumed, with and without a softmax to begin with."""
 
 import json
 import random
@@ -15,8 +15,9 @@ from elmokit.io.checkpoint import MixWeights, Pretrained, load, save
 from elmokit.lm.evaluate import evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
-from elmokit.train.finetune import FinetuneSettings, finetune
+from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
+from elmokit.train.settings import FinetuneSettings
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
 

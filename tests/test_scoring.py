@@ -1,4 +1,4 @@
-"""Scores of words, substitutes and next words, against a slow float64 computation, perplexity and bilm-tf's figures."""
+"""Scores of words, substitutes and next words, by a slow float64 computation, perplexity and bilm-tf's figures."""
 
 import json
 import math
@@ -10,6 +10,7 @@ import pytest
 import torch
 from oracle import Oracle, log_softmax, random_weights
 
+import elmokit.lm.evaluate as evaluate
 import elmokit.lm.scoring as scoring
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.io.checkpoint import Pretrained, load
@@ -64,7 +65,7 @@ def three(found: Perplexity) -> tuple[float, float, float]:
     return found.forward, found.backward, found.mean
 
 
-# --- Scores -----------------------------------------------------------------------------------------------------------
+# --- Scores --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["zeros", "warm"])
@@ -85,7 +86,7 @@ def test_every_word_has_the_log_probability_of_the_slow_computation(model: Pretr
 def test_scores_add_up_to_the_perplexity(
     model: Pretrained, state: str, batch_size: int, words_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(evaluate, "WORDS_AT_ONCE", words_at_once)
     found = score(model, SENTENCES, state, batch_size)
     assert model.softmax is not None
     parts = model.bilm, model.softmax, vocab_of(model)
@@ -115,7 +116,7 @@ def test_nothing_to_score_gives_nothing(model: Pretrained) -> None:
     assert score(model, []) == []
 
 
-# --- Substitutes and next words ---------------------------------------------------------------------------------------
+# --- Substitutes and next words ------------------------------------------------------------------------------------
 
 
 def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
@@ -185,7 +186,7 @@ def test_a_model_of_word_ids_scores_too() -> None:
     assert sum(math.exp(each.log_probability) for each in next_words(model, ["a"])) == pytest.approx(1)
 
 
-# --- What is refused --------------------------------------------------------------------------------------------------
+# --- What is refused -----------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_is_refused(model: Pretrained) -> None:
@@ -206,7 +207,7 @@ def test_what_cannot_be_is_refused(model: Pretrained) -> None:
         score(Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(SPECIALS)), SENTENCES)
 
 
-# --- Files, and bilm-tf's own figures ---------------------------------------------------------------------------------
+# --- Files, and bilm-tf's own figures ------------------------------------------------------------------------------
 
 
 def test_a_file_is_scored_line_by_line(model: Pretrained, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.io import checkpoint
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon
+from elmokit.tasks.data import TaskData, TaskFiles
+from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon, batches_of
 from elmokit.tasks.fit import fit, fit_files, load_tagger, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
-from elmokit.tasks.settings import FitConfig, TaggerConfig
-from elmokit.tasks.trained import build_tagger, make_examples
+from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
+from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
 # The tag of a word depends on its neighbour too: "x" is A after an upper-case word, else B.
 WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
@@ -37,6 +38,8 @@ def make_sentences(count, seed):
 
 
 TRAIN, DEV = make_sentences(120, 1), make_sentences(30, 2)
+TASK, FEW = TaskData(TRAIN, DEV), TaskData(TRAIN[:20], DEV)
+ONE_EPOCH = FitConfig(max_epochs=1, device="cpu")
 QUICK = FitConfig(max_epochs=12, batch_size=16, learning_rate=1e-2, device="cpu")
 SMALL = TaggerConfig(word_dim=8, hidden_dim=16, dropout=0.1, elmo_dropout=0.1)
 
@@ -138,6 +141,31 @@ def test_rare_words_are_hidden_in_training_only():
     assert tagger.eval()._hide_rare(words).tolist() == [[2, 3, 2]]
 
 
+def test_a_batch_is_bounded_by_its_padded_tokens(monkeypatch):
+    monkeypatch.setattr("elmokit.tasks.examples.PADDED_TOKENS", 12)
+    lengths = np.array([1, 2, 2, 3, 4, 4, 6, 7, 50])
+    batches = list(batches_of(np.arange(9), lengths, 5))
+    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5], [6], [7], [8]]
+    assert [len(batch) for batch in batches_of(np.arange(9), np.ones(9, int), 5)] == [5, 4]
+    assert list(batches_of(np.arange(0), lengths, 5)) == []
+
+
+def test_a_very_long_sentence_costs_its_own_length(model):
+    """Padded to it, a batch of 64 sentences would have 6.4 million tokens."""
+    long = TaggedSentence(("x",) * 100_000, ("A",) * 100_000)
+    sentences = [*TRAIN[:63], long]
+    lexicon = Lexicon.of(sentences)
+    config = TaggerConfig(word_dim=2, hidden_dim=2)
+    bilm = model.bilm.config
+    layers = torch.zeros(sum(len(s.words) for s in sentences), bilm.num_representations, bilm.output_dim).half()
+    examples = Examples(sentences, lexicon, layers)
+    sizes = [examples.batch(chosen).mask.numel() for chosen in examples.by_length(64)]
+    assert max(sizes) == 100_000 and sum(sizes) < 101_000
+    assert sum(chosen.size for chosen in examples.shuffled(64, np.random.default_rng(0))) == 64
+    tags = tag_examples(build_tagger(config, lexicon, model.bilm), examples)
+    assert [len(row) for row in tags] == [len(sentence.words) for sentence in sentences]
+
+
 # --- The tagger ----------------------------------------------------------------------------------------------------
 
 
@@ -147,14 +175,15 @@ def test_rare_words_are_hidden_in_training_only():
         TaggerConfig(word_dim=8, elmo=False, hidden_dim=16, dropout=0.1),
         TaggerConfig(word_dim=0, character_dim=16, elmo=False, hidden_dim=16, dropout=0.1),
         SMALL,
-        TaggerConfig(word_dim=0, elmo_at_output=True, hidden_dim=16, dropout=0.1, elmo_dropout=0.1, layer_norm=True),
+        TaggerConfig(word_dim=8, elmo_at_output=True, hidden_dim=16, dropout=0.1, elmo_dropout=0.1),
         TaggerConfig(word_dim=8, hidden_dim=16, num_layers=2, dropout=0.1, elmo_dropout=0.1, crf=True, mix_l2=0.001),
         TaggerConfig(word_dim=0, character_dim=8, finetune=True, elmo_at_output=True, hidden_dim=16, dropout=0.1),
     ],
     ids=["words", "characters", "elmo", "two-mixes", "crf", "finetune"],
 )
 def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp_path):
-    trained, report = fit(TRAIN, DEV, tmp_path / "tagger", test=DEV, model=model, tagger=config, config=QUICK)
+    given = model if config.elmo else None
+    trained, report = fit(TaskData(TRAIN, DEV, DEV), tmp_path / "tagger", model=given, tagger=config, config=QUICK)
     assert report.dev > 0.95 and report.test == pytest.approx(report.dev) and report.metric == "accuracy"
     assert len(report.mixes) == (config.elmo + config.elmo_at_output)
     for mix in report.mixes:
@@ -167,7 +196,7 @@ def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp
 
 def test_equal_seeds_give_equal_taggers_and_leave_the_callers_random_numbers_alone(model):
     state = torch.get_rng_state()
-    runs = [fit(TRAIN, DEV, model=model, tagger=SMALL, config=QUICK) for _ in range(2)]
+    runs = [fit(TASK, model=model, tagger=SMALL, config=QUICK) for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), state)
     (first, first_report), (second, second_report) = runs
     assert [epoch.loss for epoch in first_report.epochs] == [epoch.loss for epoch in second_report.epochs]
@@ -179,7 +208,7 @@ def test_equal_seeds_give_equal_taggers_and_leave_the_callers_random_numbers_alo
 def test_the_given_bilm_is_left_as_it_is(finetune, model):
     before = {name: value.clone() for name, value in model.bilm.state_dict().items()}
     config = TaggerConfig(hidden_dim=8, finetune=finetune)
-    trained, _ = fit(TRAIN[:20], DEV, model=model, tagger=config, config=FitConfig(max_epochs=1, device="cpu"))
+    trained, _ = fit(FEW, model=model, tagger=config, config=ONE_EPOCH)
     assert all(torch.equal(before[name], value) for name, value in model.bilm.state_dict().items())
     assert trained.tagger.elmo is not None
     after = trained.tagger.elmo.bilm.state_dict()
@@ -232,8 +261,8 @@ def write_conllu(path, sentences):
 def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
     checkpoint.save(model, tmp_path / "bilm")
     train, dev = write(tmp_path / f"train{suffix}", TRAIN), write(tmp_path / f"dev{suffix}", DEV)
-    options = {"tag_column": column, "tagger": SMALL, "config": QUICK}
-    report = fit_files(train, dev, tmp_path / "tagger", dev, tmp_path / "bilm", **options)
+    files = TaskFiles(train, dev, dev, Columns(tag_column=column))
+    report = fit_files(files, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=QUICK)
     assert report.dev > 0.95
     assert not (tmp_path / "tagger" / "bilm").exists()  # named, not copied
     sentences, tokens = predict_files(tmp_path / "tagger", dev, tmp_path / f"out{suffix}")
@@ -253,15 +282,14 @@ def test_span_tags_are_scored_by_f1_and_decoded_by_the_rules(model):
 
     train, dev = [spanned(s) for s in TRAIN], [spanned(s) for s in DEV]
     config = TaggerConfig(word_dim=8, hidden_dim=16, dropout=0.1, elmo=False, crf=True)
-    trained, report = fit(train, dev, tagger=config, config=QUICK)
+    trained, report = fit(TaskData(train, dev), tagger=config, config=QUICK)
     assert report.metric == "span F1" and report.dev > 0.9
     assert span_scheme(trained.predict([sentence.words for sentence in dev])) == "IOB2"
 
 
 def test_another_bilm_is_refused(model, tmp_path):
     checkpoint.save(model, tmp_path / "bilm")
-    one_epoch = FitConfig(max_epochs=1, device="cpu")
-    fit(TRAIN[:20], DEV, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=one_epoch)
+    fit(FEW, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=ONE_EPOCH)
     torch.manual_seed(5)
     checkpoint.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
     with pytest.raises(checkpoint.CheckpointError, match="is not the biLM"):
@@ -275,19 +303,97 @@ def test_another_bilm_is_refused(model, tmp_path):
 def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
     plain = TaggerConfig(elmo=False)
     with pytest.raises(ValueError, match="the training set holds no words"):
-        fit([], DEV, tagger=plain)
+        fit(TaskData([], DEV), tagger=plain)
     with pytest.raises(ValueError, match="sentence 1 of the development set has 1 words and 0 tags"):
-        fit(TRAIN, [TaggedSentence(("a",))], tagger=plain)
+        fit(TaskData(TRAIN, [TaggedSentence(("a",))]), tagger=plain)
     with pytest.raises(FileNotFoundError):
-        fit(TRAIN, DEV, model=tmp_path / "nothing")
+        fit(TASK, model=tmp_path / "nothing")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(FileExistsError, match="taken"):
-        fit(TRAIN, DEV, tmp_path / "taken", tagger=plain)
+        fit(TASK, tmp_path / "taken", tagger=plain)
+    with pytest.raises(FileExistsError, match="holds no tagger"):
+        fit(TASK, tmp_path / "taken", tagger=plain, overwrite=True)
+    with pytest.raises(ValueError, match="without ELMo reads no model"):
+        fit(TASK, tagger=plain, model="en-small")
     with pytest.raises(ValueError, match="needs to see something"):
         TaggerConfig(word_dim=0, elmo=False)
     of_words = Pretrained(BiLM(BiLMConfig(BiLMConfig.preset("tiny").lstm, char_cnn=None, num_words=5)))
     with pytest.raises(ValueError, match="over word ids cannot be fine-tuned"):
-        fit(TRAIN, DEV, model=of_words, tagger=TaggerConfig(finetune=True))
+        fit(TASK, model=of_words, tagger=TaggerConfig(finetune=True))
     with pytest.raises(FileNotFoundError, match="not a tagger"):
         load_tagger(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"hidden_dim": 0}, "hidden_dim must be at least 1, not 0"),
+        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"word_dim": -1}, "word_dim must be at least 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
+        ({"elmo_dropout": float("nan")}, "elmo_dropout must be"),
+        ({"rare_word_dropout": 1.5}, "rare_word_dropout must be from 0 to 1"),
+        ({"mix_l2": -0.1}, "mix_l2 must be"),
+        ({"max_epochs": 0}, "max_epochs must be at least 1, not 0"),
+        ({"patience": 0}, "patience must be"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"learning_rate": 0.0}, "learning_rate must be a number above 0, not 0.0"),
+        ({"finetune_learning_rate": float("inf")}, "finetune_learning_rate must be"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    kind = TaggerConfig if next(iter(settings)) in TaggerConfig.__dataclass_fields__ else FitConfig
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
+
+
+def test_predictions_replace_nothing_unasked(tmp_path):
+    fit(FEW, tmp_path / "tagger", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
+    source, target = write_columns(tmp_path / "in.txt", DEV), tmp_path / "out.txt"
+    target.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"out\.txt exists"):
+        predict_files(tmp_path / "tagger", source, target)
+    assert target.read_text() == "mine"
+    before = source.read_bytes()
+    (tmp_path / "link.txt").symlink_to(source)
+    for same in (source, tmp_path / "link.txt"):
+        with pytest.raises(ValueError, match="is the input"):
+            predict_files(tmp_path / "tagger", source, same, overwrite=True)
+    with pytest.raises(ValueError, match="is a directory"):
+        predict_files(tmp_path / "tagger", source, tmp_path, overwrite=True)
+    assert source.read_bytes() == before
+    predict_files(tmp_path / "tagger", source, target, overwrite=True)
+    assert len(target.read_text().splitlines()) == len(before.decode().splitlines())
+
+
+def test_a_model_that_would_not_be_read_is_refused(model, tmp_path):
+    fit(FEW, tmp_path / "own", model=model, tagger=SMALL, config=ONE_EPOCH)
+    with pytest.raises(ValueError, match="keeps its own biLM"):
+        load_tagger(tmp_path / "own", model=tmp_path / "own" / "bilm")
+    fit(FEW, tmp_path / "none", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
+    with pytest.raises(ValueError, match="reads no biLM"):
+        load_tagger(tmp_path / "none", model="en-small")
+
+
+def test_a_damaged_config_is_told_with_its_file(tmp_path):
+    fit(FEW, tmp_path / "tagger", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
+    path = tmp_path / "tagger" / "config.json"
+    whole = json.loads(path.read_text())
+    damages = {
+        "unknown settings depth": {**whole, "tagger": {**whole["tagger"], "depth": 3}},
+        "unknown settings colour": {**whole, "colour": "red"},
+        "unknown settings tags": {name: value for name, value in whole.items() if name != "tags"},
+        "hidden_dim must be": {**whole, "tagger": {**whole["tagger"], "hidden_dim": 0}},
+        "format_version is 9": {**whole, "format_version": 9},
+        "is not the configuration": [],
+    }
+    for message, damaged in damages.items():
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(checkpoint.CheckpointError, match=rf"tagger/config\.json .*{message}"):
+            load_tagger(tmp_path / "tagger")
+    path.write_text(json.dumps(whole)[:100])
+    with pytest.raises(checkpoint.CheckpointError, match=r"tagger/config\.json"):
+        load_tagger(tmp_path / "tagger")

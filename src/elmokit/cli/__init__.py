@@ -23,8 +23,6 @@ def _one_line(error: Exception) -> str:
 def _run(verb: Verb) -> int:
     try:
         verb.run()
-    except BrokenPipeError:  # whoever reads the output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         how = "; the same command goes on where this one stopped" if isinstance(verb, RESUMED) else ""
         print(f"elmokit: interrupted{how}", file=sys.stderr)
@@ -50,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config=(tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
         )
         return _run(verb)
+    except BrokenPipeError:  # whoever reads the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         if os.environ.get("ELMOKIT_DEBUG") == "1":
             raise

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from elmokit.cli.show import show
-from elmokit.data.readers import Columns
-from elmokit.tasks.settings import FitConfig, TaggerConfig
+from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
 from elmokit.train.settings import PretrainSettings
 
 # The default, None, is no news: the text says what happens without the option.
@@ -205,7 +204,7 @@ class Fit:
     config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009 (it is frozen)
 
     def run(self) -> None:
-        from elmokit.data.readers import TaskFiles
+        from elmokit.tasks.data import TaskFiles
         from elmokit.tasks.fit import fit_files
 
         files = TaskFiles(self.train, self.dev, self.test, self.columns)

@@ -175,7 +175,7 @@ def weight_layers(
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
-    """Write the token vector of every vocabulary word: HDF5, dataset `embedding` (V, D) float32, whole or not at all."""
+    """Write the token vector of every vocabulary word: HDF5 dataset `embedding` (V, D), whole or not at all."""
     words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
     _notice_missing_boundaries(words)
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:

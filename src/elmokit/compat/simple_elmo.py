@@ -16,7 +16,6 @@ from elmokit.embed.embedder import Embedder
 from elmokit.io.checkpoint import load
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
 Sentences = Sequence[Sequence[str]]
@@ -128,15 +127,12 @@ class ElmoModel:
     def _candidates(self, sentences: Sentences, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
         """What stands at each word in turn: {"forward": ..., "backward": ...}."""
         hidden = self._hidden(sentences)
-        # Position k of a sentence predicts word k + 1 forward and word k - 1 backward; the outermost predict boundaries.
+        # Position k predicts word k + 1 forward and k - 1 backward; the outermost ones predict boundaries.
         ends = np.cumsum([len(sentence) + 1 for sentence in sentences])
         inner = np.ones(int(ends[-1]), dtype=bool)
         inner[ends - 1] = False
         forward = torch.from_numpy(np.flatnonzero(inner))
-        best = [
-            self._best(hidden[0][forward], count, nodelimiters),
-            self._best(hidden[1][forward + 1], count, nodelimiters),
-        ]
+        best = [self._best(hidden[d][forward + d], count, nodelimiters) for d in range(2)]
         for of_word in zip(*best, strict=True):
             yield dict(zip(("forward", "backward"), of_word, strict=True))
 

@@ -80,8 +80,8 @@ class Module(nn.Module):
         """
         if signature not in self.signatures:
             raise ValueError(f"the signatures are {', '.join(self.signatures)}, not {signature!r}")
-        takes_names = isinstance(inputs, Mapping)
-        outputs = self.signatures[signature](**inputs) if takes_names else self.signatures[signature](inputs)
+        call = self.signatures[signature]
+        outputs = call(**inputs) if isinstance(inputs, Mapping) else call(inputs)
         return outputs if as_dict else outputs["default"]
 
     def _default(self, text: Any) -> dict[str, Tensor]:

@@ -164,7 +164,9 @@ def _write_shards(report: PrepareReport, directory: Path, processes: int) -> Non
         suffix = SUFFIX_OF[options.compression]
         names = [f"shard-{index:05d}{suffix}" for index in range(options.num_shards)]
         shards = [stack.enter_context(create_bytes(directory / name)) for name in names]
-        bar = stack.enter_context(tqdm(unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True))
+        bar = stack.enter_context(
+            tqdm(unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
+        )
         for document in tokenize_documents(documents, options.tokenizer, processes):
             shards[shard_of(report.documents, options.num_shards, options.seed)].write(document.text.encode())
             report.documents += 1

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from elmokit.files import atomic_path, create_bytes, read_lines
 
@@ -62,21 +62,6 @@ class Layout:
             raise ValueError(f"tag column {tag_column!r}: give its number, or format conllu to use a name") from None
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What was said of the layout of task files, each of which may have a format of its own: see `Layout.of`."""
-
-    format: Literal["conllu", "columns"] | None = None
-    """Inferred from the file suffix when not given."""
-    word_column: int = 0
-    """Column of the words, from 0 (CoNLL-U has its own)."""
-    tag_column: str | int | None = None
-    """Name (CoNLL-U, default upos) or number (columns, default last)."""
-
-    def layout_of(self, path: str | Path) -> Layout:
-        return Layout.of(path, self.format, self.word_column, self.tag_column)
-
-
 def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
     """Every line of a task file; a token line whose number of columns is not that of the others is a ValueError."""
     width = len(CONLLU_COLUMNS) if layout.conllu else None
@@ -120,35 +105,6 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             words, tags = [], []
     if words:
         yield TaggedSentence(tuple(words), tuple(tags))
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """The tagged sentences of a task; `tag_column`, where they are from files, is the column of their tags."""
-
-    train: Sequence[TaggedSentence]
-    dev: Sequence[TaggedSentence]
-    test: Sequence[TaggedSentence] | None = None
-    tag_column: str | int | None = None
-
-
-@dataclass(frozen=True)
-class TaskFiles:
-    """The files of a task."""
-
-    train: str | Path
-    dev: str | Path
-    test: str | Path | None = None
-    columns: Columns = Columns()
-
-    def read(self) -> TaskData:
-        """Their sentences, all of them in memory."""
-
-        def sentences(file: str | Path) -> list[TaggedSentence]:
-            return list(read_tagged(file, self.columns.layout_of(file)))
-
-        test = None if self.test is None else sentences(self.test)
-        return TaskData(sentences(self.train), sentences(self.dev), test, self.columns.tag_column)
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:

@@ -55,9 +55,10 @@ def _read_text(folder: Path) -> str:
     if (folder / "README.md").is_file() or not meta.is_file():
         return read_card(folder)
     try:
-        return f"```json\n{json.dumps(json.loads(meta.read_text(encoding='utf-8')), indent=2, ensure_ascii=False)}\n```\n"
+        text = json.dumps(json.loads(meta.read_text(encoding="utf-8")), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{meta} is damaged ({error}): remove it or fetch it again") from error
+    return f"```json\n{text}\n```\n"
 
 
 def _with_boundaries(config: BiLMConfig, vocab: Vocab | None) -> BiLMConfig:
@@ -115,9 +116,7 @@ def _load_tensorflow(prefix: Path) -> Pretrained:
     words = find_beside(prefix, "vocab.txt") or find_beside(prefix, "vocab.txt.gz")
     vocab = None if words is None else Vocab.read(words)
     if vocab is not None and found.num_softmax_words not in (None, len(vocab)):
-        raise CheckpointError(
-            f"{prefix} has a softmax over {found.num_softmax_words} words, {words} has {len(vocab)}"
-        )
+        raise CheckpointError(f"{prefix} has a softmax over {found.num_softmax_words} words, {words} has {len(vocab)}")
     config = _with_boundaries(found.config, vocab)
     try:
         bilm = filled(lambda: BiLM(config), found.state_dict)

@@ -53,8 +53,8 @@ def convert(
 ) -> dict[str, str | int]:
     """Read a model in any format and write it in another; nothing that exists is overwritten.
 
-    "native" and "hdf5" write a directory, "token-embeddings" writes bilm-tf's file of the vectors of single words, those
-    of `vocab` or of the model's own vocabulary. Returns what was written: its path and its bytes.
+    "native" and "hdf5" write a directory, "token-embeddings" writes bilm-tf's file of the vectors of single words,
+    those of `vocab` or of the model's own vocabulary. Returns what was written: its path and its bytes.
     """
     if to not in get_args(Target):
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")

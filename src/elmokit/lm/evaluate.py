@@ -43,6 +43,13 @@ class Perplexity:
     predictions: int
     unknown: int
 
+    @staticmethod
+    def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int) -> Perplexity:
+        """From the sums of -log p, (2,)."""
+        forward, backward = (losses / predictions).tolist()
+        mean = math.exp((forward + backward) / 2)
+        return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown)
+
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
     """(2, N) in text order: what each position of `scoring_block` predicts forward and backward."""
@@ -51,28 +58,18 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
 
 
-def block_log_losses(
-    bilm: BiLM,
-    softmax: FullSoftmax,
-    vocab: Vocab,
-    block: Block,
-    targets: torch.Tensor,
-    state: BiLMState | None,
-    start: BiLMState | None,
+def block_outputs(
+    bilm: BiLM, vocab: Vocab, block: Block, state: BiLMState | None = None, start: BiLMState | None = None
 ) -> tuple[torch.Tensor, BiLMState]:
-    """-log p of each target of a block, (2, N) in text order, and the state after it."""
-    device = softmax.weight.device
+    """What the softmax of each direction reads, (2, N, D) in text order, and the state after the block."""
+    device = next(bilm.parameters()).device
     words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
-    layers, state = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
-    dim = bilm.config.lstm.projection_dim
-    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
-    return torch.stack(
-        [softmax.log_losses(top[:, d * dim : (d + 1) * dim], targets[d].to(device)) for d in range(2)]
-    ), state
+    layers, after = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
+    return torch.stack(block.text.to_text(layers[-1]).chunk(2, dim=1)), after
 
 
 @torch.no_grad()
-def perplexity(
+def log_losses(
     bilm: BiLM,
     softmax: FullSoftmax,
     vocab: Vocab,
@@ -80,8 +77,8 @@ def perplexity(
     state: str = "carry",
     batch_size: int = 1,
     start: BiLMState | None = None,
-) -> Perplexity:
-    """Perplexity of tokenized sentences.
+) -> Iterator[tuple[list[Sequence[str]], torch.Tensor, torch.Tensor]]:
+    """Groups of sentences, and in text order the targets (2, N) of each and their -log p (2, N).
 
     `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from
     zeros, and `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
@@ -91,26 +88,39 @@ def perplexity(
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
     start = start if state == "warm" else None
-    carried = bilm.initial_state(batch_size)
-    losses, count, unknown, total = np.zeros(2), 0, 0, 0
+    carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for group in blocks_of(sentences, WORDS_AT_ONCE):
         if state == "carry":
             block = scoring_block(group, np.arange(count, count + len(group)) % batch_size, batch_size, reset=False)
         else:
             rows = min(64, len(group))
             block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
-        targets = target_ids(group, vocab)
-        block_losses, after = block_log_losses(
-            bilm, softmax, vocab, block, targets, carried if state == "carry" else None, start
-        )
-        carried = after if state == "carry" else carried
-        losses += block_losses.double().sum(dim=1).cpu().numpy()
+        outputs, after = block_outputs(bilm, vocab, block, carried, start)
+        carried = after if state == "carry" else None
+        count += len(group)
+        targets, dtype = target_ids(group, vocab), softmax.weight.dtype
+        losses = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
+        yield group, targets, torch.stack(losses)
+
+
+def perplexity(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    sentences: Iterable[Sequence[str]],
+    state: str = "carry",
+    batch_size: int = 1,
+    start: BiLMState | None = None,
+) -> Perplexity:
+    """Perplexity of tokenized sentences, with states as in `log_losses`."""
+    sums, count, total, unknown = np.zeros(2), 0, 0, 0
+    for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
+        sums += losses.double().sum(dim=1).cpu().numpy()
         count, total = count + len(group), total + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
     if not total:
         raise ValueError("there is no sentence to evaluate: the text is empty")
-    forward, backward = (losses / total).tolist()
-    return Perplexity(math.exp(forward), math.exp(backward), math.exp((forward + backward) / 2), count, total, unknown)
+    return Perplexity.of(sums, count, total, unknown)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------

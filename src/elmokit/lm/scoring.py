@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.data.streams import STATES, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.data.streams import STATES, scoring_block
 from elmokit.files import atomic_path, create_bytes, read_lines
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
-from elmokit.lm.evaluate import Perplexity, block_log_losses, target_ids
+from elmokit.lm.evaluate import Perplexity, block_outputs, log_losses
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
@@ -30,16 +30,8 @@ from elmokit.text.tokenizers import get_tokenizer
 from elmokit.text.vocab import Vocab
 
 Sentence = str | Sequence[str]
-WORDS_AT_ONCE = 16_384
 LOGITS_AT_ONCE = 1 << 22  # of one direction: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
-
-
-def _as_perplexity(losses: np.ndarray, sentences: int, predictions: int, unknown: int) -> Perplexity:
-    """From the sums of -log p, (2,)."""
-    forward, backward = (losses / predictions).tolist()
-    mean = math.exp((forward + backward) / 2)
-    return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +55,7 @@ class SentenceScore:
     @property
     def perplexity(self) -> Perplexity:
         """That of this sentence alone, as `elmokit.lm.evaluate` defines it: the boundary counts."""
-        return _as_perplexity(self.losses, 1, len(self.forward), self.unknown)
+        return Perplexity.of(self.losses, 1, len(self.forward), self.unknown)
 
 
 @dataclass(frozen=True)
@@ -72,6 +64,9 @@ class Candidate:
 
     word: str
     log_probability: float
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.log_probability:.3f}"
 
 
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
@@ -99,43 +94,24 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
     return BiLMState(model.warm_state.h.to(device), model.warm_state.c.to(device))
 
 
-def _words(model: Pretrained, sentence: Sentence) -> Sequence[str]:
+def words_of(model: Pretrained, sentence: Sentence) -> Sequence[str]:
     """A list of tokens as it is; a string split as the model's training text was."""
     if isinstance(sentence, str):
         return get_tokenizer(model.tokenizer or "whitespace-1").tokenize(sentence)
     return sentence
 
 
-# --- Scores ----------------------------------------------------------------------------------------------------------
+# --- Scores --------------------------------------------------------------------------------------------------------
 
 
-def _log_losses(
-    model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
-) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
-    """Groups of sentences, and in text order the targets (2, N) of each and their -log p (2, N)."""
-    bilm, softmax, vocab = _language_model(model)
-    start, carried, count = _start(model, state), bilm.initial_state(batch_size), 0
-    for group in blocks_of(sentences, WORDS_AT_ONCE):
-        targets = target_ids(group, vocab)
-        if state == "carry":
-            block = scoring_block(group, np.arange(count, count + len(group)) % batch_size, batch_size, reset=False)
-            losses, carried = block_log_losses(bilm, softmax, vocab, block, targets, carried, None)
-        else:
-            rows = min(64, len(group))
-            block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
-            losses, _ = block_log_losses(bilm, softmax, vocab, block, targets, None, start)
-        count += len(group)
-        yield group, targets, losses
-
-
-@torch.no_grad()
 def _scores(
     model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
 ) -> Iterator[SentenceScore]:
-    unk = _language_model(model)[2].unk
-    for group, targets, losses in _log_losses(model, sentences, state, batch_size):
+    bilm, softmax, vocab = _language_model(model)
+    start = _start(model, state)
+    for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         ends = np.cumsum([len(sentence) + 1 for sentence in group])[:-1]
-        unknown = np.split((targets[0] == unk).numpy(), ends)
+        unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
         for sentence, (forward, backward), is_unknown in zip(group, log_p, unknown, strict=True):
             yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()))
@@ -151,27 +127,24 @@ def score(
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score(model, [text])")
-    return list(_scores(model, [_words(model, sentence) for sentence in sentences], state, batch_size))
+    return list(_scores(model, [words_of(model, sentence) for sentence in sentences], state, batch_size))
 
 
-# --- Candidates for a place ------------------------------------------------------------------------------------------
+# --- Candidates for a place ----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
     """(2, T+1, D): place k predicts word k forward (the last one </S>), and word k-1 backward (the first one <S>)."""
     bilm, softmax, vocab = _language_model(model)
-    device = softmax.weight.device
     block = scoring_block([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-    vectors = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
-    layers, _ = bilm.run_packed(vectors, block.tokens.to(device), block.text.packing, None, _start(model, state))
-    top = block.text.to_text(layers[-1]).to(softmax.weight.dtype)
-    return torch.stack(top.chunk(2, dim=1))
+    outputs, _ = block_outputs(bilm, vocab, block, start=_start(model, state))
+    return outputs.to(softmax.weight.dtype)
 
 
 @torch.no_grad()
 def _best(model: Pretrained, outputs: Tensor, excluded: list[int], top: int) -> list[list[Candidate]]:
-    """The likeliest words at P places by the sum of log p over some directions: outputs (d, P, D), logits in pieces."""
+    """The likeliest words at P places by the sum of log p over d directions: outputs (d, P, D), logits in pieces."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = _language_model(model)
@@ -201,13 +174,13 @@ def substitutes(
     direction: str = "both",
     state: str = "zeros",
 ) -> list[list[Candidate]]:
-    """The `top` words likeliest in the places of the words at `positions` (from 0), or of every word: a list for each.
+    """The `top` words likeliest in place of the words at `positions` (from 0), or of every word: a list for each.
 
     A candidate's value is the sum of its log-probabilities given the words before and the words after the place
     ("both"), or one of them; the word that stands there is not looked at, and may be a candidate. <S>, </S> and <UNK>
     are none. `state` as in `score`.
     """
-    directions, words = _directions(direction, tuple(DIRECTIONS)), _words(model, sentence)
+    directions, words = _directions(direction, tuple(DIRECTIONS)), words_of(model, sentence)
     places = range(len(words)) if positions is None else positions
     for place in places:
         if not 0 <= place < len(words):
@@ -227,12 +200,12 @@ def next_words(
     (begins) there, <UNK> stands for all words outside the vocabulary. `state` as in `score`.
     """
     (d,) = _directions(direction, ("forward", "backward"))
-    outputs = _outputs(model, _words(model, sentence), state)
+    outputs = _outputs(model, words_of(model, sentence), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [], top)[0]
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- Files ---------------------------------------------------------------------------------------------------------
 
 
 def _as_json(number: int, found: SentenceScore) -> str:
@@ -267,12 +240,12 @@ def score_file(
     if not lines:
         raise ValueError(f"{file} holds no sentence to score")
     texts = (line for line in read_lines(file) if line.strip())
-    sentences = (_words(pretrained, text) if tokenize else text.split() for text in texts)
+    sentences = (words_of(pretrained, text) if tokenize else text.split() for text in texts)
     losses, predictions, unknown = np.zeros(2), 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
         found = _scores(pretrained, sentences, state, batch_size)
-        for number, each in tqdm(zip(lines, found, strict=True), total=len(lines), unit=" sentences", desc="score"):
+        for number, each in tqdm(zip(lines, found, strict=True), "score", len(lines), disable=None):
             stream.write(_as_json(number, each) + "\n")
             losses += each.losses
             predictions, unknown = predictions + len(each.forward), unknown + each.unknown
-    return _as_perplexity(losses, len(lines), predictions, unknown)
+    return Perplexity.of(losses, len(lines), predictions, unknown)

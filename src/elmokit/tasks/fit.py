@@ -7,20 +7,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from elmokit.data.readers import (
-    Columns,
-    Layout,
-    TaggedSentence,
-    TaskData,
-    TaskFiles,
-    read_tagged,
-    write_predictions,
-)
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
 from elmokit.data.streams import blocks_of
 from elmokit.io import checkpoint
 from elmokit.io.pretrained import Pretrained
+from elmokit.tasks.data import TaskData, TaskFiles, layout_of
 from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.settings import FitConfig, TaggerConfig
+from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_tagger, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 
@@ -169,8 +162,8 @@ def predict_files(
     """
     _check_output(Path(file), Path(output), overwrite)
     columns = columns or Columns()
-    layout = columns.layout_of(file)
+    layout = layout_of(file, columns)
     trained = load_tagger(tagger, model, device)
     if layout.conllu and columns.tag_column is None:
-        layout = replace(columns, tag_column=trained.tag_column).layout_of(file)
+        layout = layout_of(file, replace(columns, tag_column=trained.tag_column))
     return write_predictions(file, _predictions(trained, file, layout), output, layout)

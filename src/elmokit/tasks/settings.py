@@ -1,7 +1,8 @@
-"""The settings of a tagger and of its training, free of torch so that the command line can show them at once."""
+"""The settings of a tagger, its training and its files, free of torch so that the command line shows them at once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 def _check_at_least(settings: object, least: int, names: Iterable[str]) -> None:
@@ -14,6 +15,18 @@ def _check_above_zero(settings: object, names: Iterable[str]) -> None:
     for name in names:
         if not 0 < getattr(settings, name) < float("inf"):  # which a NaN is not either
             raise ValueError(f"{name} must be a number above 0, not {getattr(settings, name)}")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is said of the layout of task files, each of which may have a format of its own."""
+
+    format: Literal["conllu", "columns"] | None = None
+    """Inferred from the file suffix when not given."""
+    word_column: int = 0
+    """Column of the words, from 0 (CoNLL-U has its own)."""
+    tag_column: str | int | None = None
+    """Name (CoNLL-U, default upos) or number (columns, default last)."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
         )
 
 
-def _vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
+def vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
     """The given vocabulary, or the one of the run, made from the corpus before its first step."""
     made = settings.output / "vocab.txt"
     if settings.vocab is not None:
@@ -83,7 +83,7 @@ def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
-def _total_steps(settings: PretrainSettings, report: CorpusReport) -> int:
+def total_steps(settings: PretrainSettings, report: CorpusReport) -> int:
     words = settings.epochs * report.words
     if settings.max_words is not None:
         words = min(words, settings.max_words)
@@ -162,7 +162,7 @@ def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], stop: threadi
     bar.close()
 
 
-def _train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perplexity | None:
+def train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perplexity | None:
     """All steps that are left, from the last snapshot where there is one; then the perplexity of all held-out text."""
     settings = trainer.settings
     last = latest_snapshot(settings.output / "checkpoints")
@@ -179,7 +179,7 @@ def _train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perpl
     return final
 
 
-def _corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
+def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
     """The tokenizer that `elmokit prepare` noted; None where the text came from elsewhere."""
     for path in corpus:
         note = (path if path.is_dir() else path.parent) / "corpus.json"
@@ -217,12 +217,12 @@ def pretrain(settings: PretrainSettings) -> Path:
         _tell("corpus", report)
         if heldout:
             _tell("held out", check_corpus(heldout))
-        vocab = _vocabulary(settings, files)
+        vocab = vocabulary(settings, files)
         config = _model_config(settings, vocab)
-        trainer = Trainer(settings, config, vocab, files, _total_steps(settings, report), report.digest)
-        final = _train(trainer, report, heldout)
+        trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest)
+        final = train(trainer, report, heldout)
         card = _card(settings, report, trainer.step, final)
         model = settings.output / "model"
-        tokenizer = settings.tokenizer or _corpus_tokenizer(settings.corpus)
+        tokenizer = settings.tokenizer or corpus_tokenizer(settings.corpus)
         save(trainer.pretrained(tokenizer, card), model, overwrite=True)
     return model

@@ -1,10 +1,10 @@
-"""The knobs of pretraining, typed once; the command line is made from them. (No torch here.)"""
+"""The knobs of pretraining and fine-tuning, typed once; the command line is made from them. (No torch here.)"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,69 @@ class PretrainSettings:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.epochs <= 0:
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Which model to go on with, on what text, and how."""
+
+    corpus: tuple[Path, ...]
+    """Text of the domain, tokenized as the model's training text was, one sentence a line: files, or directories as
+    `elmokit prepare` writes them."""
+    output: Path
+    """Directory of the run: log.jsonl, checkpoints/, and at the end model/ and report.json. The same command resumes
+    a stopped run. Where the model has no softmax, the fitting of a new one is a run in softmax/."""
+    model: str | None = None
+    """Directory or name of the model to begin with; the bundled English model when not given."""
+    heldout: tuple[Path, ...] = ()
+    """Text of the domain that is never trained on, for the perplexity before, while and after training."""
+    others: tuple[Path, ...] = ()
+    """Text of other domains, for the perplexity before and after."""
+    epochs: float = 2.0
+    """Passes over the corpus."""
+    softmax_epochs: float = 1.0
+    """Passes in which a new softmax is fitted first, all else frozen."""
+    max_words: int | None = None
+    """Stop after so many words, if the passes are not over before."""
+    vocab_size: int = 50_000
+    """Size of the vocabulary of a new softmax, which is made from the corpus."""
+    min_count: int = 2
+    """Minimum count of a word of that vocabulary."""
+    batch_size: int = 32
+    """Rows of the packed stream."""
+    unroll_steps: int = 20
+    """Steps of a window: the state runs on from window to window, the gradient does not."""
+    num_samples: int = 8192
+    """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
+    learning_rate: float = 0.0005
+    """Highest rate of the fine-tuning; a new softmax is fitted at 0.002."""
+    dropout: float = 0.1
+    """On the input of every layer and on the last output."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "auto"
+    """Precision of matrix products; auto is bfloat16 where the hardware multiplies it. Weights stay in float32."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; the best there is when not given."""
+    threads: int | None = None
+    """CPU threads; torch's default when not given."""
+    seed: int = 0
+    """Seed of the order of sentences, the dropout, the samples and a new softmax."""
+    log_every: int = 20
+    """Steps between lines of the log."""
+    evaluate_every: int = 500
+    """Steps between held-out perplexities."""
+    evaluate_words: int = 20_000
+    """Words of the held-out text used while training; all of them before and after."""
+    checkpoint_every: int = 200
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept."""
+
+    def __post_init__(self) -> None:
+        if self.softmax_epochs <= 0:
+            raise ValueError(f"softmax_epochs must be above 0, not {self.softmax_epochs}")
+        self.training()  # refuses what makes no sense there
+
+    def training(self, **changes: Any) -> PretrainSettings:
+        """The run as one of pretraining, whose loop it is."""
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(PretrainSettings)}
+        return PretrainSettings(**{name: getattr(self, name) for name in shared} | changes)

@@ -104,8 +104,6 @@ class ElmoEmbedder:
         """
         if output_format not in OUTPUT_FORMATS:
             raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {output_format!r}")
-        if use_sentence_keys:
-            warn_once("sentences with a slash, used as HDF5 keys, lie in groups: prefer the lines' numbers as keys")
         seen: list[str] = []
 
         def tokenized() -> Iterator[list[str]]:
@@ -118,6 +116,8 @@ class ElmoEmbedder:
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
                     raise ValueError(f"the sentence of line {line} came before: use the lines' numbers as keys")
+                if "/" in key:
+                    warn_once("sentences with a slash, as HDF5 keys, make groups: prefer the lines' numbers as keys")
                 file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")
             if not (forget_sentences or use_sentence_keys):
                 _write_sentence_to_index(file, seen)

@@ -1,0 +1,42 @@
+"""The sentences of a task, and the files that they are read from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.tasks.settings import Columns
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The tagged sentences of a task; `tag_column`, where they are from files, is the column of their tags."""
+
+    train: Sequence[TaggedSentence]
+    dev: Sequence[TaggedSentence]
+    test: Sequence[TaggedSentence] | None = None
+    tag_column: str | int | None = None
+
+
+def layout_of(path: str | Path, columns: Columns) -> Layout:
+    """The layout of one task file."""
+    return Layout.of(path, columns.format, columns.word_column, columns.tag_column)
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task."""
+
+    train: str | Path
+    dev: str | Path
+    test: str | Path | None = None
+    columns: Columns = Columns()  # noqa: RUF009 (it is frozen)
+
+    def read(self) -> TaskData:
+        """Their sentences, all of them in memory."""
+
+        def sentences(file: str | Path) -> list[TaggedSentence]:
+            return list(read_tagged(file, layout_of(file, self.columns)))
+
+        test = None if self.test is None else sentences(self.test)
+        return TaskData(sentences(self.train), sentences(self.dev), test, self.columns.tag_column)

@@ -1,0 +1,100 @@
+"""bilm-tf's batchers, state, mixes and dumps, where they are right and where they went wrong in silence."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.compat.bilm_tf import (
+    Batcher,
+    BidirectionalLanguageModel,
+    TokenBatcher,
+    dump_bilm_embeddings,
+    dump_token_embeddings,
+    weight_layers,
+)
+from elmokit.nn.bilm import BiLM
+
+SENTENCES = [["the", "cat"], ["dogs"]]
+
+
+def vocabulary(folder: Path, words: str) -> Path:
+    (folder / "words.txt").write_text("\n".join(words.split()))
+    return folder / "words.txt"
+
+
+def test_the_last_word_of_a_vocabulary_without_boundaries_keeps_its_characters(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="lacks <S> or </S>"):
+        batcher = Batcher(vocabulary(tmp_path, "the cat"), 50)
+    ids = batcher.batch_sentences([["cat"]])  # in bilm-tf "cat" became </S>
+    assert ids.shape == (1, 3, 50) and ids.dtype == np.int64
+    assert ids[0, 1, :6].tolist() == [259, *(byte + 1 for byte in b"cat"), 260, 261]
+
+
+def test_an_unknown_word_is_unk_or_an_error_never_padding(tmp_path: Path) -> None:
+    known = TokenBatcher(vocabulary(tmp_path, "<S> </S> <UNK> the cat"))
+    assert known.batch_sentences([["the", "dog"], []]).tolist() == [[1, 4, 3, 2], [1, 2, 0, 0]]
+    with pytest.raises(ValueError, match="'dog' is not in the vocabulary"):
+        TokenBatcher(vocabulary(tmp_path, "<S> </S> the cat")).batch_sentences([["dog"]])
+    with pytest.raises(ValueError, match="lacks <S> or </S>"):
+        TokenBatcher(vocabulary(tmp_path, "the cat"))
+
+
+@pytest.fixture
+def model(old_model: Path) -> BidirectionalLanguageModel:
+    return BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5", max_batch_size=4)
+
+
+def test_rows_carry_their_state_until_it_is_reset(model: BidirectionalLanguageModel) -> None:
+    ids = torch.from_numpy(Batcher(None, 50).batch_sentences(SENTENCES))
+    first, second = model(ids)["lm_embeddings"], model(ids)["lm_embeddings"]
+    assert not torch.allclose(first[:, 1:], second[:, 1:])
+    model.states.reset_states()
+    assert torch.equal(first, model(ids)["lm_embeddings"])
+    with pytest.raises(ValueError, match="max_batch_size=4"):
+        model(ids.repeat(3, 1, 1))
+
+
+def test_mixes_are_shared_by_name_and_learn(model: BidirectionalLanguageModel) -> None:
+    ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
+    found = weight_layers("input", ops, l2_coef=0.5)
+    assert found["regularization_op"].item() == 0
+    loss = found["weighted_op"].square().mean() + found["regularization_op"]
+    optimizer = torch.optim.SGD(model.mixes.parameters(), lr=1.0)
+    loss.backward()
+    optimizer.step()
+    again, other = weight_layers("input", ops, l2_coef=0.5), weight_layers("output", ops)
+    assert not torch.equal(again["weighted_op"], other["weighted_op"])
+    weights = model.mixes["input_ELMo"].weights
+    assert again["regularization_op"].item() == pytest.approx(0.5 * weights.square().sum().item())
+
+
+def test_token_embeddings_are_those_of_the_character_encoder(old_model: Path, tmp_path: Path, bilm: BiLM) -> None:
+    files = old_model / "options.json", old_model / "model.hdf5"
+    words = vocabulary(tmp_path, "<S> the cat </S>")
+    dump_token_embeddings(words, *files, tmp_path / "tokens.hdf5")
+    with torch.no_grad():
+        expected = bilm(torch.from_numpy(Batcher(None, 50).batch_sentences([["the", "cat"]]))).layers[0, 0, :, :16]
+    with h5py.File(tmp_path / "tokens.hdf5") as file:
+        np.testing.assert_allclose(file["embedding"], expected, atol=1e-6)
+    by_words = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5")
+    assert by_words(TokenBatcher(words).batch_sentences([["cat"]]))["lm_embeddings"].shape == (1, 3, 1, 32)
+    with pytest.raises(ValueError, match="id 5 is beyond the 4 token embeddings"):
+        by_words(np.array([[1, 5, 4]]))
+    with pytest.raises(ValueError, match="name the embedding_weight_file"):
+        BidirectionalLanguageModel(*files, use_character_inputs=False)
+    with pytest.raises(ValueError, match="no dataset 'embedding'"):
+        BidirectionalLanguageModel(*files, False, files[1])
+
+
+def test_a_dump_has_a_dataset_for_blank_lines_too(old_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat\n\ndogs\n")
+    files = old_model / "options.json", old_model / "model.hdf5"
+    dump_bilm_embeddings(old_model / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")
+    model = BidirectionalLanguageModel(*files)
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):
+            expected = model(Batcher(None, 50).batch_sentences([sentence]))["lm_embeddings"][0]
+            np.testing.assert_allclose(file[str(line)], expected, atol=1e-5)

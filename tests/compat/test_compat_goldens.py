@@ -1,0 +1,109 @@
+"""The old names give what the old systems gave, to 1e-5: from zeros, carried, mixed, with layer norm."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.compat.allennlp import Elmo, ElmoEmbedder, batch_to_ids
+from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
+
+TOLERANCE = 1e-5
+BY_ALLENNLP = ["char-2layer", "clips-bind-3layer-tanh", "published-filters"]
+BY_BILM_TF = [*BY_ALLENNLP, "no-char-projection", "no-highway", "no-lstm-projection", "no-skip"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:some words have more than")
+
+
+def files(shared: Path, name: str) -> tuple[Path, Path]:
+    return shared / "goldens" / name / "options.json", shared / "goldens" / name / "weights.hdf5"
+
+
+def golden(shared: Path, name: str, system: str) -> dict[str, np.ndarray]:
+    with np.load(shared / "goldens" / name / f"{system}.npz") as file:
+        return {key: file[key] for key in file.files}
+
+
+def sentences_of(shared: Path) -> list[list[str]]:
+    return json.loads((shared / "goldens/sentences.json").read_text(encoding="utf-8"))
+
+
+def assert_close(found: Tensor | np.ndarray, expected: np.ndarray, mask: np.ndarray) -> None:
+    """Compare (B, T, D) where mask (B, T) is True; values at padding mean nothing."""
+    found = found.detach().numpy() if isinstance(found, Tensor) else found
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found[mask], expected[mask], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", BY_ALLENNLP)
+def test_elmo_embedder_from_zeros(shared: Path, name: str) -> None:
+    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
+    for sentence, found in enumerate(ElmoEmbedder(*files(shared, name)).embed_batch(sentences)):
+        for number, layer in enumerate(found):
+            golden_layer = expected[f"zeros/layer{number}"][sentence, 1 : len(sentences[sentence]) + 1]
+            np.testing.assert_allclose(layer, golden_layer, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", BY_ALLENNLP)
+def test_elmo_carries_its_state_unless_told_not_to(shared: Path, name: str) -> None:
+    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
+    elmo = Elmo(*files(shared, name), num_output_representations=1).eval()
+    for _ in range(2):
+        for batch in range(3):
+            rows = [(batch + row) % 8 for row in range(4)]
+            out = elmo._elmo_lstm(batch_to_ids([sentences[row] for row in rows]))
+            mask = expected[f"carry{batch}/mask"].astype(bool)
+            assert np.array_equal(out["mask"], mask)
+            for number, layer in enumerate(out["activations"]):
+                assert_close(layer, expected[f"carry{batch}/layer{number}"], mask)
+        elmo._elmo_lstm._elmo_lstm.reset_states()
+    elmo._elmo_lstm._elmo_lstm.stateful = False
+    ids = batch_to_ids(sentences)
+    first, second = (elmo(ids)["elmo_representations"][0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", BY_ALLENNLP)
+def test_with_layer_norm_allennlp_counts_boundaries(shared: Path, name: str) -> None:
+    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
+    elmo = Elmo(*files(shared, name), 1, do_layer_norm=True, keep_sentence_boundaries=True).eval()
+    mask = expected["mask"].astype(bool)
+    layers = np.stack([expected[f"zeros/layer{number}"] for number in range(elmo._elmo_lstm.num_layers)])
+    real = layers[:, mask].astype(np.float64)  # boundaries included
+    mean, variance = real.mean(axis=(1, 2)), real.var(axis=(1, 2))
+    mixed = ((layers - mean[:, None, None, None]) / np.sqrt(variance)[:, None, None, None]).mean(axis=0)
+    out = elmo(batch_to_ids(sentences))
+    assert np.array_equal(out["mask"], mask)
+    assert_close(out["elmo_representations"][0], mixed, mask)
+
+
+def called(shared: Path, name: str, calls: int) -> dict:
+    """What the last of several calls with the golden sentences gives."""
+    model = BidirectionalLanguageModel(*files(shared, name))
+    ids = Batcher(None, 50).batch_sentences(sentences_of(shared))
+    assert np.array_equal(ids, np.load(shared / "goldens/char_ids.npz")["ids"])
+    return [model(ids) for _ in range(calls)][-1]
+
+
+@pytest.mark.parametrize("name", BY_BILM_TF)
+@pytest.mark.parametrize(("key", "calls"), [("lm_embeddings", 1), ("lm_embeddings_second_call", 2)])
+def test_bidirectional_language_model(shared: Path, name: str, key: str, calls: int) -> None:
+    expected, ops = golden(shared, name, "bilm_tf"), called(shared, name, calls)
+    assert np.array_equal(ops["lengths"], expected["lengths"])
+    mask = np.arange(expected[key].shape[2]) < expected["lengths"][:, None]
+    assert np.array_equal(ops["mask"], mask)
+    assert_close(ops["lm_embeddings"].transpose(1, 2), expected[key].swapaxes(1, 2), mask)
+    bounded = np.arange(mask.shape[1] + 2) < expected["lengths"][:, None] + 2
+    assert_close(ops["token_embeddings"], expected["token_embeddings"], bounded)
+
+
+@pytest.mark.parametrize("name", BY_BILM_TF)
+def test_weight_layers(shared: Path, name: str) -> None:
+    expected, ops = golden(shared, name, "bilm_tf"), called(shared, name, 1)
+    mask = ops["mask"].numpy()
+    assert_close(weight_layers("a", ops)["weighted_op"], expected["mix_equal"], mask)
+    assert_close(weight_layers("b", ops, do_layer_norm=True)["weighted_op"], expected["mix_layer_norm"], mask)
+    assert_close(weight_layers("c", ops, use_top_only=True)["weighted_op"], expected["top"], mask)

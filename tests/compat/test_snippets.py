@@ -1,0 +1,455 @@
+"""Programs as people wrote them for the old libraries run with nothing but their import lines changed.
+
+Each text below imports the old library; `run` exchanges that line alone. The old caches hold tiny random models under
+the URLs that the programs name. Programs for TensorFlow are in eager form: no placeholders, no session.
+"""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
+
+HUB_URLS = [f"https://tfhub.dev/google/elmo/{version}" for version in (1, 2, 3)]
+NEW_IMPORTS = {
+    r"from allennlp\.modules\.elmo import": "from elmokit.compat.allennlp import",
+    r"from allennlp\.modules\.token_embedders import": "from elmokit.compat.allennlp import",
+    r"from allennlp\.commands\.elmo import": "from elmokit.compat.allennlp import",
+    r"from bilm import": "from elmokit.compat.bilm_tf import",
+    r"import tensorflow_hub as hub": "from elmokit.compat import tf_hub as hub",
+    r"from simple_elmo import": "from elmokit.compat.simple_elmo import",
+}
+
+
+@pytest.fixture(autouse=True)
+def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the old libraries had downloaded, where they kept it; and models beside the program."""
+    allennlp, hub = tmp_path / "allennlp", tmp_path / "hub"
+    (allennlp / "cache").mkdir(parents=True)
+    for url, name in ((DEFAULT_OPTIONS_FILE, "options.json"), (DEFAULT_WEIGHT_FILE, "model.hdf5")):
+        kept_as = hashlib.sha256(url.encode()).hexdigest() + "." + hashlib.sha256(b"etag").hexdigest()
+        shutil.copy(old_model / name, allennlp / "cache" / kept_as)
+        (allennlp / "cache" / f"{kept_as}.json").write_text("{}")
+    for url in HUB_URLS:
+        shutil.copytree(language_model, hub / hashlib.sha1(url.encode()).hexdigest())
+    work = tmp_path / "work"
+    shutil.copytree(old_model, work / "model")
+    shutil.copytree(language_model, work / "language_model")
+    monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(allennlp))
+    monkeypatch.setenv("TFHUB_CACHE_DIR", str(hub))
+    monkeypatch.chdir(work)
+
+
+def run(program: str) -> dict[str, Any]:
+    """Exchange the import, run the program, return its variables."""
+    for old, new in NEW_IMPORTS.items():
+        program = re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(compile(program, "snippet", "exec"), names)
+    return names
+
+
+# --- AllenNLP ----------------------------------------------------------------------------------------------------
+
+
+def test_allennlp_elmo_with_two_representations() -> None:
+    found = run("""
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+options_file = "model/options.json"
+weight_file = "model/model.hdf5"
+
+elmo = Elmo(options_file, weight_file, 2, dropout=0)
+sentences = [['First', 'sentence', '.'], ['Another', '.']]
+character_ids = batch_to_ids(sentences)
+embeddings = elmo(character_ids)
+first, second = embeddings['elmo_representations']
+mask = embeddings['mask']
+""")
+    assert found["character_ids"].shape == (2, 3, 50)
+    assert found["first"].shape == found["second"].shape == (2, 3, 32)
+    assert found["mask"].tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_allennlp_elmo_in_a_model_that_is_trained() -> None:
+    found = run("""
+import torch
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.elmo = Elmo("model/options.json", "model/model.hdf5", num_output_representations=1, dropout=0.5,
+                         requires_grad=False, do_layer_norm=False)
+        self.linear = torch.nn.Linear(self.elmo.get_output_dim(), 3)
+
+    def forward(self, character_ids):
+        out = self.elmo(character_ids)
+        return self.linear(out["elmo_representations"][0]), out["mask"]
+
+torch.manual_seed(0)
+model = Tagger()
+before = model.elmo.scalar_mix_0.gamma.item()
+optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.1)
+for _ in range(3):
+    logits, mask = model(batch_to_ids([["the", "cat"], ["dogs", "are", "in"]]))
+    loss = torch.nn.functional.cross_entropy(logits[mask.bool()], torch.tensor([0, 1, 0, 2, 1]))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+after = model.elmo.scalar_mix_0.gamma.item()
+""")
+    assert found["before"] == 1 and found["after"] != 1
+
+
+def test_allennlp_elmo_with_a_cached_vocabulary() -> None:
+    found = run("""
+import torch
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+vocabulary = ["@@PADDING@@", "the", "cat", "is", "on"]
+elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0, vocab_to_cache=vocabulary)
+elmo._elmo_lstm._elmo_lstm.stateful = False
+sentences = [["the", "cat"], ["is", "on", "the"]]
+word_ids = torch.tensor([[1, 2, 0], [3, 4, 1]])
+by_words = elmo(batch_to_ids(sentences), word_ids)["elmo_representations"][0]
+by_characters = elmo(batch_to_ids(sentences))["elmo_representations"][0]
+""")
+    assert found["by_words"].shape == (2, 3, 32)
+    assert (found["by_words"] == found["by_characters"]).all()
+
+
+def test_allennlp_embedder_with_the_default_model() -> None:
+    with pytest.warns(UserWarning, match="each of its characters is read as a token"):
+        found = run("""
+from allennlp.commands.elmo import ElmoEmbedder
+
+ee = ElmoEmbedder()
+wrong = ee.embed_sentence("Bitcoin alone has a sixty percent share of global search .")
+embeddings = ee.embed_sentence("Bitcoin alone has a sixty percent share of global search .".split())
+""")
+    assert found["embeddings"].shape == (3, 11, 32)
+    assert found["wrong"].shape == (3, 58, 32)
+
+
+def test_allennlp_embedder_and_cosine_distance() -> None:
+    found = run("""
+from allennlp.commands.elmo import ElmoEmbedder
+import numpy as np
+
+elmo = ElmoEmbedder("model/options.json", "model/model.hdf5", cuda_device=-1)
+tokens = ["I", "ate", "an", "apple", "for", "breakfast"]
+tokens2 = ["I", "ate", "a", "carrot", "for", "breakfast"]
+vectors, vectors2 = elmo.embed_batch([tokens, tokens2])
+a, b = vectors[2][3], vectors2[2][3]
+cosine = 1 - np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)
+assert len(vectors) == 3 and len(vectors[0]) == len(tokens)
+
+lengths = []
+for layers in elmo.embed_sentences(iter([tokens, [], tokens2[:2]]), batch_size=2):
+    lengths.append(layers.shape[1])
+activations, mask = elmo.batch_to_embeddings([tokens, tokens2[:2]])
+""")
+    assert 0 < found["cosine"] < 2
+    assert found["lengths"] == [6, 0, 2]
+    assert found["activations"].shape == (2, 3, 6, 32) and found["mask"].sum().item() == 8
+
+
+def test_allennlp_embedder_writes_a_file() -> None:
+    found = run("""
+import h5py, json
+from allennlp.commands.elmo import ElmoEmbedder
+
+with open("sentences.txt", "w") as f:
+    f.write("The cryptocurrency space is now figuring out\\n")
+    f.write("Bitcoin alone has a sixty percent share .\\n")
+elmo = ElmoEmbedder("model/options.json", "model/model.hdf5")
+with open("sentences.txt") as f:
+    elmo.embed_file(f, "elmo_layers.hdf5", "all", 64)
+
+h5py_file = h5py.File("elmo_layers.hdf5", 'r')
+embedding = h5py_file.get("0")
+sentence_to_index = json.loads(h5py_file.get("sentence_to_index")[0])
+index = sentence_to_index["Bitcoin alone has a sixty percent share ."]
+""")
+    assert found["embedding"].shape == (3, 7, 32)
+    assert found["index"] == "1"
+
+
+def test_allennlp_token_embedder() -> None:
+    found = run("""
+from allennlp.modules.elmo import batch_to_ids
+from allennlp.modules.token_embedders import ElmoTokenEmbedder
+
+embedder = ElmoTokenEmbedder("model/options.json", "model/model.hdf5", do_layer_norm=True, dropout=0.0,
+                             projection_dim=7)
+embedded = embedder(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
+""")
+    assert found["embedded"].shape == (2, 3, 7) and found["embedder"].get_output_dim() == 7
+
+
+def test_allennlp_without_state() -> None:
+    found = run("""
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0.0)
+ids = batch_to_ids([["the", "cat", "is", "on", "the", "mat"]])
+first = elmo(ids)["elmo_representations"][0]
+carried = elmo(ids)["elmo_representations"][0]
+elmo._elmo_lstm._elmo_lstm.reset_states()
+again = elmo(ids)["elmo_representations"][0]
+elmo._elmo_lstm._elmo_lstm.stateful = False
+stateless = [elmo(ids)["elmo_representations"][0] for _ in range(2)]
+""")
+    assert (found["first"] == found["again"]).all() and (found["first"] != found["carried"]).any()
+    assert all((found["first"] == vectors).all() for vectors in found["stateless"])
+
+
+def test_allennlp_the_top_layer_by_fixed_mix() -> None:
+    found = run("""
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0, scalar_mix_parameters=[-9e10, -9e10, 1])
+elmo._elmo_lstm._elmo_lstm.stateful = False
+ids = batch_to_ids([["the", "cat"]])
+top = elmo(ids)["elmo_representations"][0]
+expected = elmo._elmo_lstm(ids)["activations"][2][:, 1:-1]
+""")
+    assert (found["top"] - found["expected"]).abs().max() < 1e-6
+    assert not found["top"].requires_grad
+
+
+# --- bilm-tf -----------------------------------------------------------------------------------------------------
+
+DATA = """
+raw_context = [
+    'Pretrained biLMs compute representations useful for NLP tasks .',
+    'They give state of the art performance for many tasks .'
+]
+tokenized_context = [sentence.split() for sentence in raw_context]
+tokenized_question = [['What', 'are', 'biLMs', 'useful', 'for', '?']]
+options_file = 'model/options.json'
+weight_file = 'model/model.hdf5'
+"""
+
+
+def test_bilm_tf_with_characters() -> None:
+    found = run(f"""
+from bilm import Batcher, BidirectionalLanguageModel, weight_layers
+{DATA}
+batcher = Batcher('model/vocab.txt', 50)
+bilm = BidirectionalLanguageModel(options_file, weight_file)
+
+context_embeddings_op = bilm(batcher.batch_sentences(tokenized_context))
+question_embeddings_op = bilm(batcher.batch_sentences(tokenized_question))
+
+elmo_context_input = weight_layers('input', context_embeddings_op, l2_coef=0.0)
+elmo_question_input = weight_layers('input', question_embeddings_op, l2_coef=0.0)
+elmo_context_output = weight_layers('output', context_embeddings_op, l2_coef=0.0)
+elmo_context_input_, elmo_question_input_ = [elmo_context_input['weighted_op'], elmo_question_input['weighted_op']]
+""")
+    assert found["elmo_context_input_"].shape == (2, 11, 32)
+    assert found["elmo_question_input_"].shape == (1, 6, 32)
+    assert len(list(found["bilm"].mixes.parameters())) == 4
+
+
+def test_bilm_tf_with_precomputed_token_embeddings() -> None:
+    found = run(f"""
+from bilm import TokenBatcher, BidirectionalLanguageModel, weight_layers, dump_token_embeddings
+{DATA}
+all_tokens = set(['<S>', '</S>'] + tokenized_question[0])
+for context_sentence in tokenized_context:
+    for token in context_sentence:
+        all_tokens.add(token)
+with open('vocab_small.txt', 'w') as fout:
+    fout.write('\\n'.join(all_tokens))
+
+dump_token_embeddings('vocab_small.txt', options_file, weight_file, 'elmo_token_embeddings.hdf5')
+
+batcher = TokenBatcher('vocab_small.txt')
+bilm = BidirectionalLanguageModel(
+    options_file,
+    weight_file,
+    use_character_inputs=False,
+    embedding_weight_file='elmo_token_embeddings.hdf5'
+)
+context_ids = batcher.batch_sentences(tokenized_context)
+context_embeddings_op = bilm(context_ids)
+elmo_context_input = weight_layers('input', context_embeddings_op, l2_coef=0.0)
+
+from bilm import Batcher
+by_characters = BidirectionalLanguageModel(options_file, weight_file)(
+    Batcher('vocab_small.txt', 50).batch_sentences(tokenized_context))
+""")
+    assert found["context_ids"].shape == (2, 13)
+    by_words, by_characters = found["context_embeddings_op"], found["by_characters"]
+    assert (by_words["lm_embeddings"] - by_characters["lm_embeddings"]).abs().max() < 1e-5
+    assert (by_words["mask"] == by_characters["mask"]).all()
+
+
+def test_bilm_tf_dumps_a_dataset() -> None:
+    found = run(f"""
+import h5py
+from bilm import dump_bilm_embeddings
+{DATA}
+with open('dataset_file.txt', 'w') as fout:
+    for sentence in tokenized_context + tokenized_question:
+        fout.write(' '.join(sentence) + '\\n')
+
+dump_bilm_embeddings('model/vocab.txt', 'dataset_file.txt', options_file, weight_file, 'elmo_embeddings.hdf5')
+
+with h5py.File('elmo_embeddings.hdf5', 'r') as fin:
+    second_sentence_embeddings = fin['1'][...]
+
+from bilm import Batcher, BidirectionalLanguageModel
+batcher, bilm = Batcher('model/vocab.txt', 50), BidirectionalLanguageModel(options_file, weight_file)
+one_by_one = [bilm(batcher.batch_sentences([sentence]))['lm_embeddings'][0] for sentence in tokenized_context]
+""")
+    assert found["second_sentence_embeddings"].shape == (3, 11, 32)
+    assert abs(found["second_sentence_embeddings"] - found["one_by_one"][1].numpy()).max() < 1e-5
+
+
+# --- TensorFlow Hub ----------------------------------------------------------------------------------------------
+
+
+def test_hub_module_with_strings() -> None:
+    found = run("""
+import tensorflow_hub as hub
+
+elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
+embeddings = elmo(
+    ["the cat is on the mat", "dogs are in the fog"],
+    signature="default",
+    as_dict=True)["elmo"]
+""")
+    assert found["embeddings"].shape == (2, 6, 32) and found["embeddings"].requires_grad
+    assert sum(parameter.numel() for parameter in found["elmo"].parameters() if parameter.requires_grad) == 4
+
+
+def test_hub_module_with_tokens() -> None:
+    found = run("""
+import tensorflow_hub as hub
+
+elmo = hub.Module("https://tfhub.dev/google/elmo/3", trainable=False)
+tokens_input = [["the", "cat", "is", "on", "the", "mat"],
+                ["dogs", "are", "in", "the", "fog", ""]]
+tokens_length = [6, 5]
+embeddings = elmo(
+    inputs={
+        "tokens": tokens_input,
+        "sequence_len": tokens_length
+    },
+    signature="tokens",
+    as_dict=True)
+strings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)
+""")
+    embeddings = found["embeddings"]
+    assert embeddings["word_emb"].shape == (2, 6, 16)
+    assert all(embeddings[key].shape == (2, 6, 32) for key in ("lstm_outputs1", "lstm_outputs2", "elmo"))
+    assert all((embeddings[key] == found["strings"][key]).all() for key in embeddings)
+
+
+def test_hub_sentence_vectors_of_a_table_of_texts() -> None:
+    found = run("""
+import numpy as np
+import tensorflow_hub as hub
+
+elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=False)
+
+def elmo_vectors(x):
+    embeddings = elmo(x.tolist(), signature="default", as_dict=True)["elmo"]
+    return np.asarray(embeddings).mean(1)
+
+texts = np.array(["the cat is on the mat", "dogs are in the fog", "the state of the art"])
+batches = [texts[i:i + 2] for i in range(0, len(texts), 2)]
+vectors = np.concatenate([elmo_vectors(x) for x in batches], axis=0)
+pooled = np.asarray(elmo(texts))
+""")
+    assert found["vectors"].shape == found["pooled"].shape == (3, 32)
+    assert abs(found["vectors"][[0, 2]] - found["pooled"][[0, 2]]).max() < 1e-6
+
+
+def test_hub_load_and_its_signatures() -> None:
+    found = run("""
+import tensorflow_hub as hub
+
+elmo = hub.load("https://tfhub.dev/google/elmo/3")
+embeddings = elmo.signatures["default"](["the cat is on the mat", "dogs are in the fog"])
+sentence_vectors = embeddings["default"].numpy()
+by_tokens = elmo.signatures["tokens"](tokens=[["the", "cat"]], sequence_len=[2])["elmo"].numpy()
+""")
+    assert found["sentence_vectors"].shape == (2, 32) and found["by_tokens"].shape == (1, 2, 32)
+
+
+# --- simple_elmo -------------------------------------------------------------------------------------------------
+
+
+def test_simple_elmo_vectors() -> None:
+    found = run("""
+import numpy as np
+from simple_elmo import ElmoModel
+
+raw_sentences = ["the cat is on the mat", "They give state of the art", "dogs are in the fog"]
+sentences = [s.split()[:100] for s in raw_sentences]
+
+model = ElmoModel()
+model.load("model")
+elmo_vectors = model.get_elmo_vectors(sentences)
+all_layers = model.get_elmo_vectors(sentences, warmup=False, layers="all")
+
+cropped_vectors = []
+for vect, sent in zip(elmo_vectors, sentences):
+    cropped_vectors.append(vect[:len(sent), :])
+query_vec = cropped_vectors[-2][1, :]
+sims = {word: np.dot(query_vec, cropped_vectors[0][nr, :]) for nr, word in enumerate(sentences[0])}
+nearest = sorted(sims, key=sims.get, reverse=True)
+""")
+    vectors = found["elmo_vectors"]
+    assert vectors.shape == (3, 6, found["model"].vector_size) and vectors.dtype == float
+    assert found["all_layers"].shape == (3, 3, 6, 32)
+    assert not vectors[2, 5].any() and vectors[2, 4].any()
+    assert set(found["nearest"]) == {"the", "cat", "is", "on", "mat"}
+
+
+def test_simple_elmo_averages() -> None:
+    with pytest.warns(UserWarning, match="averages are over the words alone"):
+        found = run("""
+import numpy as np
+from simple_elmo import ElmoModel
+
+model = ElmoModel()
+model.load("model", max_batch_size=2)
+pairs = [(["the", "cat"], ["dogs", "are", "in", "the", "fog"])]
+vectors0 = model.get_elmo_vector_average([p[0] for p in pairs])
+vectors1 = model.get_elmo_vector_average([p[1] for p in pairs])
+sims = [np.dot(v0, v1) for v0, v1 in zip(vectors0, vectors1)]
+""")
+    assert found["vectors0"].shape == (1, 32)
+    assert abs((found["vectors0"] ** 2).sum() - 1) < 1e-9 and abs(found["sims"][0]) <= 1
+
+
+def test_simple_elmo_substitutes() -> None:
+    with pytest.warns(UserWarning, match="given the whole sentence"):
+        found = run("""
+from simple_elmo import ElmoModel
+
+model = ElmoModel()
+model.load("language_model", full=True)
+lex_substitutes = model.get_elmo_substitutes(["the cat is on the mat", "dogs are here"], topn=2)
+target_substitutes = {"cat": []}
+for sent in lex_substitutes:
+    for word in sent:
+        if word["word"] in target_substitutes:
+            target_substitutes[word["word"]].append({el: word[el] for el in word if el != "word"})
+""")
+    sentences = found["lex_substitutes"]
+    assert [[word["word"] for word in sentence] for sentence in sentences] == [
+        ["the", "cat", "is", "on", "the", "mat"],
+        ["dogs", "are", "<UNK>"],
+    ]
+    (substitutes,) = found["target_substitutes"]["cat"]
+    assert all(len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward"))

@@ -1,0 +1,156 @@
+"""From format to format: the way there and back changes no bit, and what a format cannot hold is said."""
+
+import json
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.io.checkpoint import Pretrained, load, save
+from elmokit.io.convert import convert, save_hdf5
+from elmokit.io.formats.bilm_options import config_from_options, options_from_config
+from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab
+
+HDF5_MODELS = {
+    "bilm_tf_fixture": "lm_weights.hdf5",
+    "bilm_tf_training": "weights.hdf5",
+    "char-2layer": "weights.hdf5",
+    "clips-bind-3layer-tanh": "weights.hdf5",
+    "no-char-projection": "weights.hdf5",
+    "no-highway": "weights.hdf5",
+    "no-lstm-projection": "weights.hdf5",
+    "no-skip": "weights.hdf5",
+    "published-filters": "weights.hdf5",
+}
+
+
+def datasets(path: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+@pytest.mark.parametrize("name", HDF5_MODELS)
+def test_hdf5_to_native_and_back_changes_no_bit(shared: Path, tmp_path: Path, name: str) -> None:
+    original = shared / "goldens" / name / HDF5_MODELS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(original, tmp_path / "native", to="native")
+        told = convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
+    before, after = datasets(original), datasets(tmp_path / "hdf5/weights.hdf5")
+    assert before.keys() == after.keys()
+    for dataset in before:
+        assert before[dataset].dtype == after[dataset].dtype == np.float32
+        assert before[dataset].shape == after[dataset].shape
+        assert before[dataset].tobytes() == after[dataset].tobytes(), dataset
+    assert told["bytes"] == sum(file.stat().st_size for file in (tmp_path / "hdf5").iterdir())
+
+    options, again = (
+        json.loads(path.read_text()) for path in (original.with_name("options.json"), tmp_path / "hdf5/options.json")
+    )
+    assert config_from_options(options) == config_from_options(again)
+    assert again["char_cnn"]["n_characters"] == 262  # AllenNLP and bilm-tf refuse 261 at inference
+
+
+def test_a_checkpoint_of_tensorflow_becomes_its_export(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "goldens/bilm_tf_training"
+    convert(folder / "tf_checkpoint", tmp_path / "native", to="native")
+    native = load(tmp_path / "native")
+    assert native.softmax is not None and native.vocab is not None
+    with pytest.warns(UserWarning, match="no place for the softmax: left out"):
+        convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
+    before, after = datasets(folder / "weights.hdf5"), datasets(tmp_path / "hdf5/weights.hdf5")
+    assert {name: array.tobytes() for name, array in before.items()} == {
+        name: array.tobytes() for name, array in after.items()
+    }
+    assert (tmp_path / "hdf5/vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
+
+
+def test_models_of_word_ids(tmp_path: Path) -> None:
+    vocab = Vocab(["the", "<UNK>", "</S>", "<S>"])
+    config = BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=4, boundary_words=(3, 2))
+    model = Pretrained(BiLM(config), vocab=vocab, card="# Words\n")
+    save_hdf5(model, tmp_path / "words")
+    loaded = load(tmp_path / "words")
+    assert (loaded.bilm.config, loaded.vocab, loaded.card) == (config, vocab, model.card)
+    for name, tensor in model.bilm.state_dict().items():
+        assert torch.equal(tensor, loaded.bilm.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "medium", "original"])
+def test_options_say_all_of_a_configuration(name: str) -> None:
+    config = BiLMConfig.preset(name)
+    assert config_from_options(json.loads(json.dumps(options_from_config(config)))) == config
+
+
+def test_the_published_options() -> None:
+    """What options.json of the original model holds (bilm-tf's README and AllenNLP's fixtures agree)."""
+    assert options_from_config(BiLMConfig.preset("original")) == {
+        "lstm": {
+            "use_skip_connections": True,
+            "projection_dim": 512,
+            "cell_clip": 3,
+            "proj_clip": 3,
+            "dim": 4096,
+            "n_layers": 2,
+        },
+        "char_cnn": {
+            "activation": "relu",
+            "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
+            "n_highway": 2,
+            "embedding": {"dim": 16},
+            "n_characters": 262,
+            "max_characters_per_token": 50,
+        },
+    }
+
+
+def test_a_forget_bias_of_its_own_cannot_be_written(tmp_path: Path) -> None:
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4, forget_bias=0.0), char_cnn=None, num_words=3))
+    with pytest.raises(ValueError, match=r"forget bias is 0\.0"):
+        save_hdf5(Pretrained(bilm), tmp_path / "hdf5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_token_embeddings_are_those_of_bilm_tf(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "goldens/char-2layer"
+    sentences = json.loads((shared / "goldens/sentences.json").read_text())
+    words = sorted({word for sentence in sentences for word in sentence} - {"", "<S>", "</S>", "<UNK>"})
+    vocab = Vocab(["<S>", "</S>", "<UNK>", *words])
+    vocab.write(tmp_path / "words.txt")
+    convert(folder, tmp_path / "tokens.hdf5", to="token-embeddings", vocab=tmp_path / "words.txt")
+    found = datasets(tmp_path / "tokens.hdf5")
+    assert list(found) == ["embedding"]
+    assert (found["embedding"].shape, found["embedding"].dtype) == ((len(vocab), 16), np.float32)
+    with np.load(folder / "bilm_tf.npz") as golden:
+        of_tokens = golden["token_embeddings"]
+    for row, sentence in enumerate(sentences):
+        known = [(at, word) for at, word in enumerate(["<S>", *sentence, "</S>"]) if word in vocab]
+        expected = of_tokens[row, [at for at, _ in known]]
+        np.testing.assert_allclose(found["embedding"][vocab.ids(word for _, word in known)], expected, atol=1e-5)
+
+
+def test_what_cannot_be_converted_is_said(tmp_path: Path) -> None:
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
+    with pytest.raises(ValueError, match="has no vocabulary"):
+        convert(tmp_path / "model", tmp_path / "tokens.hdf5", to="token-embeddings")
+    with pytest.raises(ValueError, match="native, hdf5, token-embeddings, not 'onnx'"):
+        convert(tmp_path / "model", tmp_path / "onnx", to="onnx")  # type: ignore[arg-type]
+    for to in ("native", "hdf5"):
+        with pytest.raises(FileExistsError):
+            convert(tmp_path / "model", tmp_path / "model", to=to)
+    words = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=3))
+    save(Pretrained(words, vocab=Vocab(["<S>", "</S>", "<UNK>"])), tmp_path / "words")
+    with pytest.raises(ValueError, match="reads words, not characters"):
+        convert(tmp_path / "words", tmp_path / "tokens.hdf5", to="token-embeddings")

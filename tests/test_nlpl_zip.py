@@ -1,0 +1,128 @@
+"""The zip archives of the NLPL repository: what is in them is loaded, and nothing of them lands anywhere else."""
+
+import gzip
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmokit.config import BiLMConfig
+from elmokit.io.checkpoint import CheckpointError, describe, load
+from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.nn.bilm import BiLM
+
+WORDS = "<S>\n</S>\n<UNK>\nnaïve\n"
+
+
+@pytest.fixture(scope="module")
+def bilm() -> BiLM:
+    torch.manual_seed(0)
+    return BiLM(BiLMConfig.preset("tiny"))
+
+
+@pytest.fixture
+def members(bilm: BiLM, tmp_path: Path) -> dict[str, bytes]:
+    write_bilm_hdf5(bilm, tmp_path)
+    return {
+        "model.hdf5": (tmp_path / "weights.hdf5").read_bytes(),
+        "options.json": (tmp_path / "options.json").read_bytes(),
+        "vocab.txt.gz": gzip.compress(WORDS.encode()),
+        "meta.json": json.dumps({"language": "nob", "corpus": "Norsk Aviskorpus – bokmål"}).encode(),
+    }
+
+
+def write_zip(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def assert_same(bilm: BiLM, other: BiLM) -> None:
+    assert bilm.config == other.config
+    for name, tensor in bilm.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_an_archive(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "217.zip", members)
+    model = load(path)
+    assert_same(bilm, model.bilm)
+    assert model.vocab is not None and model.vocab.words == tuple(WORDS.split())
+    assert '"corpus": "Norsk Aviskorpus – bokmål"' in model.card
+    told = describe(path)
+    assert (told["format"], told["vocabulary"], list(told["files"])) == ("NLPL zip", 4, ["217.zip"])
+
+
+def test_members_may_lie_in_a_folder_and_weights_have_another_name(
+    bilm: BiLM, members: dict[str, bytes], tmp_path: Path
+) -> None:
+    moved = {f"217/{name}": content for name, content in members.items()}
+    moved["217/weights.hdf5"] = moved.pop("217/model.hdf5")
+    assert_same(bilm, load(write_zip(tmp_path / "model.zip", moved)).bilm)
+
+
+def test_an_unpacked_archive_is_the_same(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    for name, content in members.items():
+        (folder / name).write_bytes(content)
+    model = load(folder)
+    assert_same(bilm, model.bilm)
+    assert model.vocab is not None and "nob" in model.card
+
+
+def test_nothing_is_written_outside(members: dict[str, bytes], tmp_path: Path) -> None:
+    escaping = {f"../../outside/{name}": content for name, content in members.items()}
+    escaping |= {"../evil.txt": b"evil", str(tmp_path / "evil.txt"): b"evil"}
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    before = set(tmp_path.rglob("*"))
+    load(write_zip(folder / "model.zip", escaping))
+    assert set(tmp_path.rglob("*")) - before == {folder / "model.zip"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options.json": None}, r"lacks options\.json"),
+        ({"model.hdf5": None}, r"lacks model\.hdf5"),
+        ({"other.hdf5": b""}, r"both model\.hdf5 and other\.hdf5"),
+        ({"encoder.pkl": b""}, "ELMoForManyLangs: unpack it"),
+        ({"vocab.txt": bytes(1 << 26)}, r"vocab\.txt claims to unpack to 67108864 bytes"),
+        ({"meta.json": b"{"}, r"meta\.json is damaged"),
+        ({"options.json": b"[]"}, r"not the options\.json"),
+        ({"model.hdf5": b"PK"}, "cannot be read as HDF5"),
+    ],
+)
+def test_what_makes_no_model(
+    members: dict[str, bytes], tmp_path: Path, change: dict[str, bytes | None], message: str
+) -> None:
+    changed = {name: content for name, content in (members | change).items() if content is not None}
+    with pytest.raises(CheckpointError, match=message):
+        load(write_zip(tmp_path / "model.zip", changed))
+
+
+def test_compressions_that_python_cannot_bound(members: dict[str, bytes], tmp_path: Path) -> None:
+    for compression in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with pytest.raises(CheckpointError, match="unusual way"):
+            load(write_zip(tmp_path / "model.zip", members, compression))
+
+
+def test_a_size_that_is_a_lie(members: dict[str, bytes], tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "model.zip", members)
+    whole = path.read_bytes()
+    at = whole.rindex(b"PK\x01\x02", 0, whole.index(b"options.json", whole.index(b"PK\x01\x02")))
+    for size in (1, 0xFFFFFFF0):
+        path.write_bytes(whole[: at + 24] + struct.pack("<I", size) + whole[at + 28 :])
+        with pytest.raises(CheckpointError, match="cannot be"):
+            load(path)
+
+
+def test_no_archive_at_all(tmp_path: Path) -> None:
+    (tmp_path / "model.zip").write_bytes(b"<html>404</html>")
+    with pytest.raises(CheckpointError, match="cannot be read as a model in a zip archive"):
+        load(tmp_path / "model.zip")

@@ -1,0 +1,232 @@
+"""TensorFlow's files of variables: what TensorFlow wrote is read exactly, and what does not fit is named."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.io.checkpoint import CheckpointError, describe, load
+from elmokit.io.formats.bilm_hdf5 import arrays_of
+from elmokit.io.formats.bilm_options import options_from_config
+from elmokit.io.formats.crc32c import crc32c
+from elmokit.io.formats.tensor_bundle import read_index, read_tensor
+from elmokit.io.formats.tf_checkpoint import dataset_name, find_prefix, read_adagrad_sums
+from elmokit.nn.bilm import BiLM
+
+TESTS = Path(__file__).parent
+sys.path[:0] = [str(TESTS), str(TESTS / "fixtures")]
+
+import make_tf_hub_like as hub_like  # noqa: E402
+from tf_bundle import entry, write_bundle, write_index  # noqa: E402
+
+MODULE = TESTS / "fixtures" / "tf_hub_like"
+
+
+def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.ndarray]:
+    """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves them out where None."""
+    torch.manual_seed(0)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    arrays = {
+        f"lm/{name}".replace("RNN/MultiRNNCell/Cell", "rnn/multi_rnn_cell/cell_")
+        .replace("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel")
+        .replace("/LSTMCell/W_0", "/lstm_cell/kernel")
+        .replace("/LSTMCell/B", "/lstm_cell/bias"): array
+        for name, array in arrays_of(bilm).items()
+    }
+    arrays |= {"global_step": np.array(3, np.int64)}
+    arrays = {name: array for name, array in (arrays | changed).items() if array is not None}
+    write_bundle(folder / "model.ckpt-3", arrays)
+    (folder / "options.json").write_text(json.dumps(options_from_config(bilm.config)))
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),  # RFC 3720, appendix B.4
+    [(bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E), (b"123456789", 0xE3069283)],
+)
+def test_checksums_of_the_standard(data: bytes, expected: int) -> None:
+    assert crc32c(data) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 1023, 1024, 1027, 3 * 1024, 7 * 1024 + 6, 50_001])
+def test_checksums_of_any_length(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
+    expected = 0xFFFFFFFF
+    for byte in data:
+        expected ^= byte
+        for _ in range(8):
+            expected = (expected >> 1) ^ (0x82F63B78 if expected & 1 else 0)
+    assert crc32c(data) == expected ^ 0xFFFFFFFF
+
+
+def test_a_checkpoint_of_bilm_tf_is_its_own_export(shared: Path) -> None:
+    folder = shared / "goldens/bilm_tf_training"
+    found, exported = load(folder / "tf_checkpoint"), load(folder)
+    assert found.bilm.config == exported.bilm.config
+    for name, tensor in exported.bilm.state_dict().items():
+        assert torch.equal(found.bilm.state_dict()[name], tensor), name
+    assert found.vocab == exported.vocab and found.vocab is not None and found.softmax is not None
+    with np.load(folder / "softmax.npz") as softmax:
+        np.testing.assert_array_equal(found.softmax.weight.detach(), softmax["W"])
+        np.testing.assert_array_equal(found.softmax.bias.detach(), softmax["b"])
+    told = describe(folder / "tf_checkpoint")
+    assert (told["format"], told["vocabulary"], told["softmax"]) == ("TensorFlow variables", 703, True)
+    assert set(told["files"]) == {"model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001", "options.json"}
+
+
+def test_every_name_of_a_checkpoint_finds_it(shared: Path) -> None:
+    folder = shared / "goldens/bilm_tf_training/tf_checkpoint"
+    for path in (folder, folder / "model.ckpt-124", folder / "model.ckpt-124.index"):
+        assert find_prefix(path) == folder / "model.ckpt-124"
+
+
+def test_the_latest_checkpoint_is_the_one_recorded_or_the_highest(tmp_path: Path) -> None:
+    for step in (9, 10):
+        write_bundle(tmp_path / f"model.ckpt-{step}", {})
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/home/someone/run/model.ckpt-9"\n')
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-9"
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
+
+
+def test_sums_of_adagrad(shared: Path) -> None:
+    folder = shared / "goldens/bilm_tf_training"
+    model, prefix = load(folder), folder / "tf_checkpoint" / "model.ckpt-124"
+    sums, of_softmax = read_adagrad_sums(prefix, model.bilm.config)
+    stored = {name: read_tensor(tensor) for name, tensor in read_index(prefix).items()}
+    assert {name: tensor.shape for name, tensor in sums.items()} == {
+        name: tensor.shape for name, tensor in model.bilm.state_dict().items()
+    }
+    cell = "lm/RNN_1/rnn/multi_rnn_cell/cell_1/lstm_cell"
+    np.testing.assert_array_equal(sums["layers.1.input_weight"][1].T, stored[f"{cell}/kernel/Adagrad"][:16])
+    np.testing.assert_array_equal(sums["char_cnn.char_embedding"], stored["lm/char_embed/Adagrad"])
+    np.testing.assert_array_equal(of_softmax["weight"], stored["lm/softmax/W/Adagrad"])
+    np.testing.assert_array_equal(of_softmax["bias"], stored["lm/softmax/b/Adagrad"])
+    assert min(float(tensor.min()) for tensor in sums.values()) >= 1  # where they all began
+
+
+def test_a_module_that_tensorflow_wrote() -> None:
+    values = {name: hub_like.value(number, shape) for number, (name, shape) in enumerate(hub_like.shapes())}
+    model = load(MODULE)
+    assert model.bilm.config == BiLMConfig(LSTMConfig(2, 10, 6), CharCNNConfig(3, ((1, 4), (2, 8)), num_highway=2))
+    found = arrays_of(model.bilm)
+    expected = {dataset_name(name): value for name, value in values.items() if name.startswith("bilm/")}
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name])
+    assert model.mix is not None and model.softmax is None
+    np.testing.assert_array_equal(np.float32(model.mix.weights), values["aggregation/weights"])
+    assert np.float32(model.mix.gamma) == values["aggregation/scaling"]
+    assert describe(MODULE)["format"] == "TensorFlow variables"
+
+
+@pytest.mark.parametrize(
+    ("variable", "dataset"),
+    [
+        ("module/bilm/RNN_1/RNN/MultiRNNCell/Cell0/rnn/lstm_cell/bias", "RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"),
+        ("lm/RNN_0/rnn/multi_rnn_cell/cell_11/lstm_cell/kernel", "RNN_0/RNN/MultiRNNCell/Cell11/LSTMCell/W_0"),
+        ("lm/RNN_0/rnn/lstm_cell/projection/kernel", "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_P_0"),
+        ("lm/RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_P_0", "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_P_0"),
+        ("CNN_high_0/W_carry", "CNN_high_0/W_carry"),
+        ("a/b/char_embed", "char_embed"),
+        ("other_char_embed", None),
+        ("lm/char_embed/Adagrad", None),
+        ("lm/rnn/lstm_cell/kernel", None),
+    ],
+)
+def test_names_are_known_by_what_they_end_in(variable: str, dataset: str | None) -> None:
+    assert dataset_name(variable) == dataset
+
+
+def test_every_variable_that_is_missing_unknown_or_misshaped_is_named(tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path, **{"lm/CNN_proj/b_proj": None, "lm/char_embed": np.zeros((261, 5), np.float32)})
+    with pytest.raises(CheckpointError) as error:
+        load(tmp_path)
+    assert sorted(str(error.value).splitlines()[1:]) == [
+        "  missing: CNN_proj/b_proj (16,)",
+        "  wrong shape: char_embed is (261, 5), the configuration asks for (261, 4)",
+    ]
+    strangers = {"lm/layer_norm": np.ones(3, np.float32), "other/char_embed": np.ones((261, 4), np.float32)}
+    tiny_checkpoint(tmp_path, **strangers)
+    with pytest.raises(CheckpointError, match=r"no ELMo has(.|\n)*lm/layer_norm \(3,\)(.|\n)*other/char_embed"):
+        load(tmp_path)
+
+
+def test_the_softmax_may_be_a_word_table_and_must_fit_the_vocabulary(tmp_path: Path) -> None:
+    weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.arange(4, dtype=np.float32)}
+    tiny_checkpoint(tmp_path / "run", **weights)
+    softmax = load(tmp_path / "run").softmax
+    assert softmax is not None and softmax.bias.tolist() == [0, 1, 2, 3]
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n")
+    with pytest.raises(CheckpointError, match=r"softmax over 4 words, .*vocab\.txt has 3"):
+        load(tmp_path / "run")
+
+    cells = {name: array for name, array in tiny_checkpoint(tmp_path / "words").items() if "/RNN_" in name}
+    table = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
+    write_bundle(
+        tmp_path / "words/model.ckpt-3", cells | {"lm/embedding": table, "lm/softmax/b": np.zeros(3, np.float32)}
+    )
+    options = json.loads((tmp_path / "words/options.json").read_text())
+    del options["char_cnn"]
+    (tmp_path / "words/options.json").write_text(json.dumps(options))
+    model = load(tmp_path / "words")
+    assert model.softmax is not None and model.bilm.config.num_words == 3
+    np.testing.assert_array_equal(model.bilm.word_embedding.detach(), table)
+    np.testing.assert_array_equal(model.softmax.weight.detach(), table)
+
+
+def test_a_checkpoint_needs_its_options(tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path)
+    (tmp_path / "options.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no options\.json beside it"):
+        load(tmp_path)
+
+
+def test_a_single_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path)
+    for file in tmp_path.glob("model.ckpt-3.*"):
+        whole = file.read_bytes()
+        for at in np.linspace(0, len(whole) - 1, 40, dtype=int):
+            damaged = bytearray(whole)
+            damaged[at] ^= 0x10
+            file.write_bytes(damaged)
+            try:
+                found = load(tmp_path)
+            except CheckpointError:
+                continue
+            # Nobody reads some bytes of the index's footer, nor the count of steps, which is last.
+            assert file.suffix == ".index" or at >= len(whole) - 8, at
+            assert found.bilm.config == BiLMConfig.preset("tiny")
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (entry("float32", (1 << 40, 1 << 20), 0, 4), "a tensor of shape"),
+        (entry("float32", (1 << 40,), 12, 4 << 40), "are needed"),
+        (entry("float32", (1,), 1 << 62, 4), "are needed"),
+        (entry("float32", (1,) * 9, 0, 4), "9 dimensions"),
+        (entry("float32", (1,), 0, 4) + b"\x3a\x00", "slices"),
+        (entry("float32", (2,), 0, 8), "overlap"),
+    ],
+)
+def test_absurd_entries_are_refused_before_anything_is_allocated(tmp_path: Path, wrong: bytes, message: str) -> None:
+    prefix = tmp_path / "variables"
+    write_bundle(prefix, {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
+    write_index(prefix, {"a": entry("float32", (2,), 4, 8), "b": wrong})
+    with pytest.raises(CheckpointError, match=message):
+        read_index(prefix)
+
+
+def test_a_part_that_is_missing(tmp_path: Path) -> None:
+    shutil.copytree(MODULE, tmp_path / "module")
+    (tmp_path / "module/variables/variables.data-00000-of-00001").unlink()
+    with pytest.raises(CheckpointError, match="data-00000-of-00001 is missing"):
+        load(tmp_path / "module")
