@@ -38,7 +38,8 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 
 ## Training
 
-- command: benchmarks/train_en_small.sh, finished {date}
+- command: benchmarks/train_en_small.sh, finished {date}; stopped and resumed {resumes} times, while the code was made
+  faster (model, data and recipe stayed the same)
 - {recipe} recipe, learning rate {learning_rate}, dropout {dropout}, {dtype} products, seed {seed}, {threads} CPU cores
 - batch {batch_size} x {unroll_steps}, {steps:,} steps, {num_samples:,} negative samples
 
@@ -73,6 +74,8 @@ def main() -> None:
         raise SystemExit(f"{PERPLEXITIES} is of another model: run benchmarks/heldout_perplexity.py first")
     events = [json.loads(line) for line in (arguments.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     start, end = events[0], events[-1]
+    parts = [event for event in events if event["event"] in ("start", "resume")]
+    threads = " to ".join(map(str, sorted({part["settings"]["threads"] for part in parts})))
     settings, lstm = start["settings"], model.bilm.config.lstm
     seen = end["step"] * settings["batch_size"] * settings["unroll_steps"]
     seen = round(seen * start["words"] / (start["words"] + start["sentences"]))  # boundaries are no words
@@ -80,7 +83,7 @@ def main() -> None:
         name=arguments.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
         output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen,
         corpus_words=start["words"], passes=seen / start["words"], vocabulary=len(model.vocab or ()),
-        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), **{**settings, "threads": 2},
+        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1, **{**settings, "threads": threads},
     )  # fmt: skip
     bundled = Pretrained(
         model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix

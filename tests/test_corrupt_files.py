@@ -29,7 +29,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tf_bundle import entry, write_bundle, write_index  # noqa: E402
+from tf_bundle import entry, write_bundle, write_index
 
 NUM_MUTANTS = 200
 SECONDS_A_MUTANT = 10
@@ -169,7 +169,9 @@ def change_hdf5(file: Path, draw: random.Random) -> str:
         if kind == "absurd":  # declared, and never stored
             weights.create_dataset(name, (1 << 40, *shape[1:]), "f4", chunks=(1, *shape[1:]))
         elif kind == "filled":  # declared in the shape that is asked for, in one chunk of another size
-            weights.create_dataset(name, shape, "f4", maxshape=(None,) * len(shape), chunks=(1 << 20,) * len(shape[:1]) + shape[1:])
+            weights.create_dataset(
+                name, shape, "f4", maxshape=(None,) * len(shape), chunks=(1 << 20,) * len(shape[:1]) + shape[1:]
+            )
         elif kind == "text":
             weights[name] = "text"
         elif kind == "group":

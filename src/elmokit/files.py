@@ -225,8 +225,6 @@ def only_one_in(directory: str | Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ValueError(
-            f"another process is writing in {directory}: wait for it, or choose another output"
-        ) from None
+        raise ValueError(f"another process is writing in {directory}: wait for it, or choose another output") from None
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """simple_elmo's vectors, averages and substitutes, where they are right and where they went wrong in silence."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,29 @@ def test_delimiters_are_candidates_on_request(language_model: Path) -> None:
     for word in everything[0]:
         assert set(word["forward"]["candidate_words"]) == set(model.vocab.words)
         assert np.exp(word["forward"]["logp"]).sum() == pytest.approx(1, abs=1e-2)
+
+
+def test_a_directory_with_both_files_gives_the_checkpoint_only_where_all_of_it_is_asked_for(
+    shared: Path, tmp_path: Path
+) -> None:
+    trained = shared / "goldens/bilm_tf_training"
+    shutil.copytree(trained / "tf_checkpoint", tmp_path / "model")
+    shutil.copy(trained / "weights.hdf5", tmp_path / "model/model.hdf5")
+    shutil.copy(trained / "vocab.txt", tmp_path / "model/vocab.txt")
+    sentence = (trained / "heldout.txt").read_text(encoding="utf-8").splitlines()[0]
+    model = ElmoModel()
+    model.load(tmp_path / "model", full=True)
+    assert len(model.get_elmo_substitutes([sentence])[0]) == len(sentence.split())
+    from_checkpoint = model.get_elmo_vectors([sentence.split()])
+    model.load(tmp_path / "model")
+    np.testing.assert_allclose(model.get_elmo_vectors([sentence.split()]), from_checkpoint, atol=1e-6)
+
+
+def test_a_model_is_read_from_its_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "42"), "zip", old_model)
+    zipped = ElmoModel()
+    zipped.load(archive, max_batch_size=2)
+    assert np.array_equal(zipped.get_elmo_vectors(SENTENCES), model.get_elmo_vectors(SENTENCES))
 
 
 def test_what_is_asked_for_must_be_there(model: ElmoModel, old_model: Path) -> None:

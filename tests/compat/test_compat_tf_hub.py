@@ -65,6 +65,15 @@ def test_the_mix_learns_where_it_is_trainable(language_model: Path) -> None:
         assert names == ({"mix.weights", "mix.gamma"} if trainable else set())
 
 
+def test_a_saved_model_with_its_own_mix() -> None:
+    module = hub.Module(Path(__file__).parents[1] / "fixtures/tf_hub_like")
+    found = module(TEXTS, as_dict=True)
+    layers = torch.stack([found["word_emb"].repeat(1, 1, 2), found["lstm_outputs1"], found["lstm_outputs2"]])
+    weights = torch.softmax(module.mix.weights, dim=0)
+    assert module.mix.gamma != 1 and weights.max() - weights.min() > 0.01
+    torch.testing.assert_close(found["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
+
+
 def test_inputs_that_make_no_sense(module: hub.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="pass a list"):
         module("a single text")

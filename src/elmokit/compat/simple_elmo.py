@@ -14,6 +14,7 @@ from elmokit.compat.notice import warn_once
 from elmokit.data.streams import blocks_of, scoring_block, word_ids
 from elmokit.embed.embedder import Embedder
 from elmokit.io.checkpoint import load
+from elmokit.io.formats.tf_checkpoint import find_prefix
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -21,6 +22,14 @@ from elmokit.text.vocab import Vocab
 Sentences = Sequence[Sequence[str]]
 WORDS_AT_ONCE = 4096
 LOGITS_AT_ONCE = 2**26  # 256 MB
+
+
+def _weights_in(directory: Path, full: bool) -> Path:
+    """What simple_elmo read where there are several: the checkpoint for the language model, otherwise model.hdf5."""
+    if full:
+        return find_prefix(directory) or directory
+    named = directory / "model.hdf5"
+    return named if named.is_file() else directory
 
 
 class ElmoModel:
@@ -43,8 +52,7 @@ class ElmoModel:
 
         `full` asks for the language model, for substitutes: ValueError where there is none. `limit` changes nothing.
         """
-        named = Path(directory) / "model.hdf5"  # there may be others beside it
-        model = load(named if named.is_file() else directory)
+        model = load(_weights_in(Path(directory), full))
         if full and (model.softmax is None or model.vocab is None):
             raise ValueError(
                 f"full=True needs a softmax and its vocabulary, which {directory} lacks: load a checkpoint"

@@ -58,15 +58,13 @@ class Elmo(nn.Module):
         dropout: float = 0.5,
         freeze: bool = True,
         *,
-        layer_norm: bool = False,
         fixed_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self.mixes = nn.ModuleList(
-            ScalarMix(bilm.config.num_representations, layer_norm=layer_norm, fixed_weights=fixed_weights)
-            for _ in range(num_mixes)
+            ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights) for _ in range(num_mixes)
         )
         self.dropout = nn.Dropout(dropout)
 

@@ -3,7 +3,8 @@
 Both keep one float32 dataset a line, named by the line's number from "0": (L+1, T, 2D) for all layers. AllenNLP writes
 (T, 2D) where one layer or a mix was asked for, and beside the lines a dataset `sentence_to_index`: one JSON string that
 maps a sentence, its words joined by single spaces, to its line's number (a string). Where a sentence occurs twice,
-AllenNLP keeps the last line only, and so does this; the lines themselves are all there.
+AllenNLP keeps the last line only, and so does this; the lines themselves are all there. That one string is the limit
+of the layout: all distinct sentences are held in memory to write it.
 """
 
 import json
