@@ -83,7 +83,8 @@ def main() -> None:
         name=arguments.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
         output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen,
         corpus_words=start["words"], passes=seen / start["words"], vocabulary=len(model.vocab or ()),
-        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1, **{**settings, "threads": threads},
+        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1,
+        **{**settings, "threads": threads},
     )  # fmt: skip
     bundled = Pretrained(
         model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix

@@ -12,7 +12,10 @@ from elmokit import cli
 from elmokit.cli import verbs
 from elmokit.nn.kernels.cell import is_compiled
 
-VERBS = ["prepare", "pretrain", "evaluate", "embed", "encode", "compare", "neighbors", "fit", "predict", "info"]
+VERBS = [
+    "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
+    "neighbors", "fit", "predict", "info", "compat",
+]  # fmt: skip
 
 # Arguments that a verb needs, and the function that they are for.
 CALLS = [
@@ -26,6 +29,9 @@ CALLS = [
     ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
     ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
     ("info", "elmokit.io.checkpoint.describe"),
+    ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
+    ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
+    ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
 ]
 
 

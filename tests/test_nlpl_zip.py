@@ -126,3 +126,12 @@ def test_no_archive_at_all(tmp_path: Path) -> None:
     (tmp_path / "model.zip").write_bytes(b"<html>404</html>")
     with pytest.raises(CheckpointError, match="cannot be read as a model in a zip archive"):
         load(tmp_path / "model.zip")
+
+
+def test_a_directory_of_members_that_begins_before_the_file(members: dict[str, bytes], tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "model.zip", members)
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 0xFF  # where the directory begins
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="zip archive"):
+        load(path)

@@ -337,9 +337,50 @@ class Info:
             print("", *card, sep="\n")
 
 
+@dataclass(frozen=True)
+class Compat:
+    """Run a command of an older library with its flags: `allennlp-elmo` is `allennlp elmo`."""
+
+    command: Positional[Literal["allennlp-elmo"]]
+    """The command."""
+    input_file: Positional[Path]
+    """Tokenized text (plain, .gz or .zst), one sentence a line, no blank lines."""
+    output_file: Positional[Path]
+    """HDF5 file for the vectors, a dataset a line."""
+    all: bool = False
+    """Write all layers of every word: exactly one of all, top and average."""
+    top: bool = False
+    """Write the top layer."""
+    average: bool = False
+    """Write the mean of the layers."""
+    options_file: Annotated[str | None, UNSET] = None
+    """options.json; AllenNLP's default, from its cache, when not given."""
+    weight_file: Annotated[str | None, UNSET] = None
+    """The weights in HDF5; AllenNLP's default, from its cache, when not given."""
+    batch_size: int = 64
+    """Sentences side by side: sentence i goes on from the state of sentence i - batch size."""
+    cuda_device: int = -1
+    """Number of the GPU; -1 for the CPU."""
+    forget_sentences: bool = False
+    """Leave out the table from sentences to lines."""
+    use_sentence_keys: bool = False
+    """Name the datasets by the sentences, not by the lines' numbers."""
+    vocab_path: Annotated[str | None, UNSET] = None
+    """Changes nothing, nor did it."""
+    file_friendly_logging: bool = False
+    """Changes nothing."""
+    include_package: tuple[str, ...] = ()
+    """Changes nothing."""
+
+    def run(self) -> None:
+        from elmokit.compat.allennlp import allennlp_elmo
+
+        allennlp_elmo(**{name: value for name, value in vars(self).items() if value is not None and name != "command"})
+
+
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Fit | Predict | Info
+    | Fit | Predict | Info | Compat
 )  # fmt: skip
 
 # What was stopped goes on when the command is given again.

@@ -4,6 +4,7 @@ Members are copied to a temporary folder under names of our own, so none can lea
 Source: http://vectors.nlpl.eu/repository, and simple_elmo, which reads the same archives.
 """
 
+import errno
 import shutil
 import tempfile
 import zipfile
@@ -71,6 +72,9 @@ def unpacked(path: str | Path) -> Iterator[Path]:
         folder = Path(name)
         try:
             _unpack(path, folder)
-        except DAMAGED as error:
+        except (*DAMAGED, OSError) as error:
+            # A damaged directory may send the reader to before the beginning; other such errors are the disk's.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
             raise CheckpointError(f"{path} cannot be read as a model in a zip archive: {error}") from error
         yield folder

@@ -62,7 +62,7 @@ def find_prefix(path: str | Path) -> Path | None:
     path = Path(path)
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")
-    if path.with_name(f"{path.name}.index").is_file():
+    if Path(f"{path}.index").is_file():
         return path
     if (path / "variables" / "variables.index").is_file():
         return path / "variables" / "variables"
