@@ -14,7 +14,7 @@ from elmokit.nn.kernels.cell import is_compiled
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "fit", "predict", "info", "compat",
+    "neighbors", "fit", "predict", "convert", "info", "compat",
 ]  # fmt: skip
 
 # Arguments that a verb needs, and the function that they are for.
@@ -31,6 +31,7 @@ CALLS = [
     ("info", "elmokit.io.checkpoint.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
+    ("convert model --output hdf5 --to hdf5", "elmokit.io.convert.convert"),
     ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
 ]
 

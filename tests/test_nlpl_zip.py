@@ -94,7 +94,7 @@ def test_nothing_is_written_outside(members: dict[str, bytes], tmp_path: Path) -
         ({"encoder.pkl": b""}, "ELMoForManyLangs: unpack it"),
         ({"vocab.txt": bytes(1 << 26)}, r"vocab\.txt claims to unpack to 67108864 bytes"),
         ({"meta.json": b"{"}, r"meta\.json is damaged"),
-        ({"options.json": b"[]"}, r"not the options\.json"),
+        ({"options.json": b"[]"}, r"/model\.zip: options\.json is not the options\.json"),
         ({"model.hdf5": b"PK"}, "cannot be read as HDF5"),
     ],
 )

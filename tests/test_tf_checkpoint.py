@@ -28,7 +28,7 @@ MODULE = TESTS / "fixtures" / "tf_hub_like"
 
 
 def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.ndarray]:
-    """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves them out where None."""
+    """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves them out if None."""
     torch.manual_seed(0)
     bilm = BiLM(BiLMConfig.preset("tiny"))
     arrays = {
@@ -93,6 +93,14 @@ def test_the_latest_checkpoint_is_the_one_recorded_or_the_highest(tmp_path: Path
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-9"
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
+
+
+def test_a_path_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no model '\.'"):
+        load(".")
+    tiny_checkpoint(tmp_path)
+    assert load(".").bilm.config == BiLMConfig.preset("tiny")
 
 
 def test_sums_of_adagrad(shared: Path) -> None:

@@ -13,7 +13,21 @@ CHARACTER_SHIFT = 1
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (256 + i + CHARACTER_SHIFT for i in range(5))
 NUM_CHARACTERS = 261
 
+# A configuration may come from a damaged or hostile file: beyond these it is refused, before time or memory is spent.
+MAX_LAYERS, MAX_CHARACTERS, MAX_SIZE = 100, 10_000, 10_000_000
+
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> None:
+    """ValueError where one is no whole number or out of bounds."""
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(f"{owner}.{name} must be a whole number, not {number!r}")
+        if number < lowest:
+            raise ValueError(f"{owner}.{name} must be at least {lowest}, not {number}")
+        if number > highest:
+            raise ValueError(f"{owner}.{name} must be at most {highest}, not {number}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,13 @@ class CharCNNConfig:
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "tanh"):
             raise ValueError(f"char_cnn.activation must be 'relu' or 'tanh', not {self.activation!r}")
+        _check_numbers("char_cnn", 1, MAX_CHARACTERS, max_characters=self.max_characters)
+        _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
+        _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
+        for width, number in self.filters:
+            _check_numbers("char_cnn", 1, MAX_SIZE, filters=width)
+            _check_numbers("char_cnn", 1, MAX_SIZE, filters=number)
+        _check_numbers("char_cnn", 0, MAX_SIZE, filters=self.num_filters)
         if not self.filters or self.widest_filter > self.max_characters:
             raise ValueError(
                 f"char_cnn.filters must be (width, number) pairs no wider than {self.max_characters} characters"
@@ -57,9 +78,10 @@ class LSTMConfig:
     forget_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "cell_dim", "projection_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"lstm.{name} must be at least 1, not {getattr(self, name)}")
+        _check_numbers("lstm", 1, MAX_LAYERS, num_layers=self.num_layers)
+        _check_numbers("lstm", 1, MAX_SIZE, cell_dim=self.cell_dim, projection_dim=self.projection_dim)
+        if not isinstance(self.forget_bias, (int, float)):
+            raise ValueError(f"lstm.forget_bias must be a number, not {self.forget_bias!r}")
         for name in ("cell_clip", "proj_clip"):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
@@ -83,6 +105,8 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if (self.char_cnn is None) == (self.num_words is None):
             raise ValueError("a biLM reads either characters (char_cnn) or word ids (num_words): give exactly one")
+        if self.num_words is not None:
+            _check_numbers("model", 0, 10 * MAX_SIZE, num_words=self.num_words)
 
     @property
     def output_dim(self) -> int:
@@ -111,7 +135,7 @@ class BiLMConfig:
         values["lstm"] = LSTMConfig(**_checked(LSTMConfig, values["lstm"]))
         if values["char_cnn"] is not None:
             char_cnn = dict(_checked(CharCNNConfig, values["char_cnn"]))
-            char_cnn["filters"] = tuple((int(width), int(number)) for width, number in char_cnn["filters"])
+            char_cnn["filters"] = tuple((width, number) for width, number in char_cnn["filters"])
             values["char_cnn"] = CharCNNConfig(**char_cnn)
         values["boundary_words"] = tuple(values["boundary_words"])
         return BiLMConfig(**values)

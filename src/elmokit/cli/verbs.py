@@ -321,6 +321,25 @@ class NextWords:
 
 
 @dataclass(frozen=True)
+class Convert:
+    """Write a model in another format: elmokit's own, or HDF5 as AllenNLP and bilm-tf read it."""
+
+    input: Positional[str]
+    """Model in any format that can be loaded."""
+    output: Path
+    """Directory for the model, or the HDF5 file for token-embeddings. It must not exist."""
+    to: Literal["native", "hdf5", "token-embeddings"] = "native"
+    """elmokit's directory, options.json with weights.hdf5, or bilm-tf's file of the vectors of single words."""
+    vocab: Annotated[Path | None, UNSET] = None
+    """Words for token-embeddings, one a line; the model's own when not given."""
+
+    def run(self) -> None:
+        from elmokit.io.convert import convert
+
+        show(convert(**vars(self)))
+
+
+@dataclass(frozen=True)
 class Info:
     """Print what a model is: format, sizes, vocabulary, tokenizer and card; and whether the LSTM cell is compiled."""
 
@@ -380,7 +399,7 @@ class Compat:
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Fit | Predict | Info | Compat
+    | Fit | Predict | Convert | Info | Compat
 )  # fmt: skip
 
 # What was stopped goes on when the command is given again.

@@ -1,4 +1,4 @@
-"""Models on disk: the native directory is saved and loaded, the formats of older systems are recognised and loaded."""
+"""Models on disk: the native directory is saved and loaded, the formats of older systems are loaded."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ CARD_LINES = 12
 
 
 def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, dtype: str = "float32") -> None:
-    """Write a model as a directory, whole or not at all. `dtype="float16"` halves it; it loads as float32 all the same.
+    """Write a model as a directory, whole or not at all. `dtype="float16"` halves it; it loads as float32 again.
 
     An existing directory is a FileExistsError, unless it holds a model and `overwrite` says to replace it.
     """
@@ -105,7 +105,11 @@ def _find_zip(path: Path) -> Path | None:
 
 def _load_zip(archive: Path) -> Pretrained:
     with unpacked(archive) as folder:
-        return _load_hdf5(folder / "model.hdf5")
+        try:
+            return _load_hdf5(folder / "model.hdf5")
+        except ValueError as error:
+            # Whoever reads this knows the archive, not the folder that is gone by then.
+            raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
 
 
 # --- TensorFlow --------------------------------------------------------------------------------------------------
@@ -115,8 +119,9 @@ def _load_tensorflow(prefix: Path) -> Pretrained:
     found = read_tf_checkpoint(prefix)
     words = find_beside(prefix, "vocab.txt") or find_beside(prefix, "vocab.txt.gz")
     vocab = None if words is None else Vocab.read(words)
-    if vocab is not None and found.num_softmax_words not in (None, len(vocab)):
-        raise CheckpointError(f"{prefix} has a softmax over {found.num_softmax_words} words, {words} has {len(vocab)}")
+    num_words = found.num_softmax_words
+    if vocab is not None and num_words not in (None, len(vocab)):
+        raise CheckpointError(f"{prefix} has a softmax over {num_words} words, {words} has {len(vocab)}")
     config = _with_boundaries(found.config, vocab)
     try:
         bilm = filled(lambda: BiLM(config), found.state_dict)
@@ -180,17 +185,17 @@ def _find(path_or_name: str | Path | None) -> tuple[_Format, Path]:
 def load(path_or_name: str | Path | None = None) -> Pretrained:
     """Load a model, in whatever format it is: a directory or file, or the name of a bundled model.
 
-    Known are elmokit's own directory; an *.hdf5 file with its options beside it; a zip archive of the NLPL repository;
-    a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), and the module google/elmo as a SavedModel. Without an
-    argument, the bundled English model. FileNotFoundError where nothing is found, CheckpointError where what is found
-    is damaged.
+    Known are elmokit's own directory; an *.hdf5 file with its options beside it, or the directory of both; a zip
+    archive of the NLPL repository; a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), and the module
+    google/elmo as a SavedModel. Without an argument, the bundled English model. FileNotFoundError where nothing is
+    found, CheckpointError where what is found is damaged.
     """
     format, path = _find(path_or_name)
     return format.read(path)
 
 
 def describe(path_or_name: str | Path | None = None) -> dict[str, Any]:
-    """What `elmokit info` shows of a model: format, bytes of its files, dimensions, settings, the card's beginning."""
+    """What `elmokit info` shows of a model: format, bytes of its files, sizes, settings, the card's beginning."""
     format, path = _find(path_or_name)
     model = format.read(path)
     config = model.bilm.config

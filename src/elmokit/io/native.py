@@ -81,7 +81,9 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
             raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
         if wrong := sorted(SETTINGS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        mix = values["mix"] and MixWeights(tuple(map(float, values["mix"]["weights"])), float(values["mix"]["gamma"]))
+        mix = values["mix"]
+        if mix is not None:
+            mix = MixWeights(tuple(map(float, mix["weights"])), float(mix["gamma"]))
         others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
         return BiLMConfig.from_dict(values["model"]), others
     except (ValueError, TypeError, KeyError) as error:

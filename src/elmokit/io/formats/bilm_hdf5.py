@@ -167,7 +167,7 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
             return config, fill_state_dict(config, datasets)
     except CheckpointError:
         raise
-    # What h5py says of a file that is cut short, no HDF5 at all, or damaged inside: one of these, by where it stumbles.
+    # What h5py says of a file that is cut short, no HDF5, or damaged inside: one of these, by where it stumbles.
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{weights_path} cannot be read as HDF5 ({error}): fetch it again") from error
 
@@ -200,7 +200,7 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
 
 @torch.inference_mode()
 def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
-    """Write bilm-tf's file of token vectors: a dataset `embedding` (V, D), what the token encoder makes of every word.
+    """Write bilm-tf's file of token vectors: a dataset `embedding` (V, D), the token encoder's vector of each word.
 
     With it, bilm-tf and AllenNLP read word ids in place of characters. The file appears whole or not at all.
     """

@@ -1,4 +1,4 @@
-"""The zip archives of the NLPL repository: options.json and weights in HDF5, with vocabulary and meta-data beside them.
+"""The zip archives of the NLPL repository: options.json, weights in HDF5, a vocabulary and meta-data.
 
 Members are copied to a temporary folder under names of our own, so none can lead elsewhere; nothing else is unpacked.
 Source: http://vectors.nlpl.eu/repository, and simple_elmo, which reads the same archives.

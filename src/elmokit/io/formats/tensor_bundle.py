@@ -1,4 +1,4 @@
-"""The files in which TensorFlow keeps variables, read without TensorFlow: names, shapes and numbers, and nothing else.
+"""The files in which TensorFlow keeps variables, read without TensorFlow: names, shapes, numbers, nothing else.
 
 PREFIX.index                 a sorted table in LevelDB's format: variable name -> where its numbers lie (a protobuf)
 PREFIX.data-NNNNN-of-NNNNN   the numbers, little-endian, laid end to end
@@ -103,7 +103,7 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in order. A key is told by how many bytes it shares with the key before, and its other bytes."""
+    """Keys and values in order. A key is kept as how many bytes it shares with the key before, and the rest."""
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
@@ -184,7 +184,7 @@ def _check_places(tensors: dict[str, StoredTensor]) -> None:
 
 
 def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
-    """The variables of a checkpoint by name. CheckpointError where its files are damaged or do not belong together."""
+    """The variables of a checkpoint. CheckpointError where its files are damaged or do not belong together."""
     prefix = Path(prefix)
     index = prefix.with_name(f"{prefix.name}.index")
     if not index.is_file():

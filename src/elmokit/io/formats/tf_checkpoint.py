@@ -55,9 +55,9 @@ def _last_step(indices: Iterable[Path]) -> Path:
 
 
 def find_prefix(path: str | Path) -> Path | None:
-    """What the files of a checkpoint begin with: of a prefix, an index, or a folder's latest; None where there is none.
+    """What the files of a checkpoint begin with; None where there is none.
 
-    A folder is one of checkpoints, or a SavedModel.
+    `path` may be just that, the index, a SavedModel, or a folder of checkpoints, of which the latest is taken.
     """
     path = Path(path)
     if path.suffix == ".index" and path.is_file():
