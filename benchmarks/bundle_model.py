@@ -45,8 +45,9 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 
 ## Held-out perplexity
 
-Exact softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence;
-the last column starts each sentence from zeros, which is how vectors are made by default.
+The first 100,000 words of each domain's held-out documents. Exact softmax over the vocabulary, boundaries and unknown
+words counted, the state carried from sentence to sentence; the last column starts each sentence from zeros, which is
+how vectors are made by default.
 
 | domain | words | unknown | forward | backward | mean | mean from zeros |
 |---|---|---|---|---|---|---|

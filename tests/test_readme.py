@@ -1,6 +1,9 @@
 """The README's Python runs as it stands, from top to bottom."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -27,7 +30,34 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
         exec(compile(block, f"README.md, Python block {number}", "exec"), names)
 
 
+RAW = "Colorless green ideas sleep furiously. The cat sat on the mat, and the dog slept.\n\nI like apples.\n"
+TEXT = "The play opened on Broadway .\nThe children play in the garden .\nI like to eat apple .\n"
+TAGGED = "".join(f"{n}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n" for n, (word, tag) in enumerate(
+    [("The", "DET"), ("dog", "NOUN"), ("sleeps", "VERB"), (".", "PUNCT")], start=1
+)) + "\n"  # fmt: skip
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    if not BUNDLED_MODEL.is_file():
+        pytest.skip(f"bundled model missing: no {BUNDLED_MODEL}")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/one.txt").write_text(RAW * 40)
+    for name in ("corpus.txt", "sentences.txt", "heldout.txt", "domain.txt"):
+        (tmp_path / name).write_text(TEXT)
+    for name in ("train.conllu", "dev.conllu", "test.conllu"):
+        (tmp_path / name).write_text(TAGGED * 3)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(elmokit .*?)^```$", readme, flags=re.DOTALL | re.MULTILINE)
+    assert blocks, "the README has no tour of the commands"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "set -e\n" + "\n".join(blocks)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    verbs = [kind.__name__.lower() for kind in get_args(Verb)]
-    assert [verb for verb in verbs if f"elmokit {verb} " not in readme.replace("\n", " ")] == []
+    names = [re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower() for kind in get_args(Verb)]
+    assert [verb for verb in names if f"elmokit {verb}" not in readme.replace("\n", " ")] == []

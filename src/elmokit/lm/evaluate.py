@@ -26,7 +26,7 @@ from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
-from elmokit.text.characters import BOS, EOS
+from elmokit.text.characters import BOS, EOS, count_truncated
 from elmokit.text.vocab import Vocab
 
 WORDS_AT_ONCE = 16_384
@@ -34,7 +34,10 @@ WORDS_AT_ONCE = 16_384
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity per direction and mean; `predictions` counts those of one direction, `unknown` its <UNK>s."""
+    """Perplexity per direction and mean; `predictions` counts those of one direction, `unknown` its <UNK>s.
+
+    `truncated` counts words with more bytes than the model reads.
+    """
 
     forward: float
     backward: float
@@ -42,13 +45,14 @@ class Perplexity:
     sentences: int
     predictions: int
     unknown: int
+    truncated: int = 0
 
     @staticmethod
-    def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int) -> Perplexity:
+    def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
         """From the sums of -log p, (2,)."""
         forward, backward = (losses / predictions).tolist()
         mean = math.exp((forward + backward) / 2)
-        return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown)
+        return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown, truncated)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
@@ -113,14 +117,17 @@ def perplexity(
     start: BiLMState | None = None,
 ) -> Perplexity:
     """Perplexity of tokenized sentences, with states as in `log_losses`."""
-    sums, count, total, unknown = np.zeros(2), 0, 0, 0
+    sums, count, total, unknown, truncated = np.zeros(2), 0, 0, 0, 0
+    char_cnn = bilm.config.char_cnn
     for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         sums += losses.double().sum(dim=1).cpu().numpy()
         count, total = count + len(group), total + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
+        if char_cnn is not None:
+            truncated += sum(count_truncated(sentence, char_cnn.max_characters) for sentence in group)
     if not total:
         raise ValueError("there is no sentence to evaluate: the text is empty")
-    return Perplexity.of(sums, count, total, unknown)
+    return Perplexity.of(sums, count, total, unknown, truncated)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -149,8 +156,8 @@ def _together(parts: Sequence[Perplexity]) -> Perplexity:
     predictions = [part.predictions for part in parts]
     losses = np.log([[part.forward, part.backward, part.mean] for part in parts])
     forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-    sentences, unknown = sum(part.sentences for part in parts), sum(part.unknown for part in parts)
-    return Perplexity(forward, backward, mean, sentences, sum(predictions), unknown)
+    counts = {name: sum(getattr(part, name) for part in parts) for name in ("sentences", "unknown", "truncated")}
+    return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
 
 
 def _sentences(file: Path) -> Iterator[list[str]]:
