@@ -2,15 +2,14 @@
 
     python benchmarks/bundle_model.py RUN NAME
 
-Reads RUN/model, RUN/log.jsonl and benchmarks/results/heldout_perplexity.json (made from that model), and writes
-src/elmokit/models/NAME.
+Reads RUN/model and RUN/log.jsonl, writes src/elmokit/models/NAME. The table of perplexities on the card is that of
+benchmarks/results/heldout_perplexity.json, where that was made from the bundled model: bundle, measure, bundle again.
 """
 
 import argparse
 import json
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from elmokit.io.checkpoint import BUNDLED_MODELS, load, save
 from elmokit.io.pretrained import Pretrained, fingerprint
@@ -56,8 +55,12 @@ how vectors are made by default.
 ROW = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
 
 
-def rows(found: dict[str, Any]) -> str:
-    """A line of the card for each domain."""
+def rows(model: Pretrained) -> str:
+    """A line of the card for each domain; none where another model was measured last."""
+    found = json.loads(PERPLEXITIES.read_text(encoding="utf-8")) if PERPLEXITIES.is_file() else {}
+    if found.get("fingerprint") != fingerprint(model):
+        print(f"{PERPLEXITIES} is not of this model: run benchmarks/heldout_perplexity.py, then this again")
+        return ""
     zeros = found["zeros"]
     return "\n".join(
         ROW.format(name=name, zeros=zeros[name]["mean"], **values) for name, values in found["carry"].items()
@@ -70,9 +73,7 @@ def main() -> None:
     parser.add_argument("name")
     arguments = parser.parse_args()
     model = load(arguments.run / "model")
-    perplexities = json.loads(PERPLEXITIES.read_text(encoding="utf-8"))
-    if perplexities["fingerprint"] != fingerprint(model):
-        raise SystemExit(f"{PERPLEXITIES} is of another model: run benchmarks/heldout_perplexity.py first")
+    model.bilm.half().float()  # as the bundled model will be read
     events = [json.loads(line) for line in (arguments.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     start, end = events[0], events[-1]
     parts = [event for event in events if event["event"] in ("start", "resume")]
@@ -82,14 +83,12 @@ def main() -> None:
     seen = round(seen * start["words"] / (start["words"] + start["sentences"]))  # boundaries are no words
     card = CARD.format(
         name=arguments.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
-        output_dim=model.bilm.config.output_dim, tokenizer=model.tokenizer, words_seen=seen,
+        output_dim=model.bilm.config.output_dim, words_seen=seen,
         corpus_words=start["words"], passes=seen / start["words"], vocabulary=len(model.vocab or ()),
-        steps=end["step"], rows=rows(perplexities), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1,
-        **{**settings, "threads": threads},
+        steps=end["step"], rows=rows(model), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1,
+        **{**settings, "threads": threads, "tokenizer": model.tokenizer},
     )  # fmt: skip
-    bundled = Pretrained(
-        model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
-    )
+    bundled = Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab, card=card, mix=model.mix)
     save(bundled, BUNDLED_MODELS / arguments.name, overwrite=True, dtype="float16")
 
 

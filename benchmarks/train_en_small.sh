@@ -21,5 +21,6 @@ elmokit pretrain --corpus "$runs/corpus" --output "$runs/en-small" \
     --heldout "$runs"/heldout/{misc,openstax,simplewiki}.txt \
     --preset small --vocab-size 50000 --max-words 8000000 --batch-size 64 --num-samples 8192 \
     --dropout 0 --learning-rate 0.002 --dtype bfloat16 --threads 2
-python benchmarks/heldout_perplexity.py --model "$runs/en-small/model" --files "$runs"/heldout-100k/*.txt
 python benchmarks/bundle_model.py "$runs/en-small" en-small
+python benchmarks/heldout_perplexity.py --files "$runs"/heldout-100k/*.txt
+python benchmarks/bundle_model.py "$runs/en-small" en-small # with the perplexities on its card
