@@ -67,16 +67,22 @@ class Results:
 
     def __init__(self, path: Path, setup: dict) -> None:
         self.path, self.setup, self.runs = path, setup, []
-        if path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored["setup"] != setup:
-                raise SystemExit(f"{path} holds results of another setup: move it away or give another --output")
-            self.runs = stored["runs"]
+        self._read()
+
+    def _read(self) -> None:
+        """Whatever is there by now: another process may be at work on other features."""
+        if not self.path.exists():
+            return
+        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        if stored["setup"] != self.setup:
+            raise SystemExit(f"{self.path} holds results of another setup: move it away or give another --output")
+        self.runs = stored["runs"]
 
     def has(self, features: str, size: str, seed: int) -> bool:
         return any((run["features"], run["size"], run["seed"]) == (features, size, seed) for run in self.runs)
 
     def add(self, run: dict) -> None:
+        self._read()
         self.runs.append(run)
         content = {
             "setup": self.setup,
@@ -206,6 +212,7 @@ def main() -> None:
     parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "pos_ewt.json")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="which to run now")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
@@ -214,7 +221,7 @@ def main() -> None:
     sets = {name: list(read_tagged(arguments.data / file, layout)) for name, file in FILES.items()}
     pretrained = checkpoint.load(arguments.model)
     results = Results(arguments.output, setup_of(arguments.data, arguments.model, pretrained))
-    for features in FEATURES:
+    for features in arguments.features:
         missing = [(size, seed) for size, seed in product(SIZES, SEEDS) if not results.has(features, size, seed)]
         layers = layers_for(features, pretrained, sets) if missing else {}
         for size, seed in missing:
