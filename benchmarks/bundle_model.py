@@ -88,7 +88,9 @@ def main() -> None:
         steps=end["step"], rows=rows(model), date=date.fromtimestamp(end["time"]), resumes=len(parts) - 1,
         **{**settings, "threads": threads, "tokenizer": model.tokenizer},
     )  # fmt: skip
-    bundled = Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab, card=card, mix=model.mix)
+    bundled = Pretrained(
+        model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
+    )
     save(bundled, BUNDLED_MODELS / arguments.name, overwrite=True, dtype="float16")
 
 
