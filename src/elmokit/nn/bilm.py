@@ -121,8 +121,7 @@ class BiLM(nn.Module):
         Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id
         above 0.
         """
-        if mask is None:
-            mask = real_words(ids)
+        mask = real_words(ids) if mask is None else mask.bool()
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
         distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)

@@ -1,0 +1,54 @@
+"""The two directions on two cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+
+import torch
+
+
+def _one_thread_each() -> None:
+    torch.get_num_threads()  # a thread takes over torch's remembered setting once: let that be before the next line
+    torch.set_num_threads(1)
+
+
+@lru_cache(maxsize=1)
+def _workers() -> ThreadPoolExecutor:
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(2, thread_name_prefix="elmokit-direction", initializer=_one_thread_each)
+    both_started = Barrier(2)
+    for future in [pool.submit(both_started.wait) for _ in range(2)]:
+        future.result()
+    # torch remembers the last setting for threads to come: give it back its own
+    torch.set_num_threads(threads)
+    return pool
+
+
+def _after_fork() -> None:
+    """A forked child has the pool's object, but none of its threads; nor do OpenMP's survive, so it keeps to one."""
+    _workers.cache_clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def both_directions(run: Callable[[int], None], device: torch.device) -> None:
+    """The two directions on two cores where there are two; each then computes with one thread."""
+    if device.type != "cpu" or torch.get_num_threads() < 2:
+        for d in range(2):
+            run(d)
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def run_without_graph(d: int) -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            run(d)
+
+    for future in [_workers().submit(run_without_graph, d) for d in range(2)]:
+        future.result()
