@@ -66,7 +66,7 @@ def create_bytes(path: str | Path) -> BinaryIO:
     path = Path(path)
     if path.suffix == ".gz":
         # No time and no name inside, so that equal content makes equal files.
-        file = path.open("wb")
+        file = path.open("wb", buffering=0)
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
         stream.myfileobj = file  # closed with the stream
         return cast(BinaryIO, stream)

@@ -175,8 +175,8 @@ class _PackedLSTM(torch.autograd.Function):
     def backward(ctx: Any, *gradients):
         *saved, recurrent, projection, outputs = ctx.saved_tensors
         trace, weights = _Trace(*saved), _Weights(recurrent, projection)
-        copies = (gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
-        grad = _Gradients(*copies, torch.empty_like(trace.gates))
+        of_outputs, of_h, of_c = (gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
+        grad = _Gradients(of_outputs, of_h, of_c, torch.empty_like(trace.gates))
         grad_weights = _Weights(
             torch.empty_like(recurrent), None if projection is None else torch.empty_like(projection)
         )
