@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from efml_files import write_efml
 
 from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 
@@ -21,6 +22,7 @@ NEW_IMPORTS = {
     r"from allennlp\.commands\.elmo import": "from elmokit.compat.allennlp import",
     r"from bilm import": "from elmokit.compat.bilm_tf import",
     r"import tensorflow_hub as hub": "from elmokit.compat import tf_hub as hub",
+    r"from elmoformanylangs import": "from elmokit.compat.elmoformanylangs import",
     r"from simple_elmo import": "from elmokit.compat.simple_elmo import",
 }
 
@@ -39,6 +41,7 @@ def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypat
     work = tmp_path / "work"
     shutil.copytree(old_model, work / "model")
     shutil.copytree(language_model, work / "language_model")
+    write_efml(work / "elmo_chinese")
     monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(allennlp))
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(hub))
     monkeypatch.chdir(work)
@@ -383,6 +386,49 @@ sentence_vectors = embeddings["default"].numpy()
 by_tokens = elmo.signatures["tokens"](tokens=[["the", "cat"]], sequence_len=[2])["elmo"].numpy()
 """)
     assert found["sentence_vectors"].shape == (2, 32) and found["by_tokens"].shape == (1, 2, 32)
+
+
+# --- ELMoForManyLangs --------------------------------------------------------------------------------------------
+
+
+def test_elmoformanylangs_sentences_to_vectors() -> None:
+    found = run("""
+from elmoformanylangs import Embedder
+
+e = Embedder('elmo_chinese')
+
+sents = [['今', '天', '天气', '真', '好', '阿'],
+['潮水', '退', '了', '就', '知道', '谁', '没', '穿', '裤子']]
+# the list of lists which store the sentences
+# after segment if necessary.
+
+output = e.sents2elmo(sents)
+# will return a list of numpy arrays
+# each with the shape=(seq_len, embedding_size)
+""")
+    assert [array.shape for array in found["output"]] == [(6, 32), (9, 32)]
+
+
+def test_elmoformanylangs_layers_in_a_padded_batch() -> None:
+    found = run("""
+import numpy as np
+import torch
+from elmoformanylangs import Embedder
+
+e = Embedder("elmo_chinese", batch_size=16)
+sents = [["the", "cat"], ["cat", "the", "the"]]
+
+outs = e.sents2elmo(sents, output_layer=-2)
+max_len = max(o.shape[1] for o in outs)
+batch = torch.zeros(len(sents), max_len, outs[0].shape[2], dtype=torch.float)
+for i, o in enumerate(outs):
+    batch[i, :o.shape[1], :] = torch.from_numpy(np.average(o, axis=0))
+top = e.sents2elmo(sents, output_layer=2)
+pooled = [np.mean(embeds, axis=0) for embeds in top]
+""")
+    assert [array.shape for array in found["outs"]] == [(3, 2, 32), (3, 3, 32)]
+    assert found["batch"].shape == (2, 3, 32) and not found["batch"][0, 2].any()
+    assert [vector.shape for vector in found["pooled"]] == [(32,), (32,)]
 
 
 # --- simple_elmo -------------------------------------------------------------------------------------------------

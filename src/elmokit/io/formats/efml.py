@@ -1,0 +1,288 @@
+"""Directories of ELMoForManyLangs: two files of weights as PyTorch saved them, dictionaries, and two of settings.
+
+config.json names the file with the model's settings by a path of whoever trained it; the file itself lies beside it,
+or is one that came with ELMoForManyLangs. Weights are pickles, of which PyTorch reads tensors and nothing else.
+Sources: ELMoForManyLangs, `elmo.py` (Embedder.get_model), `modules/token_embedder.py`, `elmo.py` and `lstm.py` there.
+"""
+
+import json
+import pickle
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, WordsAndCharactersConfig
+from elmokit.files import read_lines
+from elmokit.io.strict import CheckpointError, Shape, check_shapes
+from elmokit.nn.bilm import BiLM
+
+WORDS, CHARACTERS = "word.dic", "char.dic"
+TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
+MAX_SETTINGS = 1 << 20  # bytes
+
+# What came with the library as configs/*.json, and most published models name: both files say the same.
+PUBLISHED_SETTINGS: dict[str, Any] = {
+    "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
+    "token_embedder": {
+        "name": "cnn",
+        "activation": "relu",
+        "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
+        "n_highway": 2,
+        "word_dim": 100,
+        "char_dim": 50,
+        "max_characters_per_token": 50,
+    },
+}
+PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
+
+
+# --- Settings ----------------------------------------------------------------------------------------------------
+
+
+def _read_json(path: Path) -> Any:
+    if path.stat().st_size > MAX_SETTINGS:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, which no settings have")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that cannot be one
+        return False
+
+
+def settings_path(directory: Path) -> Path | None:
+    """The file that holds the model's settings; None where it is one that came with the library."""
+    named = _read_json(directory / "config.json")["config_path"]
+    name = PureWindowsPath(named).name  # which knows both kinds of slashes
+    for path in (directory / named, directory / name, directory / "configs" / name):
+        if _is_file(path):
+            return path
+    if name in PUBLISHED_NAMES:
+        return None
+    raise ValueError(f"it names {named}, which is not there: put that file, {name}, into {directory}")
+
+
+def _read_dictionary(path: Path) -> tuple[str, ...]:
+    """Entries in the order of their rows: lines of an entry, a tab and its row."""
+    rows: dict[int, str] = {}
+    number = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        entry, tab, row = line.strip("\r\n").rpartition("\t")
+        if not tab or not row.strip().isdecimal():
+            raise ValueError(f"{path}, line {number} is no entry with its row behind a tab: {line[:60]!r}")
+        # It lost white space when it read the dictionary, and took what was left for the ideographic space.
+        rows[int(row)] = entry.strip() or "\u3000"
+    if not rows or sorted(rows) != list(range(number)):
+        raise ValueError(f"{path} does not number its {number} entries from 0 on, each once: fetch it again")
+    return tuple(rows[row] for row in range(number))
+
+
+def _token_encoder_config(settings: dict[str, Any], directory: Path) -> WordsAndCharactersConfig:
+    kind, word_dim, char_dim = settings["name"].lower(), int(settings["word_dim"]), int(settings["char_dim"])
+    if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
+        raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
+    max_characters = int(settings["max_characters_per_token"]) if kind == "cnn" else None
+    characters = _read_dictionary(directory / CHARACTERS) if char_dim > 0 else ()
+    return WordsAndCharactersConfig(
+        words=_read_dictionary(directory / WORDS) if word_dim > 0 else (),
+        word_dim=max(word_dim, 0),
+        characters=characters,
+        char_cnn=CharCNNConfig(
+            embedding_dim=char_dim,
+            filters=tuple((int(width), int(number)) for width, number in settings["filters"]),
+            num_highway=int(settings["n_highway"]),
+            activation=settings["activation"],
+            max_characters=int(settings["max_characters_per_token"]),
+            num_characters=len(characters),
+        )
+        if characters
+        else None,
+        max_characters=max_characters,
+    )
+
+
+def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
+    kind = settings["name"].lower()
+    if kind not in ("elmo", "lstm"):
+        raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
+    config = LSTMConfig(
+        num_layers=int(settings["n_layers"]),
+        cell_dim=int(settings["dim"]),
+        projection_dim=int(settings["projection_dim"]),
+        # A clip of 0 is "off". The plain LSTM has neither clips nor skips.
+        cell_clip=settings.get("cell_clip") or None if kind == "elmo" else None,
+        proj_clip=settings.get("proj_clip") or None if kind == "elmo" else None,
+        use_skip_connections=kind == "elmo",
+        forget_bias=0.0,  # its biases have it inside
+        joins_directions=kind == "lstm",
+    )
+    if kind == "elmo" and not config.has_projection:
+        raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
+    return config
+
+
+def read_config(directory: Path) -> BiLMConfig:
+    """The configuration of a directory, with its dictionaries; CheckpointError where it is none."""
+    try:
+        path = settings_path(directory)
+        settings = PUBLISHED_SETTINGS if path is None else _read_json(path)
+        encoder = _token_encoder_config(settings["token_embedder"], directory)
+        return BiLMConfig(_lstm_config(settings["encoder"]), None, words_and_characters=encoder)
+    # JSON may hold anything, infinity too; a missing dictionary speaks for itself.
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{directory} is no model of ELMoForManyLangs: {reason}") from error
+
+
+# --- The tables --------------------------------------------------------------------------------------------------
+
+
+def _gates(tensor: Tensor) -> Tensor:
+    """Rows of the gates i, f, g, o -> i, g, f, o."""
+    i, f, g, o = tensor.chunk(4)
+    return torch.cat([i, g, f, o])
+
+
+def _carry(tensor: Tensor) -> Tensor:
+    """Its gate says how much of the input passes, ours how much does not: sigmoid(-x) = 1 - sigmoid(x)."""
+    transform, gate = tensor.chunk(2)
+    return torch.cat([transform, -gate])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`change(file[name])` is added to `state_dict[parameter][part]`."""
+
+    name: str
+    shape: Shape
+    parameter: str
+    part: int | EllipsisType = ...
+    change: Callable[[Tensor], Tensor] = Tensor.float
+
+
+def _token_encoder_pieces(config: WordsAndCharactersConfig, output_dim: int) -> Iterator[Piece]:
+    ours, cnn = "words_and_characters", config.char_cnn
+    if config.words:
+        words = (len(config.words), config.word_dim)
+        yield Piece("word_emb_layer.embedding.weight", words, f"{ours}.word_embedding")
+    if cnn is not None:
+        characters, filters = (cnn.num_characters, cnn.embedding_dim), cnn.num_filters
+        yield Piece("char_emb_layer.embedding.weight", characters, f"{ours}.char_cnn.char_embedding")
+        for i, (width, number) in enumerate(cnn.filters):
+            conv = f"{ours}.char_cnn.convolutions.{i}"
+            yield Piece(f"convolutions.{i}.weight", (number, cnn.embedding_dim, width), f"{conv}.weight")
+            yield Piece(f"convolutions.{i}.bias", (number,), f"{conv}.bias")
+        for k in range(cnn.num_highway):
+            gates = f"{ours}.char_cnn.highways.{k}.gates"
+            yield Piece(f"highways._layers.{k}.weight", (2 * filters, filters), f"{gates}.weight", change=_carry)
+            yield Piece(f"highways._layers.{k}.bias", (2 * filters,), f"{gates}.bias", change=_carry)
+    yield Piece("projection.weight", (output_dim, config.num_features), f"{ours}.projection.weight")
+    yield Piece("projection.bias", (output_dim,), f"{ours}.projection.bias")
+
+
+def _elmo_pieces(config: LSTMConfig) -> Iterator[Piece]:
+    dim, hidden = config.projection_dim, config.cell_dim
+    for layer in range(config.num_layers):
+        ours = f"layers.{layer}"
+        for d, direction in enumerate(("forward", "backward")):
+            cell = f"{direction}_layer_{layer}"
+            for name, weight in (("input", "input_weight"), ("state", "recurrent_weight")):
+                yield Piece(f"{cell}.{name}_linearity.weight", (4 * hidden, dim), f"{ours}.{weight}", d, _gates)
+            yield Piece(f"{cell}.state_linearity.bias", (4 * hidden,), f"{ours}.bias", d, _gates)
+            yield Piece(f"{cell}.state_projection.weight", (dim, hidden), f"{ours}.projection_weight", d)
+
+
+def _lstm_pieces(config: LSTMConfig) -> Iterator[Piece]:
+    """torch.nn.LSTM's names. It has two biases a gate, which are added."""
+    dim, hidden = config.projection_dim, config.cell_dim
+    for layer in range(config.num_layers):
+        input_dim, ours = 2 * hidden if layer else dim, f"layers.{layer}"
+        for d, suffix in enumerate((f"l{layer}", f"l{layer}_reverse")):
+            weights = (("ih", input_dim, "input_weight"), ("hh", hidden, "recurrent_weight"))
+            for name, width, weight in weights:
+                yield Piece(f"encoder.weight_{name}_{suffix}", (4 * hidden, width), f"{ours}.{weight}", d, _gates)
+                yield Piece(f"encoder.bias_{name}_{suffix}", (4 * hidden,), f"{ours}.bias", d, _gates)
+    yield Piece("projection.weight", (dim, hidden), "top_projection.weight")
+    yield Piece("projection.bias", (dim,), "top_projection.bias")
+
+
+def pieces_of(config: BiLMConfig) -> dict[str, list[Piece]]:
+    """The tables of both files: every tensor, its shape, and which part of which parameter it fills."""
+    encoder, lstm = config.words_and_characters, config.lstm
+    assert encoder is not None
+    return {
+        TOKEN_ENCODER: list(_token_encoder_pieces(encoder, lstm.projection_dim)),
+        ENCODER: list((_lstm_pieces if lstm.joins_directions else _elmo_pieces)(lstm)),
+    }
+
+
+# --- Weights -----------------------------------------------------------------------------------------------------
+
+
+# What PyTorch says of a file that is damaged, hostile or of another kind, by where it stumbles.
+DAMAGED = (
+    RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, AssertionError,
+    ArithmeticError, ImportError, struct.error,
+)  # fmt: skip
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file that PyTorch saved; CheckpointError where it holds more. Nothing of it is run."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, about the age of the file
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path} is damaged, or holds other things than weights: fetch it again") from error
+    except MemoryError as error:
+        raise CheckpointError(f"{path} asks for more memory than there is: it is damaged, fetch it again") from error
+    except DAMAGED as error:
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise CheckpointError(f"{path} cannot be read as weights ({reason[0]}): fetch it again") from error
+    _check_tensors(path, found)
+    return found
+
+
+def _check_tensors(path: Path, found: Any) -> None:
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds a {type(found).__name__}, no weights by name")
+    size = path.stat().st_size
+    for name, tensor in found.items():
+        is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not is_plain or not tensor.is_floating_point():
+            raise CheckpointError(f"{path} holds what are no weights: {name!r}")
+        # A tensor may claim to be larger than what is stored of it, by repeating it.
+        if tensor.numel() * tensor.element_size() > size:
+            raise CheckpointError(f"{path} claims a size that cannot be: {name} {tuple(tensor.shape)} in {size} bytes")
+
+
+def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
+    """Read a model: its configuration, and the float32 state_dict of `BiLM(configuration)`.
+
+    CheckpointError, naming every offending key, where the files do not make one model.
+    """
+    config = read_config(directory)
+    tables = pieces_of(config)
+    files = {name: _read_tensors(directory / name) for name in tables}
+    for name, pieces in tables.items():
+        shapes = {key: tuple(tensor.shape) for key, tensor in files[name].items()}
+        check_shapes(directory / name, {piece.name: piece.shape for piece in pieces}, shapes)
+    # Only now is it certain that the sizes in the settings are those of the files.
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
+    state = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for name, pieces in tables.items():
+        for piece in pieces:
+            state[piece.parameter][piece.part] += piece.change(files[name][piece.name].float())
+    return config, state
