@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-import elmokit.io.store as store_module
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.io.checkpoint import save
+from elmokit.io.part import PartWriter
 from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.io.store import EmbeddingStore, read_index
 from elmokit.nn.bilm import BiLM
@@ -222,14 +222,16 @@ def test_an_output_below_a_file_or_that_is_one(tmp_path: Path, text: Path, embed
 def test_a_full_disk_leaves_the_finished_parts(
     tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def save_until_full(tensors: dict, path: Path) -> None:
-        if "part-00002" in str(path):
-            Path(path).write_bytes(b"half a part")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        save_file(tensors, path)
+    written: list[int] = []
 
-    save_file = store_module.save_file
-    monkeypatch.setattr(store_module, "save_file", save_until_full)
+    def write_until_full(writer: PartWriter, begin: int, vectors: np.ndarray) -> None:
+        written.append(begin)
+        if len(written) > 12:  # in the third part
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(writer, begin, vectors)
+
+    write = PartWriter.write
+    monkeypatch.setattr(PartWriter, "write", write_until_full)
     with pytest.raises(OSError, match="check free space"):
         embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
     assert sorted(contents(tmp_path / "out")) == ["index.json", "part-00000.safetensors", "part-00001.safetensors"]

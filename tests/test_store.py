@@ -7,9 +7,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
-from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, write_part
+from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
+from elmokit.io.token_spool import TokenSpool
 
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
 TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
@@ -21,6 +23,17 @@ def vectors_of(index: StoreIndex) -> list[np.ndarray]:
     draw = np.random.default_rng(5).standard_normal
     layers, dim = index.vector_shape[:-1], index.vector_shape[-1]
     return [draw((*layers, len(sentence), dim)).astype(np.float32) for sentence in SENTENCES]
+
+
+def write_part(directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]) -> None:
+    with TokenSpool(directory) as spool:
+        for sentence in sentences:
+            spool.add_sentence([sentence[:1], sentence[1:]])
+        with new_part(directory, index, number, spool) as writer:
+            row = 0
+            for array in vectors:
+                writer.write(row, array)
+                row += array.shape[-2]
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
@@ -97,9 +110,63 @@ def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
 
 def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
-    with pytest.raises(ValueError, match=r"shape \(3, 4\) for a sentence of 2 words"):
-        write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros((3, 4), np.float32)])
+    wrong = {(3, 4): "do not fit words 0", (2, 5): "do not fit words 0", (1, 4): "1 of 2 words have no vectors"}
+    for shape, message in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros(shape, np.float32)])
     assert finished_parts(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
+@pytest.mark.parametrize("sentences", [SENTENCES, [[], []], [["one"]]], ids=["words", "blank", "one"])
+def test_the_bytes_are_those_of_safetensors(tmp_path: Path, index: StoreIndex, sentences: list[list[str]]) -> None:
+    vectors = [array[..., : len(words), :] for array, words in zip(vectors_of(index), sentences, strict=False)]
+    write_part(tmp_path, index, 0, sentences, vectors)
+    words = [word.encode() for sentence in sentences for word in sentence]
+    joined = np.concatenate([np.moveaxis(array, -2, 0) for array in vectors]).astype(index.dtype)
+    tensors = {
+        "vectors": np.ascontiguousarray(joined),
+        "offsets": np.cumsum([0, *map(len, sentences)]),
+        "token_bytes": np.frombuffer(b"".join(words), np.uint8),
+        "token_offsets": np.cumsum([0, *map(len, words)]),
+    }
+    save_file(tensors, tmp_path / "expected")
+    assert (tmp_path / "part-00000.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+@pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])
+def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreIndex) -> None:
+    words, vectors = SENTENCES[0] + SENTENCES[2], np.concatenate([vectors_of(index)[0], vectors_of(index)[2]], axis=-2)
+    with TokenSpool() as spool:
+        spool.add_sentence([words])
+        with new_part(tmp_path, index, 0, spool) as writer:
+            for rows, columns in (((4, 6), (2, 4)), ((0, 3), (0, 2)), ((0, 4), (2, 4)), ((3, 6), (0, 2))):
+                writer.fill(slice(*rows), slice(*columns), vectors[..., slice(*rows), slice(*columns)])
+    finish_store(tmp_path, index, num_parts=1)
+    store = EmbeddingStore(tmp_path)
+    words_first = vectors.swapaxes(0, 1) if index is ALL else vectors
+    np.testing.assert_array_equal(store.vectors(0), words_first)
+    np.testing.assert_array_equal(store.vectors(0, slice(1, 4)), words_first[1:4])
+    assert (store.words(0), store.length(0), store.vectors(0, slice(4, 2)).shape[0]) == (words, 6, 0)
+
+
+def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.io.token_spool.IN_MEMORY", 4)  # so that they wait on disk
+    with TokenSpool(tmp_path) as spool:
+        for sentence in SENTENCES:
+            spool.add_sentence([sentence])
+        lazily = spool.sentences()
+        assert [sentence[:] for sentence in lazily] == SENTENCES
+        assert (lazily[2][1], lazily[2][-1], lazily[0][1:], lazily[0][5:], len(lazily[1])) == (
+            "词向量",
+            "",
+            ["like", "apple"],
+            [],
+            0,
+        )
+        with pytest.raises(IndexError):
+            lazily[0][3]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,49 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.config import PAD_CHARACTER, BiLMConfig
-from elmokit.data.streams import Block, blocks_of, deal_evenly, embedding_block, word_ids
+from elmokit.data.streams import Block, count_cut_words, deal_evenly, embedding_block
+from elmokit.embed.engine import Engine
+from elmokit.embed.long import POSITIONS_AT_ONCE, Put, WholeArray, embed_in_windows, long_apart, row_of, with_row
+from elmokit.embed.pooling import Pooling, RunningPool
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLMState
 from elmokit.runtime import pick_device, pick_dtype
-from elmokit.text.characters import count_truncated
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
+LayerChoice = Callable[[Tensor, Block], Tensor]
+Made = tuple[list[np.ndarray], int]  # of a group of sentences; how many of their words were too long
 WORDS_AT_ONCE = 8192
-WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 DEFAULT_ROWS = 64
-POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda vectors: vectors.mean(axis=0),
-    "max": lambda vectors: vectors.max(axis=0),
-}
 
 
 class TruncationWarning(UserWarning):
-    """Words have more bytes than the model reads: their ends are lost."""
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How the vectors of a text's words become one: "mean" or "max", of length one where `normalize` says so."""
-
-    name: str = "mean"
-    normalize: bool = False
-
-    def __post_init__(self) -> None:
-        if self.name not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.name!r}")
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """(T, 2D) -> (1, 2D); zeros where there are no words."""
-        pooled = POOLINGS[self.name](vectors) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
-        if self.normalize:
-            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
-        return pooled[None]
+    """Words are longer than the model reads: their ends are lost."""
 
 
 class Embeddings(list[np.ndarray]):
@@ -61,6 +38,14 @@ class Embeddings(list[np.ndarray]):
 
     state: BiLMState | None = None
     truncated_words: int = 0
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be made of the layers: one or all of them, of every word or pooled."""
+
+    choose: LayerChoice
+    pooling: Pooling | None = None
 
 
 def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
@@ -72,18 +57,6 @@ def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]
         begin += length
 
 
-def _in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
-    """Distinct words with a few more rows, and characters with more padding, which change no vector.
-
-    For every new shape of a bfloat16 product oneDNN compiles a program and keeps it: without this, memory grows with
-    the text by about 80 MB for every 85,000 words.
-    """
-    if config.char_cnn is not None:
-        missing = min(-ids.shape[1] % CHARACTERS_TOGETHER, config.char_cnn.max_characters - ids.shape[1])
-        ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_TOGETHER, *ids.shape[1:])])
-
-
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
 
@@ -92,10 +65,7 @@ class Embedder:
         self.model = model
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device)
-        bilm = model.bilm
-        if bilm.layers[0].recurrent_weight.dtype != self.dtype or next(bilm.parameters()).device != self.device:
-            bilm = copy.deepcopy(bilm).to(self.device, self.dtype)
-        self._bilm = bilm.eval()
+        self._engine = Engine(model, self.device, self.dtype)
         self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
 
     @classmethod
@@ -112,6 +82,10 @@ class Embedder:
     def num_layers(self) -> int:
         """L + 1: the token layer and every LSTM layer."""
         return self.model.bilm.config.num_representations
+
+    def forget_words(self) -> None:
+        """Empty the cache of word vectors, which holds the most recent tens of thousands of distinct words."""
+        self._engine.forget_words()
 
     def tokenize(self, text: str) -> list[str]:
         """Split as the model's training text was; at white space where its tokenizer is not known."""
@@ -137,20 +111,23 @@ class Embedder:
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        tokens = self._tokens(sentences, tokenize)
+        return self._embed(self._tokens(sentences, tokenize), _Wanted(self._layer_choice(layers)), state, batch_size)
+
+    def embed_long(
+        self, words: Sequence[str], put: Put, layers: str | int = "mix", state: str | BiLMState | None = None
+    ) -> BiLMState | None:
+        """One sentence of any length, of which only a window is held: `put` receives its vectors as they are made.
+
+        `words` needs a length and slices, no more. put(words, columns, vectors) is called for both directions of every
+        window: of which words (a slice), in which columns (forward first), (n, D) or (L+1, n, D). `layers` and `state`
+        (one row) are those of `embed`. Returns the state after the sentence where it was carried.
+        """
         choose = self._layer_choice(layers)
-        found = Embeddings()
         state = self.model.state_policy if state is None else state
         if isinstance(state, BiLMState) or state == "carry":
-            blocks = self._carried(tokens, state, batch_size, found)
-        else:
-            blocks = self._fresh(tokens, state, batch_size)
-        for block, streams in blocks:
-            found += _by_sentence(choose(streams, block), block.lengths)
-            found.truncated_words += self._count_truncated(block)
-        if found.truncated_words:
-            warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=2)
-        return found
+            return self._embed_long(words, choose, self._carried_from(state, 1), put)
+        self._embed_long(words, choose, self._start(state), put)
+        return None
 
     def encode(
         self,
@@ -168,9 +145,10 @@ class Embedder:
         if layers == "all":
             raise ValueError('one vector a text needs one representation: layers="all" is not one')
         pool = Pooling(pooling, normalize_embeddings)
+        tokens = self._tokens([texts] if isinstance(texts, str) else texts, tokenize)
+        pooled = self._embed(tokens, _Wanted(self._layer_choice(layers), pool), state, batch_size=None)
         if isinstance(texts, str):
-            return pool(self.embed([texts], layers, state, tokenize=tokenize)[0])[0]
-        pooled = map(pool, self.embed(texts, layers, state, tokenize=tokenize))
+            return pooled[0][0]
         return np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
 
     def _tokens(self, sentences: Sequence[Sentence], tokenize: bool) -> list[Sequence[str]]:
@@ -183,7 +161,7 @@ class Embedder:
                 raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(sentence)[:60]!r}")
         return tokens
 
-    def _layer_choice(self, layers: str | int) -> Callable[[Tensor, Block], Tensor]:
+    def _layer_choice(self, layers: str | int) -> LayerChoice:
         """From the layers of a block's streams (L+1, 2, N, D) to what was asked for in text order (1 or L+1, N, 2D)."""
         if layers == "all":
             return lambda streams, block: torch.stack([block.text.to_text(stream) for stream in streams])
@@ -202,52 +180,108 @@ class Embedder:
             raise ValueError(f"layers must be {choices}, not {layers!r}")
         return torch.eye(count)[operator.index(number)]
 
-    def _fresh(self, tokens: list[Sequence[str]], state: str, batch_size: int | None) -> Iterator[tuple[Block, Tensor]]:
-        """Every sentence from the same state, so that rows can be filled as suits the machine."""
+    def _start(self, state: str) -> BiLMState | None:
+        """What every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
-        if state == "warm" and self.model.warm_state is None:
+        if state == "zeros":
+            return None
+        if self.model.warm_state is None:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
-        start = self._on_device(self.model.warm_state) if state == "warm" else None
-        for group in blocks_of(tokens, WORDS_AT_ONCE):
+        return self._on_device(self.model.warm_state)
+
+    def _embed(
+        self,
+        tokens: list[Sequence[str]],
+        wanted: _Wanted,
+        state: str | BiLMState | None,
+        batch_size: int | None,
+    ) -> Embeddings:
+        found = Embeddings()
+        state = self.model.state_policy if state is None else state
+        if isinstance(state, BiLMState) or state == "carry":
+            groups = self._carried(tokens, wanted, state, batch_size, found)
+        else:
+            groups = self._fresh(tokens, wanted, state, batch_size)
+        for vectors, truncated_words in groups:
+            found += vectors
+            found.truncated_words += truncated_words
+        if found.truncated_words:
+            warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
+        return found
+
+    def _fresh(
+        self, tokens: list[Sequence[str]], wanted: _Wanted, state: str, batch_size: int | None
+    ) -> Iterator[Made]:
+        """Every sentence from the same state, so that rows can be filled as suits the machine."""
+        start = self._start(state)
+        for group, is_long in long_apart(tokens, WORDS_AT_ONCE):
+            if is_long:
+                yield self._long(group[0], wanted, start)[0]
+                continue
             rows = min(batch_size or DEFAULT_ROWS, len(group))
             block = embedding_block(group, deal_evenly([len(words) + 2 for words in group], rows), rows, reset=True)
-            yield block, self._run(block, None, start)[0]
+            yield self._made(block, self._engine.run(block, None, start)[0], wanted)
+
+    def _carried_from(self, state: str | BiLMState, batch_size: int | None) -> BiLMState:
+        """What the rows of carried state start from."""
+        if not isinstance(state, BiLMState):
+            return self._engine.initial_state(batch_size or 1)
+        if batch_size not in (None, state.h.shape[2]):
+            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
+        return self._on_device(state)
 
     def _carried(
-        self, tokens: list[Sequence[str]], state: str | BiLMState, batch_size: int | None, found: Embeddings
-    ) -> Iterator[tuple[Block, Tensor]]:
+        self,
+        tokens: list[Sequence[str]],
+        wanted: _Wanted,
+        state: str | BiLMState,
+        batch_size: int | None,
+        found: Embeddings,
+    ) -> Iterator[Made]:
         """Sentence i in row i mod batch_size, whose state runs on (AllenNLP's and bilm-tf's way)."""
-        if isinstance(state, BiLMState):
-            batch_size = batch_size or state.h.shape[2]
-            if state.h.shape[2] != batch_size:
-                raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
-            carried = self._on_device(state)
-        else:
-            batch_size = batch_size or 1
-            carried = self._bilm.initial_state(batch_size)
-        count = 0
-        for group in blocks_of(tokens, WORDS_AT_ONCE):
-            rows = np.arange(count, count + len(group)) % batch_size
-            block = embedding_block(group, rows, batch_size, reset=False)
-            streams, carried = self._run(block, carried, None)
+        carried = self._carried_from(state, batch_size)
+        num_rows, count = carried.h.shape[2], 0
+        for group, is_long in long_apart(tokens, WORDS_AT_ONCE):
+            rows = np.arange(count, count + len(group)) % num_rows
+            if is_long:
+                made, after = self._long(group[0], wanted, row_of(carried, rows[0]))
+                carried = with_row(carried, rows[0], after)
+            else:
+                block = embedding_block(group, rows, num_rows, reset=False)
+                streams, carried = self._engine.run(block, carried, None)
+                made = self._made(block, streams, wanted)
             count += len(group)
-            yield block, streams
+            yield made
         found.state = carried
 
-    @torch.no_grad()
-    def _run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> tuple[Tensor, BiLMState]:
-        ids = _in_few_shapes(word_ids(block.words, self._bilm.config, self.model.vocab), self._bilm.config)
-        words = self._bilm.encode_words(ids.to(self.device))
-        return self._bilm.run_packed(words, block.tokens.to(self.device), block.text.packing, state, start)
+    def _made(self, block: Block, streams: Tensor, wanted: _Wanted) -> Made:
+        vectors = _by_sentence(wanted.choose(streams, block), block.lengths)
+        return list(map(wanted.pooling, vectors) if wanted.pooling else vectors), self._count_truncated(block)
+
+    def _long(self, words: Sequence[str], wanted: _Wanted, state: BiLMState | None) -> tuple[Made, BiLMState]:
+        """A long sentence, in windows, and the state after it."""
+        found = RunningPool(wanted.pooling, self.dim) if wanted.pooling else WholeArray(len(words), self.dim)
+        after = self._embed_long(words, wanted.choose, state, found.put)
+        return ([found.vectors()], count_cut_words(words, self._engine.config)), after
+
+    def _embed_long(self, words: Sequence[str], choose: LayerChoice, state: BiLMState | None, put: Put) -> BiLMState:
+        def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
+            streams, after = self._engine.run(block, state, None)
+            vectors = choose(streams, block).float().cpu().numpy()
+            return vectors[0] if len(vectors) == 1 else vectors, after
+
+        # Where directions join after each layer, both must have read the whole sentence.
+        joined = self._engine.config.lstm.joins_directions
+        return embed_in_windows(words, run, state, put, len(words) + 2 if joined else POSITIONS_AT_ONCE)
 
     def _count_truncated(self, block: Block) -> int:
-        """How many words of the text, not only distinct ones, have more bytes than the model reads."""
-        char_cnn = self._bilm.config.char_cnn
-        if char_cnn is None or not count_truncated(block.words, char_cnn.max_characters):
+        """How many words of the text, not only distinct ones, are longer than the model reads."""
+        config = self._engine.config
+        if not count_cut_words(block.words, config):
             return 0
-        long = [number for number, word in enumerate(block.words) if count_truncated([word], char_cnn.max_characters)]
+        long = [number for number, word in enumerate(block.words) if count_cut_words([word], config)]
         return int(np.isin(block.tokens[0].numpy(), long).sum())
 
-    def _on_device(self, state: BiLMState | None) -> BiLMState | None:
-        return None if state is None else BiLMState(state.h.to(self.device), state.c.to(self.device))
+    def _on_device(self, state: BiLMState) -> BiLMState:
+        return BiLMState(state.h.to(self.device), state.c.to(self.device))

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.embed.embedder import Embedder, Pooling
-from elmokit.embed.parts import FileJob, FileReport, TextFile, make_parts
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.job import FileJob, FileReport, TextFile
+from elmokit.embed.parts import make_parts
+from elmokit.embed.pooling import Pooling
 from elmokit.files import atomic_path
 from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5
 from elmokit.io.store import EmbeddingStore
@@ -35,16 +37,17 @@ def embed_file(
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
-    """Write the vectors of every word of a text file, one sentence a line, however large it is.
+    """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
     training text was, or with tokenize=False at white space. `output` is a directory (elmokit.io.store has
     its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
     of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16.
 
-    The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most, and memory
-    grows with that number, not with the file. ValueError for invalid UTF-8 (before anything is written), an empty file,
-    and a directory that holds other vectors; OSError where the output cannot be written.
+    The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most. Memory
+    holds one line of the text, and the vectors of some sentences or of a window of a long one. ValueError for invalid
+    UTF-8 (before anything is written), an empty file, and a directory that holds other vectors; OSError where the
+    output cannot be written.
     """
     output = Path(output)
     embedder = opened(model, device)

@@ -1,155 +1,32 @@
 """The vectors of a text file, part by part, so that a run that was stopped goes on where it was.
 
 Every part is computed by itself and written whole or not at all. A later run with the same arguments makes the parts
-that are missing, and the result is bit for bit that of a run that was never stopped.
+that are missing, and the result is bit for bit that of a run that was never stopped. A part that was stopped is made
+again from its beginning, however long its lines are.
+
+A part's words wait in a spool until they are counted, and its vectors go to their place in its file as they are made.
+So memory holds one line of text, a block of vectors or the window of a long sentence, and never a part.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file, save_file
-from tqdm import tqdm
 
-from elmokit.data.streams import blocks_of
-from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder, Pooling, TruncationWarning
-from elmokit.files import atomic_path, only_one_in, read_lines
-from elmokit.io.pretrained import fingerprint
-from elmokit.io.store import StoreIndex, begin_store, finish_store, write_part
+from elmokit.embed.embedder import WORDS_AT_ONCE, TruncationWarning
+from elmokit.embed.job import FileJob, FileReport, Progress
+from elmokit.embed.long import Put, long_apart
+from elmokit.embed.pooling import RunningPool
+from elmokit.files import atomic_path, only_one_in
+from elmokit.io.part import PartWriter
+from elmokit.io.store import begin_store, finish_store, new_part
+from elmokit.io.token_spool import TokenSpool
 from elmokit.nn.bilm import BiLMState
-from elmokit.text.characters import count_truncated
-
-Sentences = Sequence[Sequence[str]]
-
-# --- What goes in --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """A text file that was read to its end once, so that nothing in it stops a run halfway."""
-
-    path: Path
-    lines: int
-    characters: int
-    digest: str  # of its lines
-
-    @staticmethod
-    def read(path: str | Path) -> TextFile:
-        """ValueError for invalid UTF-8, naming the line, and for an empty file; FileNotFoundError."""
-        lines = characters = 0
-        digest = blake2b(digest_size=16)
-        for line in read_lines(path):
-            lines, characters = lines + 1, characters + len(line)
-            digest.update(line.encode() + b"\n")
-        if not lines:
-            raise ValueError(f"{path} is empty: there is nothing to embed")
-        return TextFile(Path(path), lines, characters, digest.hexdigest())
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileJob:
-    """All that decides the vectors of a file. ValueError for layers or a state that the model has not."""
-
-    text: TextFile
-    embedder: Embedder
-    layers: str | int
-    state: str
-    dtype: str
-    sentences_per_part: int
-    tokenize: bool
-    pooling: Pooling | None = None  # None: a vector for every word
-
-    @property
-    def num_parts(self) -> int:
-        return -(-self.text.lines // self.sentences_per_part)
-
-    def parts(self) -> Iterator[list[str]]:
-        """The lines of each part."""
-        lines = read_lines(self.text.path)
-        for _ in range(self.num_parts):
-            yield list(islice(lines, self.sentences_per_part))
-
-    def split(self, line: str) -> list[str]:
-        return self.embedder.tokenize(line) if self.tokenize else line.split()
-
-    def count_truncated(self, sentences: Sentences) -> int:
-        char_cnn = self.embedder.model.bilm.config.char_cnn
-        return 0 if char_cnn is None else sum(count_truncated(words, char_cnn.max_characters) for words in sentences)
-
-    @cached_property
-    def index(self) -> StoreIndex:
-        """What marks a directory as that of this job."""
-        shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
-        settings = {
-            "state": self.state,
-            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
-            "pooling": self.pooling,
-            "products": str(self.embedder.dtype).removeprefix("torch."),
-            "text": self.text.digest,
-        }
-        return StoreIndex(
-            model=fingerprint(self.embedder.model),
-            layers=str(self.layers),
-            vector_shape=(*shape[:-2], shape[-1]),
-            dtype=self.dtype,
-            sentences_per_part=self.sentences_per_part,
-            source_bytes=self.text.path.stat().st_size,
-            arguments=", ".join(f"{name} {value}" for name, value in settings.items()),
-        )
-
-
-# --- What is told of it --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """What was written. The counts are of the whole file, `seconds` and `words_per_second` of this run."""
-
-    output: Path
-    sentences: int
-    words: int
-    truncated_words: int  # too long for the model, which read their first bytes only
-    parts: int
-    parts_kept: int  # made by an earlier run that was stopped
-    seconds: float
-    words_per_second: float
-
-
-class _Progress:
-    """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
-
-    def __init__(self, text: TextFile) -> None:
-        self.bar = tqdm(total=text.characters, unit="B", unit_scale=True, desc=text.path.name, disable=None)
-        self.words = self.truncated_words = self._words_made = 0
-        self._start = time.perf_counter()
-
-    def made(self, lines: Sequence[str], words: int) -> None:
-        self._words_made += words
-        self.bar.set_postfix_str(f"{self.speed:,.0f} words/s", refresh=False)
-        self.bar.update(sum(map(len, lines)))
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-    @property
-    def speed(self) -> float:
-        return self._words_made / max(self.seconds, 1e-9)
-
-    def report(self, output: Path, job: FileJob, parts_kept: int) -> FileReport:
-        counts = job.text.lines, self.words, self.truncated_words, job.num_parts, parts_kept
-        return FileReport(output, *counts, round(self.seconds, 3), round(self.speed, 1))
-
-
-# --- Part by part --------------------------------------------------------------------------------------------------
 
 
 def _state_path(directory: Path, number: int) -> Path:
@@ -172,30 +49,78 @@ def _taken_up(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[s
     return (set(range(first_missing)), BiLMState(**load_file(path))) if path.is_file() else (set(), job.state)
 
 
+class _PartInTheMaking:
+    """The vectors of one part's sentences, group by group, each from the state that the one before it left."""
+
+    def __init__(self, job: FileJob, writer: PartWriter, state: str | BiLMState, progress: Progress) -> None:
+        self.state = state
+        self._job, self._writer, self._progress = job, writer, progress
+        self._row = 0  # where the next vector goes
+
+    def make(self, sentences: Iterable[Sequence[str]], characters: Iterable[int]) -> None:
+        """`characters` are those of each sentence's line, for the bar."""
+        remaining = iter(characters)
+        for group, is_long in long_apart(sentences, WORDS_AT_ONCE):
+            lengths = islice(remaining, len(group))
+            if is_long:
+                self._make_long(group[0], sum(lengths))
+            else:
+                self._make_group([sentence[:] for sentence in group], sum(lengths))
+
+    def _make_group(self, group: list[Sequence[str]], characters: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
+            found = self._job.embedder.embed(group, self._job.layers, self.state)
+        for vectors in found if self._job.pooling is None else map(self._job.pooling, found):
+            self._writer.write(self._row, vectors)
+            self._row += vectors.shape[-2]
+        self.state = found.state or self.state
+        self._progress.made(characters, sum(map(len, group)))
+
+    def _make_long(self, words: Sequence[str], characters: int) -> None:
+        if self._job.pooling is None:
+            begin = self._row
+            self._embed_long(words, characters, lambda rows, *half: self._writer.fill(_moved(rows, begin), *half))
+            self._row += len(words)
+        else:
+            pool = RunningPool(self._job.pooling, self._job.embedder.dim)
+            self._embed_long(words, characters, pool.put)
+            self._writer.write(self._row, pool.vectors())
+            self._row += 1
+
+    def _embed_long(self, words: Sequence[str], characters: int, put: Put) -> None:
+        def put_and_tell(rows: slice, columns: slice, vectors: np.ndarray) -> None:
+            put(rows, columns, vectors)
+            if columns.start == 0:  # once for both directions
+                begin, end = (characters * word // len(words) for word in (rows.start, rows.stop))
+                self._progress.made(end - begin, rows.stop - rows.start)
+
+        self.state = self._job.embedder.embed_long(words, put_and_tell, self._job.layers, self.state) or self.state
+
+
+def _moved(rows: slice, by: int) -> slice:
+    return slice(rows.start + by, rows.stop + by)
+
+
 def _make_part(
-    job: FileJob, directory: Path, number: int, lines: list[str], sentences: Sentences, state: str | BiLMState,
-    progress: _Progress,
-) -> str | BiLMState:  # fmt: skip
+    job: FileJob, directory: Path, number: int, lines: Iterable[str], state: str | BiLMState, progress: Progress
+) -> str | BiLMState:
     """Write one part; returns what the next one starts from."""
-
-    def vectors() -> Iterator[np.ndarray]:
-        nonlocal state
-        done = 0
-        for group in blocks_of(sentences, WORDS_AT_ONCE):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
-                found = job.embedder.embed(group, job.layers, state)
-            yield from found if job.pooling is None else map(job.pooling, found)
-            progress.made(lines[done : done + len(group)], words=sum(map(len, group)))
-            done, state = done + len(group), found.state or state
-        if isinstance(state, BiLMState):
-            # Before its part is there, so that the last finished part always has its state beside it.
-            _write_state(_state_path(directory, number), state)
-
-    words = sentences if job.pooling is None else [[" ".join(sentence)] for sentence in sentences]
-    write_part(directory, job.index, number, words, vectors())
+    characters = []
+    with TokenSpool(directory) as words, TokenSpool(directory) as unnamed:
+        for line in lines:
+            words.add_sentence(progress.counted(job, line))
+            characters.append(len(line))
+            if job.pooling is not None:
+                unnamed.add_sentence([[""]])  # one vector a line, which no one will ask for words
+        with new_part(directory, job.index, number, words if job.pooling is None else unnamed) as writer:
+            part = _PartInTheMaking(job, writer, state, progress)
+            part.make(words.sentences(), characters)
+            if isinstance(part.state, BiLMState):
+                # Before its part is there, so that the last finished part always has its state beside it.
+                _write_state(_state_path(directory, number), part.state)
     _state_path(directory, number - 1).unlink(missing_ok=True)
-    return state
+    return part.state
 
 
 def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
@@ -203,16 +128,16 @@ def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     index = job.index  # what is wrong with the job shows here, before anything is made
     with only_one_in(directory):
         kept, state = _taken_up(job, directory, begin_store(directory, index))
-        progress = _Progress(job.text)
+        progress = Progress(job.text)
         with progress.bar:
             for number, lines in enumerate(job.parts()):
-                sentences = [job.split(line) for line in lines]
-                progress.words += sum(map(len, sentences))
-                progress.truncated_words += job.count_truncated(sentences)
-                if number in kept:
-                    progress.made(lines, words=0)
-                else:
-                    state = _make_part(job, directory, number, lines, sentences, state, progress)
+                if number not in kept:
+                    state = _make_part(job, directory, number, lines, state, progress)
+                    continue
+                for line in lines:
+                    for _ in progress.counted(job, line):
+                        pass
+                    progress.made(len(line), words=0)
         finish_store(directory, job.index, job.num_parts)
         left_by_kills = directory.glob(".partial-*")
         for path in (*directory.glob("state-*.safetensors"), *left_by_kills):

@@ -24,12 +24,21 @@ def _warn_of_losses(model: Pretrained) -> None:
         warnings.warn(f"HDF5 has no place for the {names}: left out, keep the original", stacklevel=3)
 
 
+def _refuse_what_has_no_place(model: Pretrained) -> None:
+    if model.bilm.config.words_and_characters is not None:
+        raise ValueError(
+            "this model reads words and characters by its own dictionaries, for which the files of AllenNLP and "
+            "bilm-tf have no place: it can be kept in the native format only"
+        )
+
+
 def save_hdf5(model: Pretrained, directory: str | Path) -> None:
     """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with the words and the card.
 
     Whole or not at all. FileExistsError where the directory holds something, ValueError where the format has no words
     for the model's configuration; a warning tells what it has no place for.
     """
+    _refuse_what_has_no_place(model)
     with atomic_directory(directory) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
@@ -40,6 +49,7 @@ def save_hdf5(model: Pretrained, directory: str | Path) -> None:
 
 
 def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None) -> None:
+    _refuse_what_has_no_place(model)
     words = model.vocab if vocab is None else Vocab.read(vocab)
     if words is None:
         raise ValueError("the model has no vocabulary: give a file of words, one a line")

@@ -2,6 +2,7 @@
 
 config.json          format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
 model.safetensors    the biLM's weights
+dictionaries.json    where the model reads words and characters by such: the words and the characters
 vocab.txt, softmax.safetensors, state.safetensors, README.md
                      where there is one: the words, the softmax over them, the warm state, the card
 """
@@ -25,6 +26,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
+DICTIONARIES = "words", "characters"  # of BiLMConfig.words_and_characters
 SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
 STORED_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -35,9 +37,14 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def _write_config(model: Pretrained, path: Path) -> None:
+    settings = model.bilm.config.to_dict()
+    if encoder := settings.get("words_and_characters"):
+        dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
+        text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        path.with_name("dictionaries.json").write_bytes(text + b"\n")
     config = {
         "format_version": FORMAT_VERSION,
-        "model": model.bilm.config.to_dict(),
+        "model": settings,
         "tokenizer": model.tokenizer,
         "state": model.state_policy,
         "mix": None if model.mix is None else asdict(model.mix),
@@ -73,6 +80,16 @@ def write_native(model: Pretrained, directory: Path, dtype: str = "float32") -> 
 # --- Reading -----------------------------------------------------------------------------------------------------
 
 
+def _read_dictionaries(path: Path) -> dict[str, list[str]]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        values = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
+        return {name: values[name] for name in DICTIONARIES}
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}): fetch it again") from error
+
+
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
     """The biLM's configuration, and the other settings as `Pretrained` takes them."""
     try:
@@ -84,9 +101,13 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
         mix = values["mix"]
         if mix is not None:
             mix = MixWeights(tuple(map(float, mix["weights"])), float(mix["gamma"]))
+        if encoder := values["model"].get("words_and_characters"):
+            encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
         others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
         return BiLMConfig.from_dict(values["model"]), others
-    except (ValueError, TypeError, KeyError) as error:
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path} is not the configuration of an elmokit model: {reason}") from error
 

@@ -9,21 +9,21 @@ Every part holds the same number of sentences (the last may hold fewer):
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from elmokit.files import atomic_path
+from elmokit.io.part import Part, PartWriter, open_part, part_writer
+from elmokit.io.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
-DTYPES = {"F32": "float32", "F16": "float16"}  # what safetensors calls them, what NumPy calls them
+DTYPES = ("float32", "float16")
 
 
 # --- The index ---------------------------------------------------------------------------------------------------
@@ -46,8 +46,8 @@ class StoreIndex:
     complete: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES.values():
-            raise ValueError(f"embeddings are stored as {' or '.join(DTYPES.values())}, not {self.dtype!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"embeddings are stored as {' or '.join(DTYPES)}, not {self.dtype!r}")
         if len(self.vector_shape) not in (1, 2):
             raise ValueError(f"a word's vector has shape (2D,) or (L+1, 2D), not {self.vector_shape}")
         if self.sentences_per_part < 1:
@@ -76,55 +76,16 @@ def read_index(directory: str | Path) -> StoreIndex:
         raise ValueError(f"{path} is not an index of embeddings ({error})") from error
 
 
-# --- One part ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One open part; the vectors stay in the memory-mapped file until they are asked for."""
-
-    vectors: Any  # a slice of the file: indexing it reads
-    offsets: np.ndarray
-    token_bytes: bytes
-    token_offsets: np.ndarray
-
-    @property
-    def num_words(self) -> int:
-        return self.token_offsets.size - 1
-
-    @property
-    def num_sentences(self) -> int:
-        return self.offsets.size - 1
-
-    def sentence(self, number: int) -> tuple[list[str], np.ndarray]:
-        begin, end = int(self.offsets[number]), int(self.offsets[number + 1])
-        if begin == end:  # safetensors refuses to slice no rows
-            return [], np.empty((0, *self.vectors.get_shape()[1:]), DTYPES[self.vectors.get_dtype()])
-        bounds = pairwise(self.token_offsets[begin : end + 1].tolist())
-        words = [self.token_bytes[start:stop].decode("utf-8", "surrogatepass") for start, stop in bounds]
-        return words, self.vectors[begin:end]
+# --- Writing, part by part ---------------------------------------------------------------------------------------
 
 
 def _part_path(directory: Path, number: int) -> Path:
     return directory / f"part-{number:05d}.safetensors"
 
 
-def _open_part(path: Path) -> _Part:
-    """ValueError where the file is cut short, foreign, or does not agree with itself."""
-    try:
-        file = safe_open(path, framework="numpy")  # refuses a file whose length its header does not explain
-        offsets, token_bytes, token_offsets = map(file.get_tensor, ("offsets", "token_bytes", "token_offsets"))
-        part = _Part(file.get_slice("vectors"), offsets, token_bytes.tobytes(), token_offsets)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is no part of a directory of embeddings, or is damaged: {error}") from error
-    if not part.offsets[-1] == part.num_words == part.vectors.get_shape()[0]:
-        raise ValueError(f"{path} has {part.vectors.get_shape()[0]} vectors for {part.num_words} words")
-    return part
-
-
 def _is_readable(path: Path) -> bool:
     try:
-        _open_part(path)
+        open_part(path)
     except (ValueError, OSError):
         return False
     return True
@@ -134,9 +95,6 @@ def finished_parts(directory: str | Path) -> list[int]:
     """The numbers of the parts that are there and readable; a cut or foreign file does not count."""
     paths = Path(directory).glob("part-[0-9]*.safetensors")
     return sorted(int(path.stem.removeprefix("part-")) for path in paths if _is_readable(path))
-
-
-# --- Writing, part by part ---------------------------------------------------------------------------------------
 
 
 def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
@@ -157,39 +115,17 @@ def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
     return finished_parts(directory)
 
 
-def _offsets(lengths: Iterable[int]) -> np.ndarray:
-    """(n,) lengths -> (n+1,) int64 where each piece begins, and where the last one ends."""
-    return np.cumsum([0, *lengths], dtype=np.int64)
+@contextmanager
+def new_part(directory: str | Path, index: StoreIndex, number: int, spool: TokenSpool) -> Iterator[PartWriter]:
+    """Write one part, whole or not at all, with the words of `spool`; the same input gives the same bytes.
 
-
-def write_part(
-    directory: str | Path,
-    index: StoreIndex,
-    number: int,
-    sentences: Sequence[Sequence[str]],
-    vectors: Iterable[np.ndarray],
-) -> None:
-    """Write one part, whole or not at all; the same input gives the same bytes.
-
-    `vectors` are the embedder's arrays, one a sentence, (T, 2D), or (L+1, T, 2D) for all layers; they may still be
-    in the making, so that the part is held once.
+    The writer takes the vectors in any order; ValueError where words have none at the end.
     """
-    offsets = _offsets(len(sentence) for sentence in sentences)
-    encoded = [word.encode("utf-8", "surrogatepass") for sentence in sentences for word in sentence]
-    joined = np.empty((len(encoded), *index.vector_shape), dtype=index.dtype)
-    for (begin, end), array in zip(pairwise(offsets), vectors, strict=True):
-        words_first = np.moveaxis(array, 1, 0) if len(index.vector_shape) == 2 else array
-        if words_first.shape != (end - begin, *index.vector_shape):
-            raise ValueError(f"vectors of shape {array.shape} for a sentence of {end - begin} words")
-        joined[begin:end] = words_first
-    tensors = {
-        "vectors": joined,
-        "offsets": offsets,
-        "token_bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8),
-        "token_offsets": _offsets(map(len, encoded)),
-    }
-    with atomic_path(_part_path(Path(directory), number)) as path:
-        save_file(tensors, path)
+    with (
+        atomic_path(_part_path(Path(directory), number)) as path,
+        part_writer(path, spool, index.vector_shape, index.dtype) as writer,
+    ):
+        yield writer
 
 
 def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> StoreIndex:
@@ -200,7 +136,7 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
         raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")
     num_sentences = num_words = 0
     for number in range(num_parts):
-        part = _open_part(_part_path(directory, number))
+        part = open_part(_part_path(directory, number))
         if part.num_sentences != index.sentences_per_part and number < num_parts - 1:
             raise ValueError(f"only the last part may be short, part {number} of {directory} is: remove and repeat it")
         num_sentences, num_words = num_sentences + part.num_sentences, num_words + part.num_words
@@ -216,6 +152,7 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
 class EmbeddingStore:
     """The finished embeddings of a file: `store[i]` is (words, vectors) of line i, read when asked for.
 
+    Of a long line `store.vectors(i, slice(begin, end))` reads no more than those words; no file is kept open.
     Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype. A blank line is a sentence of length zero.
     """
 
@@ -224,16 +161,38 @@ class EmbeddingStore:
         self.index = read_index(directory)
         if not self.index.complete:
             raise ValueError(f"{directory} is not finished: run the same command again, it takes up where it was")
-        self._part = lru_cache(maxsize=4)(lambda number: _open_part(_part_path(self.directory, number)))
+        self._part = lru_cache(maxsize=64)(lambda number: open_part(_part_path(self.directory, number)))
 
     def __len__(self) -> int:
         return self.index.num_sentences
 
     def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]:
+        part, begin, end = self._bounds(number)
+        return part.words(begin, end), part.vectors(begin, end)
+
+    def length(self, number: int) -> int:
+        """How many words line `number` has."""
+        _, begin, end = self._bounds(number)
+        return end - begin
+
+    def words(self, number: int) -> list[str]:
+        """The words of line `number`, without its vectors."""
+        part, begin, end = self._bounds(number)
+        return part.words(begin, end)
+
+    def vectors(self, number: int, rows: slice = slice(None)) -> np.ndarray:
+        """The vectors of the words `rows` (a slice of step 1) of line `number`; no others are read."""
+        part, begin, end = self._bounds(number)
+        first, stop, _ = rows.indices(end - begin)
+        return part.vectors(begin + first, begin + max(first, stop))
+
+    def _bounds(self, number: int) -> tuple[Part, int, int]:
+        """The part that holds a line, and the words there that are the line's."""
         if not -len(self) <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")
-        part, within = divmod(number % len(self), self.index.sentences_per_part)
-        return self._part(part).sentence(within)
+        part_number, within = divmod(number % len(self), self.index.sentences_per_part)
+        part = self._part(part_number)
+        return part, *part.bounds(within)
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         return (self[number] for number in range(len(self)))

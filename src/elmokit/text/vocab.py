@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,7 @@ class Vocab:
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
         """The ids of words, (N,) int64."""
-        id_of, unk = self._id_of.get, self.unk
-        return np.fromiter((id_of(word, unk) for word in words), dtype=np.int64)
+        return np.fromiter(map(self._id_of.get, words, repeat(self.unk)), dtype=np.int64)
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":

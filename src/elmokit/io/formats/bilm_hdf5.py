@@ -27,6 +27,8 @@ from elmokit.text.vocab import Vocab
 # The weights are not compressed much by anyone, so a small file that claims to hold large ones is damaged or a trap.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 WORDS_AT_ONCE = 8192
+# bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
+ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 
 
 # --- The table ---------------------------------------------------------------------------------------------------
@@ -113,12 +115,13 @@ def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """Every dataset of the file by its full name; CheckpointError where some are no weights."""
+    """Every dataset of the file by its name in the table; CheckpointError where some are no weights."""
     found: dict[str, h5py.Dataset] = {}
 
-    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+    def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
         if isinstance(item, h5py.Dataset):
-            found[name] = item
+            # A damaged name comes as bytes.
+            found[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
 
     file.visititems(visit)
     _check_storage(file, found)

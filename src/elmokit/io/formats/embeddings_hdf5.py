@@ -16,19 +16,26 @@ import numpy as np
 from elmokit.files import atomic_path
 from elmokit.io.store import EmbeddingStore
 
+ROWS_AT_ONCE = 4096
 
-def _write_line(file: h5py.File, line: int, vectors: np.ndarray) -> None:
-    layers_first = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
-    file.create_dataset(str(line), data=layers_first, dtype="float32")
+
+def _write_line(file: h5py.File, store: EmbeddingStore, line: int) -> None:
+    """One dataset, of which a stretch of words is in memory."""
+    length, shape = store.length(line), store.index.vector_shape
+    dataset = file.create_dataset(str(line), (*shape[:-1], length, shape[-1]), dtype="float32")
+    for begin in range(0, length, ROWS_AT_ONCE):
+        rows = slice(begin, min(begin + ROWS_AT_ONCE, length))
+        vectors = store.vectors(line, rows)
+        dataset[..., rows, :] = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
 
 
 def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
     """Write the layout of `allennlp elmo`; the file appears whole or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         line_of = {}
-        for line, (words, vectors) in enumerate(store):
-            _write_line(file, line, vectors)
-            line_of[" ".join(words)] = str(line)
+        for line in range(len(store)):
+            _write_line(file, store, line)
+            line_of[" ".join(store.words(line))] = str(line)
         text = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
         text[0] = json.dumps(line_of)
 
@@ -38,5 +45,5 @@ def write_bilm_tf_hdf5(store: EmbeddingStore, path: str | Path) -> None:
     if store.index.layers != "all":
         raise ValueError(f"bilm-tf's layout holds all layers, and {store.directory} only {store.index.layers!r}")
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        for line, (_, vectors) in enumerate(store):
-            _write_line(file, line, vectors)
+        for line in range(len(store)):
+            _write_line(file, store, line)

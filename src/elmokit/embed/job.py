@@ -1,0 +1,145 @@
+"""What goes into a file of vectors, and what is told of it: the text, the settings, the progress, the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from elmokit.data.streams import count_cut_words
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.pooling import Pooling
+from elmokit.files import read_lines
+from elmokit.io.pretrained import fingerprint
+from elmokit.io.store import StoreIndex
+from elmokit.text.pieces import PIECE, tokenize_in_pieces
+from elmokit.text.tokenizers import Tokenizer, get_tokenizer
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file that was read to its end once, so that nothing in it stops a run halfway."""
+
+    path: Path
+    lines: int
+    characters: int
+    digest: str  # of its lines
+
+    @staticmethod
+    def read(path: str | Path) -> TextFile:
+        """ValueError for invalid UTF-8, naming the line, and for an empty file; FileNotFoundError."""
+        lines = characters = 0
+        digest = blake2b(digest_size=16)
+        for line in read_lines(path):
+            lines, characters = lines + 1, characters + len(line)
+            for begin in range(0, len(line), PIECE):
+                digest.update(line[begin : begin + PIECE].encode())
+            digest.update(b"\n")
+        if not lines:
+            raise ValueError(f"{path} is empty: there is nothing to embed")
+        return TextFile(Path(path), lines, characters, digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileJob:
+    """All that decides the vectors of a file. ValueError for layers or a state that the model has not."""
+
+    text: TextFile
+    embedder: Embedder
+    layers: str | int
+    state: str
+    dtype: str
+    sentences_per_part: int
+    tokenize: bool
+    pooling: Pooling | None = None  # None: a vector for every word
+
+    @property
+    def num_parts(self) -> int:
+        return -(-self.text.lines // self.sentences_per_part)
+
+    def parts(self) -> Iterator[Iterator[str]]:
+        """The lines of each part, each part to be read to its end."""
+        lines = read_lines(self.text.path)
+        for _ in range(self.num_parts):
+            yield islice(lines, self.sentences_per_part)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return count_cut_words(words, self.embedder.model.bilm.config)
+
+    @cached_property
+    def index(self) -> StoreIndex:
+        """What marks a directory as that of this job."""
+        shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
+        settings = {
+            "state": self.state,
+            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
+            "pooling": self.pooling,
+            "products": str(self.embedder.dtype).removeprefix("torch."),
+            "text": self.text.digest,
+        }
+        return StoreIndex(
+            model=fingerprint(self.embedder.model),
+            layers=str(self.layers),
+            vector_shape=(*shape[:-2], shape[-1]),
+            dtype=self.dtype,
+            sentences_per_part=self.sentences_per_part,
+            source_bytes=self.text.path.stat().st_size,
+            arguments=", ".join(f"{name} {value}" for name, value in settings.items()),
+        )
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What was written. The counts are of the whole file, `seconds` and `words_per_second` of this run."""
+
+    output: Path
+    sentences: int
+    words: int
+    truncated_words: int  # too long for the model, which read their first bytes only
+    parts: int
+    parts_kept: int  # made by an earlier run that was stopped
+    seconds: float
+    words_per_second: float
+
+
+class Progress:
+    """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
+
+    def __init__(self, text: TextFile) -> None:
+        self.bar = tqdm(total=text.characters, unit="B", unit_scale=True, desc=text.path.name, disable=None)
+        self.words = self.truncated_words = self._words_made = 0
+        self._start = time.perf_counter()
+
+    def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
+        """The words of a line, some at a time."""
+        for words in tokenize_in_pieces(job.tokenizer, line):
+            self.words += len(words)
+            self.truncated_words += job.count_truncated(words)
+            yield words
+
+    def made(self, characters: int, words: int) -> None:
+        self._words_made += words
+        self.bar.set_postfix_str(f"{self.speed:,.0f} words/s", refresh=False)
+        self.bar.update(characters)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def speed(self) -> float:
+        return self._words_made / max(self.seconds, 1e-9)
+
+    def report(self, output: Path, job: FileJob, parts_kept: int) -> FileReport:
+        counts = job.text.lines, self.words, self.truncated_words, job.num_parts, parts_kept
+        return FileReport(output, *counts, round(self.seconds, 3), round(self.speed, 1))

@@ -1,0 +1,98 @@
+"""Words on their way to a file: counted and put by before what depends on their number is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import IO, overload
+
+import numpy as np
+
+IN_MEMORY = 1 << 20  # bytes of words that wait in memory; more of them wait on disk
+
+
+def cut_words(token_bytes: bytes, offsets: np.ndarray) -> list[str]:
+    """The words that lie end to end in `token_bytes`; `offsets`, where they begin, may count from elsewhere."""
+    bounds = pairwise((offsets - offsets[0]).tolist())
+    return [token_bytes[begin:end].decode("utf-8", "surrogatepass") for begin, end in bounds]
+
+
+class TokenSpool:
+    """The words of sentences on their way to a part: in once, in order; out in any stretch, at any time."""
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        """`directory` is where they lie when they are many, in files without a name."""
+        self.offsets = [0]  # sentence s is the words offsets[s] : offsets[s + 1]
+        self.num_words = self.num_bytes = 0
+        folder = None if directory is None else str(directory)
+        self._bytes = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115  (closed by __exit__)
+        self._token_offsets = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115
+        self._token_offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def __enter__(self) -> TokenSpool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bytes.close()
+        self._token_offsets.close()
+
+    def add_sentence(self, pieces: Iterable[Sequence[str]]) -> None:
+        """One sentence, whose words may come in pieces."""
+        self._bytes.seek(0, 2)
+        self._token_offsets.seek(0, 2)
+        for words in pieces:
+            encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+            ends = self.num_bytes + np.cumsum([len(word) for word in encoded], dtype=np.int64)
+            self._bytes.write(b"".join(encoded))
+            self._token_offsets.write(ends.tobytes())
+            self.num_words += len(encoded)
+            self.num_bytes = int(ends[-1]) if encoded else self.num_bytes
+        self.offsets.append(self.num_words)
+
+    def words(self, begin: int, end: int) -> list[str]:
+        """Words begin : end of all that were added."""
+        self._token_offsets.seek(8 * begin)
+        offsets = np.frombuffer(self._token_offsets.read(8 * (end + 1 - begin)), np.int64)
+        self._bytes.seek(int(offsets[0]))
+        return cut_words(self._bytes.read(int(offsets[-1] - offsets[0])), offsets)
+
+    def sentences(self) -> list[SpooledSentence]:
+        """All sentences; their words are read when asked for."""
+        return [SpooledSentence(self, begin, end) for begin, end in pairwise(self.offsets)]
+
+    def copy_to(self, file: IO[bytes], token_offsets_at: int, token_bytes_at: int) -> None:
+        """Write both tensors of words to their places in a file."""
+        for source, place in ((self._token_offsets, token_offsets_at), (self._bytes, token_bytes_at)):
+            source.seek(0)
+            file.seek(place)
+            shutil.copyfileobj(source, file)
+
+
+@dataclass(frozen=True)
+class SpooledSentence(Sequence[str]):
+    """A sentence in a spool: slices of it are read when they are asked for."""
+
+    spool: TokenSpool
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @overload
+    def __getitem__(self, which: int) -> str: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[str]: ...
+    def __getitem__(self, which: int | slice) -> str | list[str]:
+        if isinstance(which, slice):
+            first, stop, step = which.indices(len(self))
+            return self.spool.words(self.begin + first, self.begin + max(first, stop))[::step]
+        word = range(self.begin, self.end)[which]
+        return self.spool.words(word, word + 1)[0]
