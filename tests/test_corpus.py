@@ -1,6 +1,7 @@
 """Corpora: checked before training, shuffled in a fixed order, resumable at any sentence."""
 
 import gzip
+import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -11,6 +12,7 @@ import zstandard
 
 import elmokit.data.corpus as corpus
 from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files
+from elmokit.files import read_lines
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "plain.txt": bytes,
@@ -129,3 +131,12 @@ def test_files_and_directories_are_found_in_order(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="holds no text files"):
         find_files([tmp_path / "empty"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    """It can be read only once, and text is read twice."""
+    os.mkfifo(tmp_path / "pipe")
+    for read in (lambda path: find_files([path]), lambda path: list(read_lines(path))):
+        with pytest.raises(ValueError, match=r"pipe is a pipe: write it to a file first"):
+            read(tmp_path / "pipe")

@@ -96,6 +96,16 @@ def test_a_sentence_of_100_000_words_is_cut_into_windows() -> None:
     assert words[1, 0, :100_002].tolist() == ["</S>", *reversed(sentence), "</S>"]
 
 
+def test_a_row_tells_only_what_it_has_still_to_read() -> None:
+    """So a snapshot of it is small, and the same whether the row was filled now or windows ago."""
+    stream = TrainingStream(endless([[*"abcdefgh"], ["a"]]), VOCAB, 1, 3)
+    next(stream)
+    fwd, fwd_targets, bwd, bwd_targets = stream.rows[0]
+    assert (fwd, fwd_targets) == ([*"cdefgh"], [*"defgh", "</S>"])
+    assert (bwd, bwd_targets) == ([*"fedcba"], [*"edcba", "<S>"])
+    assert TrainingStream(endless([["b"]]), VOCAB, 1, 3, rows=stream.rows).rows == stream.rows
+
+
 def test_a_literal_boundary_in_the_text_is_the_boundary() -> None:
     window = next(TrainingStream(endless([["a", "</S>", "b"]]), VOCAB, 1, 4))
     words, targets = rows_of(window, 1)

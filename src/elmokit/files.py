@@ -47,12 +47,19 @@ def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def refuse_pipe(path: Path) -> None:
+    """ValueError for a pipe. It can be read only once, while text is counted or checked before it is used."""
+    if path.is_fifo():
+        raise ValueError(f"{path} is a pipe: write it to a file first (.gz and .zst are read as they are)")
+
+
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file in blocks, decompressed where the name ends in .gz or .zst.
 
-    FileNotFoundError where it is missing, ValueError where it cannot be decompressed to its end.
+    FileNotFoundError where it is missing, ValueError for a pipe, or where it cannot be decompressed to its end.
     """
     path = Path(path)
+    refuse_pipe(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
     try:
@@ -77,12 +84,16 @@ def create_bytes(path: str | Path) -> BinaryIO:
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
     """The undecoded lines of a file, a block of them at a time."""
-    rest = b""
+    begun: list[bytes] = []  # of a line that has not ended; joined once, as a line may be a book
     for block in read_blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
-        yield lines
-    if rest:
-        yield [rest]
+        *lines, rest = block.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            begun.clear()
+            yield lines
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield [last]
 
 
 def decode_line(line: bytes, path: str | Path, number: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.files import decode_line, read_line_blocks, read_lines
+from elmokit.files import decode_line, read_line_blocks, read_lines, refuse_pipe
 from elmokit.text.characters import count_truncated
 
 LINES_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 17, 1 << 25  # of a block: about 20 MB of text, never much over 32
@@ -38,9 +38,13 @@ class CorpusReport:
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are, directories as the text files in them, sorted. FileNotFoundError where there is nothing."""
+    """Files as they are, directories as the text files in them, sorted.
+
+    FileNotFoundError where there is nothing, ValueError for a pipe.
+    """
     found: list[Path] = []
     for path in map(Path, paths):
+        refuse_pipe(path)
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES))
             if not inside:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 
 import numpy as np
 import torch
@@ -13,14 +14,17 @@ from torch import Tensor
 
 from elmokit.config import BiLMConfig
 from elmokit.nn.packing import PackedText, pack_sentences
-from elmokit.text.characters import BOS, EOS, encode_words
+from elmokit.text.characters import BOS, EOS, count_truncated, encode_words
+from elmokit.text.lexicon import count_cut, encode_with_lexicon
 from elmokit.text.vocab import Vocab
 
 STATES = ("zeros", "warm", "carry")
 
 
 def word_ids(words: Sequence[str], config: BiLMConfig, vocab: Vocab | None) -> Tensor:
-    """What `BiLM.encode_words` reads for distinct words: characters, or rows of the word table."""
+    """What `BiLM.encode_words` reads for distinct words: characters, rows of the word table, or both."""
+    if config.words_and_characters is not None:
+        return torch.from_numpy(encode_with_lexicon(words, config.words_and_characters))
     if config.char_cnn is not None:
         ids = encode_words(words, config.char_cnn.max_characters, config.char_cnn.widest_filter)
         return torch.from_numpy(ids)
@@ -29,10 +33,17 @@ def word_ids(words: Sequence[str], config: BiLMConfig, vocab: Vocab | None) -> T
     return torch.from_numpy(vocab.ids(words) + 1)
 
 
+def count_cut_words(words: Sequence[str], config: BiLMConfig) -> int:
+    """How many of the words are longer than the model reads, so that it sees their beginning only."""
+    if config.words_and_characters is not None:
+        return count_cut(words, config.words_and_characters)
+    return 0 if config.char_cnn is None else count_truncated(words, config.char_cnn.max_characters)
+
+
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
     """The distinct words in order of appearance, and for each word its number among them."""
-    numbers: dict[str, int] = {}
-    which = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), dtype=np.int64)
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number
+    which = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
     return list(numbers), which
 
 
@@ -67,25 +78,41 @@ class TrainingStream:
         rows: list[list[list[str]]] | None = None,
     ) -> None:
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
-        # what each row has still to read: forward inputs and targets, backward inputs and targets
-        self.rows = rows or [[[], [], [], []] for _ in range(batch_size)]
+        self._rows = rows or [[[], [], [], []] for _ in range(batch_size)]
+        # How much of each row was read: removed only when more is needed, as a row may hold a whole book.
+        self._done = [0] * len(self._rows)
+
+    @property
+    def rows(self) -> list[list[list[str]]]:
+        """What each row has still to read: forward inputs and targets, backward inputs and targets."""
+        return [[part[done:] for part in row] for row, done in zip(self._rows, self._done, strict=True)]
 
     def __iter__(self) -> Iterator[Window]:
         return self
 
     def __next__(self) -> Window:
         columns: list[list[list[str]]] = [[], [], [], []]
-        for row in self.rows:
-            while len(row[0]) < self._steps:
-                for part, more in zip(row, _both_readings(next(self._sentences)), strict=True):
-                    part += more
+        for number, row in enumerate(self._rows):
+            if len(row[0]) < self._done[number] + self._steps:
+                self._fill(number)
+            begin, end = self._done[number], self._done[number] + self._steps
             for column, part in zip(columns, row, strict=True):
-                column.append(part[: self._steps])
-                del part[: self._steps]
+                column.append(part[begin:end])
+            self._done[number] = end
         inputs, targets = ([self._time_major(columns[d]) for d in which] for which in ((0, 2), (1, 3)))
         words, tokens = number_words(chain(*inputs))
         target_ids = self._vocab.ids(chain(*targets))
         return Window(words, torch.from_numpy(tokens).view(2, -1), torch.from_numpy(target_ids).view(2, -1))
+
+    def _fill(self, number: int) -> None:
+        """Sentences for a row that has too few words for a window."""
+        row, done = self._rows[number], self._done[number]
+        for part in row:
+            del part[:done]
+        self._done[number] = 0
+        while len(row[0]) < self._steps:
+            for part, more in zip(row, _both_readings(next(self._sentences)), strict=True):
+                part += more
 
     @staticmethod
     def _time_major(rows: list[list[str]]) -> Iterator[str]:
