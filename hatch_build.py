@@ -1,44 +1,48 @@
-"""Builds the compiled LSTM cell when elmokit is installed, where there is a C compiler; elmokit works without it."""
+"""Builds the compiled kernels when elmokit is installed, where there is a C compiler; elmokit works without them."""
 
 import os
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/elmokit/nn/kernels/cell.c")
+KERNELS = Path("src/elmokit/nn/kernels")
+LIBRARY = KERNELS / "_kernels.so"
 # No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+ONE_PROCESSOR = "-DFOR_EACH_PROCESSOR="  # for a compiler that cannot build each function for several of them
+NO_AVX512 = "-DNO_AVX512"  # for one that does not know these instructions
+WAYS: list[list[str]] = [[], [ONE_PROCESSOR], [ONE_PROCESSOR, NO_AVX512]]
 
 
-ONE_PROCESSOR = ["-DFOR_EACH_PROCESSOR="]  # for a compiler that cannot build each function for several of them
-
-
-def build_library(source: Path, library: Path) -> None:
-    """Compile the cell, for several processors where the compiler can. OSError, CalledProcessError where it cannot."""
+def build_library(sources: Sequence[Path], library: Path) -> None:
+    """Compile the kernels in the first way that the compiler can. OSError, CalledProcessError where there is none."""
     partial = library.with_suffix(".partial")
     command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS]
-    output = [str(source), "-o", str(partial)]
-    try:
-        subprocess.run([*command, *output], check=True, capture_output=True)
-    except subprocess.CalledProcessError:
-        subprocess.run([*command, *ONE_PROCESSOR, *output], check=True, capture_output=True)
+    output = [*map(str, sources), "-o", str(partial)]
+    for way in WAYS:
+        try:
+            subprocess.run([*command, *way, *output], check=True, capture_output=True)
+            break
+        except subprocess.CalledProcessError:
+            if way is WAYS[-1]:
+                raise
     os.replace(partial, library)
 
 
-class CellBuilder(BuildHookInterface):
+class KernelBuilder(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        source = Path(self.root) / SOURCE
-        library = source.with_name("_cell.so")
+        library = Path(self.root) / LIBRARY
         try:
-            build_library(source, library)
+            build_library(sorted(library.parent.glob("*.c")), library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
-            self.app.display_warning(f"no compiled LSTM cell ({error}): elmokit will work, but slower on a CPU")
+            self.app.display_warning(f"no compiled kernels ({error}): elmokit will work, but slower on a CPU")
             return
-        build_data["artifacts"].append(str(SOURCE.with_name("_cell.so")))
+        build_data["artifacts"].append(LIBRARY.as_posix())
         build_data["pure_python"], build_data["infer_tag"] = False, True

@@ -98,6 +98,18 @@ def test_the_262nd_character_is_left_out_wherever_it_stands(tmp_path: Path) -> N
         np.testing.assert_array_equal(state["char_cnn.char_embedding"], table)
 
 
+def test_one_layer_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
+    """Its `dump_weights` names the cell of a single layer RNN_0/RNN/LSTMCell, without MultiRNNCell/Cell0."""
+    arrays = random_arrays(SHAPES)
+    _, expected = read_bilm_hdf5(*write_pair(tmp_path, arrays))
+    dumped = {name.replace("/MultiRNNCell/Cell0", ""): array for name, array in arrays.items()}
+    assert {"RNN_0/RNN/LSTMCell/W_0", "RNN_1/RNN/LSTMCell/W_P_0"} < dumped.keys()
+    config, state = read_bilm_hdf5(*write_pair(tmp_path, dumped))
+    assert config.lstm.num_layers == 1 and state.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name
+
+
 def test_clips_of_zero_none_or_missing_are_off() -> None:
     lstm = config_from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
     assert (lstm.cell_clip, lstm.proj_clip) == (None, None)

@@ -1,38 +1,25 @@
 """The compiled LSTM cell against PyTorch's own steps, and both inside the kernel."""
 
-import importlib.util
-import shutil
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.kernels import cell
+from elmokit.nn.kernels import cell, library
 from elmokit.nn.kernels.cell import cell_backward, cell_forward
 from elmokit.nn.kernels.packed import packed_lstm
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
 
-compiled = pytest.mark.skipif(not cell.is_compiled(), reason="no compiled LSTM cell: no C compiler at installation")
+compiled = pytest.mark.skipif(not library.is_compiled(), reason="no compiled kernels: no C compiler at installation")
 WIDTHS = [1, 7, 16, 37]  # less than a vector, several, and a rest
 
 
 @pytest.fixture
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, it takes the compiled cell away."""
-    return lambda: monkeypatch.setattr(cell, "_loaded", lambda: None)
-
-
-def load_build_script() -> ModuleType:
-    script = Path(__file__).resolve().parents[1] / "hatch_build.py"
-    spec = importlib.util.spec_from_file_location("hatch_build", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return lambda: monkeypatch.setattr(cell, "compiled", lambda *_: None)
 
 
 def forward(dtype: torch.dtype, width: int, clip: float | None, traced: bool) -> list[Tensor]:
@@ -74,36 +61,6 @@ def test_compiled_cell_equals_steps(
     assert_close(traced, expected, dtype)
     assert_close(plain, expected[:2], dtype)
     assert_close(gradients, backward(dtype, width, clip), dtype)
-
-
-def test_a_library_of_another_cell_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "no_library.so").write_bytes(b"not one")
-    extension = importlib.util.find_spec("_ctypes")  # a real library without the cell's functions
-    assert extension is not None
-    for library in (tmp_path / "absent.so", tmp_path / "no_library.so", Path(str(extension.origin))):
-        monkeypatch.setattr(cell, "LIBRARY", library)
-        assert cell._loaded.__wrapped__() is None
-
-
-@compiled
-@pytest.mark.parametrize("clones", [True, False])
-def test_the_cell_is_built_with_or_without_clones(
-    clones: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A compiler that cannot make functions for several processors is asked for one."""
-    if not (compiler := shutil.which("cc")):
-        pytest.skip("no C compiler")
-    pytest.importorskip("hatchling")
-    build = load_build_script()
-    wrapper = tmp_path / "cc"
-    refuse = "case $* in *-DFOR_EACH_PROCESSOR=*) ;; *) echo no ifunc >&2; exit 1;; esac\n"
-    wrapper.write_text(f'#!/bin/sh\n{"" if clones else refuse}exec {compiler} "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("CC", str(wrapper))
-    build.build_library(cell.LIBRARY.with_name("cell.c"), tmp_path / "_cell.so")
-    monkeypatch.setattr(cell, "LIBRARY", tmp_path / "_cell.so")
-    assert cell._loaded.__wrapped__() is not None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["_cell.so", "cc"]
 
 
 @compiled

@@ -10,7 +10,7 @@ import pytest
 
 from elmokit import cli
 from elmokit.cli import verbs
-from elmokit.nn.kernels.cell import is_compiled
+from elmokit.nn.kernels.library import is_compiled
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
@@ -33,6 +33,10 @@ CALLS = [
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
     ("convert model --output hdf5 --to hdf5", "elmokit.io.convert.convert"),
     ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
+    (
+        "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0",
+        "elmokit.compat.elmoformanylangs.elmoformanylangs_test",
+    ),
 ]
 
 
@@ -83,7 +87,7 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert printed == (
         "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
-        f"filters: (1, 8), (2, 8)\nmix: none\ncompiled cell: {'yes' if is_compiled() else 'no'}\n"
+        f"filters: (1, 8), (2, 8)\nmix: none\ncompiled kernels: {'yes' if is_compiled() else 'no'}\n"
         "\n# A model\n\nof something\n"
     )
 

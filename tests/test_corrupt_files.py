@@ -30,6 +30,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 sys.path.insert(0, str(Path(__file__).parent))
+from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
 
 NUM_MUTANTS = 200
@@ -60,6 +61,11 @@ def tiny() -> Pretrained:
 
 def write_native(folder: Path) -> Path:
     save(tiny(), folder / "model")
+    return folder / "model"
+
+
+def write_dictionaries(folder: Path) -> Path:
+    save(load(write_efml(folder / "old")), folder / "model")
     return folder / "model"
 
 
@@ -95,7 +101,15 @@ def write_zip(folder: Path) -> Path:
     return folder / "model.zip"
 
 
-WRITERS = {"native": write_native, "hdf5": write_hdf5, "tensorflow": write_tensorflow, "zip": write_zip}
+WRITERS = {
+    "native": write_native,
+    "hdf5": write_hdf5,
+    "tensorflow": write_tensorflow,
+    "zip": write_zip,
+    "native with dictionaries": write_dictionaries,
+    "elmoformanylangs": write_efml,
+    "elmoformanylangs-2018": lambda folder: write_efml(folder, _use_new_zipfile_serialization=False),
+}
 
 
 # --- Damage ------------------------------------------------------------------------------------------------------
@@ -228,12 +242,52 @@ def change_index(file: Path, draw: random.Random) -> str:
     return f"entries for {', '.join(entries)}"
 
 
+def change_weights(file: Path, draw: random.Random) -> str:
+    """Tensors that are none, of other kinds and shapes, or larger than what is stored of them."""
+    if file.suffix != ".pkl":
+        return ""
+    tensors = torch.load(file, weights_only=True)
+    name = draw.choice(sorted(tensors))
+    shape = tensors[name].shape
+    values = {
+        "gone": None,
+        "text": "text",
+        "whole numbers": torch.ones(shape, dtype=torch.int64),
+        "other shape": torch.ones(2, *shape),
+        "repeated": torch.ones(1).expand(shape),
+        "absurd": torch.ones(1).expand(1 << 40, *shape),
+        "sparse": torch.ones(shape).to_sparse(),
+        "without content": torch.ones(shape, device="meta"),
+        "complex": torch.ones(shape, dtype=torch.complex64),
+        "half": torch.ones(shape, dtype=torch.float16),
+    }
+    kind = draw.choice(sorted(values))
+    tensors[name] = values[kind]
+    if kind == "gone":
+        del tensors[name]
+    torch.save(draw.choice([tensors, tensors, list(tensors)]), file)
+    return f"{name} {kind}"
+
+
+def change_dictionary(file: Path, draw: random.Random) -> str:
+    if file.suffix != ".dic":
+        return ""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    number = draw.randrange(len(lines))
+    lines[number] = draw.choice(["", "x", "x\t", "x\t-1", "x\t0", f"x\t{10**12}", "\t3", "x\t\u0664", "x\t1.5"])
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return f"line {number} is now {lines[number]!r}"
+
+
 ANYWHERE = (truncate, flip_bits, overwrite)
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "native": (*ANYWHERE, remove, change_json, change_json, change_safetensors),
+    "native with dictionaries": (*ANYWHERE, remove, change_json, change_json, change_safetensors),
     "hdf5": (*ANYWHERE, remove, change_json, change_hdf5, change_hdf5),
     "tensorflow": (*ANYWHERE, remove, change_json, change_index, change_index),
     "zip": ANYWHERE,
+    "elmoformanylangs": (*ANYWHERE, remove, change_json, change_dictionary, change_weights, change_weights),
+    "elmoformanylangs-2018": (*ANYWHERE, flip_bits, overwrite),
 }
 
 

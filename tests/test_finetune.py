@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from efml_files import write_efml
 from toy_run import settings_for, write_text
 
 from elmokit.config import BiLMConfig, LSTMConfig
@@ -145,6 +146,12 @@ def test_a_published_model_can_be_tuned(settings: FinetuneSettings, shared: Path
     model = str(shared / "goldens/char-2layer")
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
+
+
+def test_a_model_of_elmoformanylangs_can_be_tuned(settings: FinetuneSettings, tmp_path: Path) -> None:
+    model = write_efml(tmp_path / "model")
+    tuned = load(finetune(replace(settings, model=str(model), max_words=40, others=())).model)
+    assert tuned.bilm.config == load(model).bilm.config and tuned.vocab is not None and tuned.softmax is not None
 
 
 def test_what_makes_no_sense_is_refused(settings: FinetuneSettings) -> None:

@@ -101,6 +101,7 @@ def test_a_path_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         load(".")
     tiny_checkpoint(tmp_path)
     assert load(".").bilm.config == BiLMConfig.preset("tiny")
+    assert find_prefix(Path(".")) == Path("model.ckpt-3")
 
 
 def test_sums_of_adagrad(shared: Path) -> None:
@@ -187,6 +188,33 @@ def test_the_softmax_may_be_a_word_table_and_must_fit_the_vocabulary(tmp_path: P
     assert model.softmax is not None and model.bilm.config.num_words == 3
     np.testing.assert_array_equal(model.bilm.word_embedding.detach(), table)
     np.testing.assert_array_equal(model.softmax.weight.detach(), table)
+
+
+def test_a_vocabulary_without_unk_leaves_the_softmax_without_words(tmp_path: Path) -> None:
+    weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)}
+    tiny_checkpoint(tmp_path, **weights)
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\na\nb\n")
+    with pytest.warns(UserWarning, match=r"lacks <UNK>.* loaded without words"):
+        model = load(tmp_path)
+    assert model.vocab is None and model.softmax is not None
+
+
+def test_a_checkpoint_of_one_layer(tmp_path: Path) -> None:
+    """TensorFlow wraps a single cell into no MultiRNNCell, so its name has no number."""
+    arrays = tiny_checkpoint(tmp_path)
+    first = "rnn/multi_rnn_cell/cell_0/lstm_cell"
+    one = {name.replace(first, "rnn/lstm_cell"): array for name, array in arrays.items() if "/cell_1/" not in name}
+    assert "lm/RNN_1/rnn/lstm_cell/kernel" in one
+    write_bundle(tmp_path / "model.ckpt-3", one)
+    options = json.loads((tmp_path / "options.json").read_text())
+    options["lstm"]["n_layers"] = 1
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    bilm = load(tmp_path).bilm
+    assert bilm.config.lstm.num_layers == 1
+    for name, array in arrays_of(bilm).items():
+        stored = name.replace("RNN/MultiRNNCell/Cell0/LSTMCell", first).replace("W_P_0", "projection/kernel")
+        stored = stored.replace("W_0", "kernel").replace("/B", "/bias")
+        np.testing.assert_array_equal(array, arrays[f"lm/{stored}"])
 
 
 def test_a_checkpoint_needs_its_options(tmp_path: Path) -> None:

@@ -1,10 +1,18 @@
 """The word vocabulary: order, ids, files, and files that are not vocabularies."""
 
+import warnings
+import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.io.checkpoint import load
+from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.lm.scoring import score
+from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 
 
@@ -59,3 +67,39 @@ def test_count_words(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
     counts = count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
     assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
+
+
+# --- Beside a model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["<S>\n</S>\nthe\n", "<S>\n</S>\n<UNK>\nthe\nthe\n", "<S>\n\n"])
+def test_a_model_of_characters_does_without_what_is_no_vocabulary(tmp_path: Path, text: str) -> None:
+    write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
+    (tmp_path / "vocab.txt").write_text(text)
+    with pytest.warns(
+        UserWarning, match=r"vocab\.txt.*; the model is loaded without words, which only its softmax needs"
+    ):
+        model = load(tmp_path)
+    assert model.vocab is None
+    assert Embedder(model).embed([["the", "cat"]])[0].shape == (2, 32)
+    with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
+        score(model, [["the", "cat"]])
+
+
+def test_the_warning_names_the_file_not_where_it_was_unpacked(tmp_path: Path) -> None:
+    write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.write(tmp_path / "options.json", "options.json")
+        archive.write(tmp_path / "weights.hdf5", "model.hdf5")
+        archive.writestr("vocab.txt", "the\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert load(tmp_path / "model.zip").vocab is None
+    assert str(caught[0].message).startswith("vocab.txt: the vocabulary lacks <S> </S> <UNK>")
+
+
+def test_a_model_of_words_needs_its_vocabulary_whole(tmp_path: Path) -> None:
+    write_bilm_hdf5(BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=3)), tmp_path)
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\nthe\n")
+    with pytest.raises(ValueError, match="lacks <UNK>"):
+        load(tmp_path)

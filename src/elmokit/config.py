@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 # Character ids as the networks see them: UTF-8 bytes and five marks, all shifted by one so that 0 is free to mean "no
@@ -15,6 +16,12 @@ NUM_CHARACTERS = 261
 
 # A configuration may come from a damaged or hostile file: beyond these it is refused, before time or memory is spent.
 MAX_LAYERS, MAX_CHARACTERS, MAX_SIZE = 100, 10_000, 10_000_000
+
+# ELMoForManyLangs keeps characters and marks in a dictionary. It took the one mark around a word for the other when it
+# trained its models (its frontend.py:51), so this is what they know.
+LEXICON_BEGIN_WORD, LEXICON_END_WORD = "<eow>", "<bow>"
+LEXICON_BOUNDARIES = "<bos>", "<eos>"
+LEXICON_OOV, LEXICON_PAD = "<oov>", "<pad>"
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -66,8 +73,75 @@ class CharCNNConfig:
 
 
 @dataclass(frozen=True)
+class WordsAndCharactersConfig:
+    """ELMoForManyLangs' token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
+
+    `words` and `characters` are its dictionaries, in the order of the rows of their tables; without words there is no
+    table, without characters no CNN. `max_characters` counts the two marks around a word; what is longer is cut
+    before either looks at it (None: nothing is).
+    """
+
+    words: tuple[str, ...] = ()
+    word_dim: int = 0
+    characters: tuple[str, ...] = ()
+    char_cnn: CharCNNConfig | None = None
+    max_characters: int | None = 50
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(entry, str) for entry in (*self.words, *self.characters)):
+            raise ValueError("words_and_characters: a dictionary may hold nothing but strings")
+        if not (self.words or self.characters):
+            raise ValueError("words_and_characters needs words, characters or both")
+        _check_numbers("words_and_characters", 1 if self.words else 0, MAX_SIZE, word_dim=self.word_dim)
+        if self.max_characters is not None:
+            _check_numbers("words_and_characters", 3, MAX_CHARACTERS, max_characters=self.max_characters)
+        marks = (LEXICON_END_WORD, LEXICON_BEGIN_WORD, *LEXICON_BOUNDARIES)
+        self._check_dictionary("words", self.words, (LEXICON_OOV, LEXICON_PAD))
+        self._check_dictionary("characters", self.characters, (*marks, LEXICON_OOV, LEXICON_PAD))
+        found = self.char_cnn and (self.char_cnn.num_characters, self.char_cnn.max_characters)
+        if found != ((len(self.characters), self.max_characters) if self.characters else None):
+            raise ValueError("words_and_characters: char_cnn does not fit the dictionary of characters")
+
+    @staticmethod
+    def _check_dictionary(name: str, entries: tuple[str, ...], needed: tuple[str, ...]) -> None:
+        missing = [entry for entry in needed if entries and entry not in entries]
+        if missing:
+            raise ValueError(f"words_and_characters.{name} lacks {' '.join(missing)}")
+
+    @cached_property
+    def word_rows(self) -> dict[str, int]:
+        """The row of each word in the table."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def character_rows(self) -> dict[str, int]:
+        """The row of each character, and of each mark, in the table."""
+        return {character: row for row, character in enumerate(self.characters)}
+
+    def boundary_ids(self, which: int, width: int) -> list[int]:
+        """The ids of <S> (0) or </S> (1), shifted by one, and padding up to `width`."""
+        mark, ids = LEXICON_BOUNDARIES[which], []
+        if self.words:
+            ids.append(self.word_rows.get(mark, self.word_rows[LEXICON_OOV]))
+        if self.characters:
+            spelled = [LEXICON_BEGIN_WORD, mark, LEXICON_END_WORD, *[LEXICON_PAD] * (width - len(ids) - 3)]
+            ids += [self.character_rows[character] for character in spelled]
+        return [row + CHARACTER_SHIFT for row in ids]
+
+    @property
+    def num_features(self) -> int:
+        """What the projection reads: the word's vector and the filters."""
+        return self.word_dim * bool(self.words) + (0 if self.char_cnn is None else self.char_cnn.num_filters)
+
+
+@dataclass(frozen=True)
 class LSTMConfig:
-    """The two stacks of projected, clipped LSTMs. A clip of None is off."""
+    """The two stacks of projected, clipped LSTMs. A clip of None is off.
+
+    With `joins_directions` (ELMoForManyLangs' encoder called lstm) they are plain LSTMs: each layer above the first
+    reads both directions of the one below, the projection stands above them all, and only what it gives is a
+    representation. Such a model has no state to carry.
+    """
 
     num_layers: int = 2
     cell_dim: int = 4096
@@ -76,6 +150,7 @@ class LSTMConfig:
     proj_clip: float | None = 3.0
     use_skip_connections: bool = True
     forget_bias: float = 1.0
+    joins_directions: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers("lstm", 1, MAX_LAYERS, num_layers=self.num_layers)
@@ -95,16 +170,23 @@ class LSTMConfig:
 
 @dataclass(frozen=True)
 class BiLMConfig:
-    """A bidirectional language model over characters (`char_cnn`) or over word ids (`num_words`): exactly one."""
+    """A bidirectional language model: two stacks of LSTMs over one token encoder.
+
+    It reads characters (`char_cnn`), word ids (`num_words`), or what `words_and_characters` says.
+    """
 
     lstm: LSTMConfig = field(default_factory=LSTMConfig)
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
     num_words: int | None = None
     boundary_words: tuple[int, int] = (0, 1)  # rows of <S> and </S> in the word table, for word-id input
+    words_and_characters: WordsAndCharactersConfig | None = None
 
     def __post_init__(self) -> None:
-        if (self.char_cnn is None) == (self.num_words is None):
-            raise ValueError("a biLM reads either characters (char_cnn) or word ids (num_words): give exactly one")
+        encoders = (self.char_cnn, self.num_words, self.words_and_characters)
+        if sum(encoder is not None for encoder in encoders) != 1:
+            raise ValueError(
+                "a biLM reads characters (char_cnn), word ids (num_words) or words_and_characters: give exactly one"
+            )
         if self.num_words is not None:
             _check_numbers("model", 0, 10 * MAX_SIZE, num_words=self.num_words)
 
@@ -115,8 +197,8 @@ class BiLMConfig:
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every LSTM layer."""
-        return self.lstm.num_layers + 1
+        """L + 1: the token layer and every LSTM layer; where directions join, the top alone."""
+        return 1 if self.lstm.joins_directions else self.lstm.num_layers + 1
 
     @staticmethod
     def preset(name: str) -> BiLMConfig:
@@ -126,27 +208,46 @@ class BiLMConfig:
         return PRESETS[name]
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All settings; those that came later only where they say something, so that older files stay as they are."""
+        values = dataclasses.asdict(self)
+        for settings in (values, values["lstm"]):
+            for name in LATER_SETTINGS & set(settings):
+                if not settings[name]:
+                    del settings[name]
+        return values
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
         """The inverse of `to_dict` (also after a trip through JSON); unknown or missing keys are errors."""
         values = dict(_checked(BiLMConfig, values))
         values["lstm"] = LSTMConfig(**_checked(LSTMConfig, values["lstm"]))
-        if values["char_cnn"] is not None:
-            char_cnn = dict(_checked(CharCNNConfig, values["char_cnn"]))
-            char_cnn["filters"] = tuple((width, number) for width, number in char_cnn["filters"])
-            values["char_cnn"] = CharCNNConfig(**char_cnn)
+        values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
         values["boundary_words"] = tuple(values["boundary_words"])
+        if values.get("words_and_characters") is not None:
+            encoder = dict(_checked(WordsAndCharactersConfig, values["words_and_characters"]))
+            encoder["char_cnn"] = _char_cnn_from_dict(encoder["char_cnn"])
+            encoder |= {name: tuple(encoder[name]) for name in ("words", "characters")}
+            values["words_and_characters"] = WordsAndCharactersConfig(**encoder)
         return BiLMConfig(**values)
+
+
+LATER_SETTINGS = {"words_and_characters", "joins_directions"}
 
 
 def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     names = {f.name for f in dataclasses.fields(kind)}
-    wrong = sorted(names ^ set(values))
+    wrong = sorted((names ^ set(values)) - (names & LATER_SETTINGS))
     if wrong:
         raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
     return values
+
+
+def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
+    if values is None:
+        return None
+    values = dict(_checked(CharCNNConfig, values))
+    values["filters"] = tuple((width, number) for width, number in values["filters"])
+    return CharCNNConfig(**values)
 
 
 def _published(cell_dim: int, projection_dim: int, num_highway: int) -> BiLMConfig:

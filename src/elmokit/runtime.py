@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import sys
 
 import numpy as np
 import torch
@@ -46,3 +48,18 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Let the memory of freed tensors stay with the process, under glibc; elsewhere nothing happens.
+
+    A training step frees and asks for the same large tensors again and again. Given back to the system each time, their
+    pages have to be zeroed anew, which took a tenth of a step.
+    """
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, arg, subcommand
 
 from elmokit.cli.show import show
 from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
@@ -16,7 +16,9 @@ from elmokit.train.settings import FinetuneSettings, PretrainSettings
 # The default, None, is no news: the text says what happens without the option.
 UNSET = arg(help_behavior_hint="")
 Model = Annotated[
-    str | None, arg(help="Directory or name of the model; the bundled English model when not given."), UNSET
+    str | None,
+    arg(help="Directory or name of the model, or OWNER/NAME on the Hugging Face Hub; the bundled English one if none."),
+    UNSET,
 ]
 Device = Annotated[str | None, arg(help="cpu, cuda or cuda:N; the best there is when not given."), UNSET]
 State = Literal["zeros", "warm", "carry"]
@@ -341,27 +343,25 @@ class Convert:
 
 @dataclass(frozen=True)
 class Info:
-    """Print what a model is: format, sizes, vocabulary, tokenizer and card; and whether the LSTM cell is compiled."""
+    """Print what a model is: format, sizes, vocabulary, tokenizer and card; and whether there are compiled kernels."""
 
     model: Positional[Model] = None
 
     def run(self) -> None:
         from elmokit.io.checkpoint import describe
-        from elmokit.nn.kernels.cell import is_compiled
+        from elmokit.nn.kernels.library import is_compiled
 
         found = describe(self.model)
         card = found.pop("card", [])
-        show({**found, "compiled cell": is_compiled()})
+        show({**found, "compiled kernels": is_compiled()})
         if card:
             print("", *card, sep="\n")
 
 
 @dataclass(frozen=True)
-class Compat:
-    """Run a command of an older library with its flags: `allennlp-elmo` is `allennlp elmo`."""
+class AllenNLPElmo:
+    """AllenNLP's command `allennlp elmo`: all layers, or one, of tokenized text to an HDF5 file."""
 
-    command: Positional[Literal["allennlp-elmo"]]
-    """The command."""
     input_file: Positional[Path]
     """Tokenized text (plain, .gz or .zst), one sentence a line, no blank lines."""
     output_file: Positional[Path]
@@ -394,7 +394,50 @@ class Compat:
     def run(self) -> None:
         from elmokit.compat.allennlp import allennlp_elmo
 
-        allennlp_elmo(**{name: value for name, value in vars(self).items() if value is not None and name != "command"})
+        allennlp_elmo(**{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class ELMoForManyLangsTest:
+    """ELMoForManyLangs' command `python -m elmoformanylangs test`: layers of tokenized text to HDF5 or text files."""
+
+    command: Positional[Literal["test"]]
+    """test, the one that embeds."""
+    model: str
+    """Directory of the model, or any other model that can be loaded."""
+    input: Path
+    """The text (plain, .gz or .zst)."""
+    output_prefix: str
+    """Beginning of the files' names: OUTPUT_PREFIX.ly{layer}.{format}."""
+    output_layer: str
+    """Layers with commas between them: 0 for the tokens, 1 and 2 for the LSTMs, -1 for the average of all."""
+    output_format: str = "hdf5"
+    """hdf5 (a dataset a sentence), txt (a line a word), or both with a comma between them."""
+    input_format: Literal["plain", "conll", "conll_char", "conll_char_vi"] = "plain"
+    """A sentence a line, words between tabs; CoNLL-U; CoNLL-U by characters, or by the parts of each word."""
+    batch_size: Annotated[int, arg(aliases=("--batch",))] = 1
+    """Sentences side by side: sentence i goes on from the state of sentence i - batch size."""
+    gpu: int = -1
+    """Number of the GPU; -1 for the CPU."""
+
+    def run(self) -> None:
+        from elmokit.compat.elmoformanylangs import elmoformanylangs_test
+
+        elmoformanylangs_test(**{name: value for name, value in vars(self).items() if name != "command"})
+
+
+@dataclass(frozen=True)
+class Compat:
+    """Run a command of an older library with its flags."""
+
+    library: Annotated[
+        Annotated[AllenNLPElmo, subcommand("allennlp-elmo")]
+        | Annotated[ELMoForManyLangsTest, subcommand("elmoformanylangs")],
+        arg(name=""),
+    ]
+
+    def run(self) -> None:
+        self.library.run()
 
 
 Verb = (

@@ -19,14 +19,14 @@ import torch
 from tqdm import tqdm
 
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block, word_ids
+from elmokit.data.streams import STATES, Block, blocks_of, count_cut_words, deal_evenly, scoring_block, word_ids
 from elmokit.files import read_lines
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
-from elmokit.text.characters import BOS, EOS, count_truncated
+from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
 WORDS_AT_ONCE = 16_384
@@ -118,13 +118,11 @@ def perplexity(
 ) -> Perplexity:
     """Perplexity of tokenized sentences, with states as in `log_losses`."""
     sums, count, total, unknown, truncated = np.zeros(2), 0, 0, 0, 0
-    char_cnn = bilm.config.char_cnn
     for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         sums += losses.double().sum(dim=1).cpu().numpy()
         count, total = count + len(group), total + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
-        if char_cnn is not None:
-            truncated += sum(count_truncated(sentence, char_cnn.max_characters) for sentence in group)
+        truncated += sum(count_cut_words(sentence, bilm.config) for sentence in group)
     if not total:
         raise ValueError("there is no sentence to evaluate: the text is empty")
     return Perplexity.of(sums, count, total, unknown, truncated)

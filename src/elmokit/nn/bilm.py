@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from elmokit.config import BiLMConfig
 from elmokit.nn.char_cnn import CharCNN
+from elmokit.nn.joined_lstm import joined_layers, run_joined
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing, pack_sentences
+from elmokit.nn.words_and_characters import WordsAndCharacters
 
 # Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
 # large product, few enough that they stay in cache until the steps have used them.
@@ -87,7 +89,7 @@ class _Layers:
         return torch.stack(self._layers) if self._room is None else self._room
 
 
-def _in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
+def in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
     """States by layer and rank -> one state by row."""
     rank = torch.argsort(rows)
     return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))
@@ -103,6 +105,8 @@ class BiLM(nn.Module):
 
     char_cnn: CharCNN
     word_embedding: nn.Parameter
+    words_and_characters: WordsAndCharacters
+    top_projection: nn.Linear  # where directions join
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
@@ -110,10 +114,16 @@ class BiLM(nn.Module):
         dim = config.lstm.projection_dim
         if config.char_cnn is not None:
             self.char_cnn = CharCNN(config.char_cnn, dim)
+        elif config.words_and_characters is not None:
+            self.words_and_characters = WordsAndCharacters(config.words_and_characters, dim)
         else:
             assert config.num_words is not None
             self.word_embedding = nn.Parameter(torch.empty(config.num_words, dim).uniform_(-1, 1))
-        self.layers = nn.ModuleList(BidirectionalLSTM(config.lstm) for _ in range(config.lstm.num_layers))
+        if config.lstm.joins_directions:
+            self.layers = joined_layers(config.lstm)
+            self.top_projection = nn.Linear(config.lstm.cell_dim, dim)
+        else:
+            self.layers = nn.ModuleList(BidirectionalLSTM(config.lstm) for _ in range(config.lstm.num_layers))
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
         """ids (B, T, C) of characters or (B, T) of words, shifted by one, 0 for no word; starts from `state` or zeros.
@@ -134,6 +144,8 @@ class BiLM(nn.Module):
         """Ids of U words, (U, C) of characters or (U,), shifted by one -> token vectors (U, D)."""
         if self.config.char_cnn is not None:
             return self.char_cnn(ids)
+        if self.config.words_and_characters is not None:
+            return self.words_and_characters(ids)
         return F.embedding(ids - 1, self.word_embedding)
 
     def run_packed(
@@ -152,6 +164,8 @@ class BiLM(nn.Module):
         (training.py:388-424): on the input of every layer, where the skip adds the dropped input too, and on the last
         output; the token layer that is returned is the undropped one.
         """
+        if self.config.lstm.joins_directions:
+            return self._run_joined(words, tokens, packing, state or start)
         num_rows = len(packing.row_order)
         state = self.initial_state(num_rows) if state is None else state
         if state.h.shape[2] != num_rows:
@@ -163,7 +177,8 @@ class BiLM(nn.Module):
         for index, layer in enumerate(self.layers):
             x = F.dropout(x, dropout, training=dropout > 0)
             begin = None if start is None else start.layer(index)
-            of_words = (words, tokens) if index == 0 and not dropout else None
+            # with gradients adding up those of a word's every use would cost more than the products it saves
+            of_words = (words, tokens) if index == 0 and not torch.is_grad_enabled() else None
             out, final = _run_layer(
                 cast(BidirectionalLSTM, layer), x, of_words, packing, state.layer(index, rows), begin
             )
@@ -172,7 +187,18 @@ class BiLM(nn.Module):
                 x = F.dropout(x, dropout, training=dropout > 0)
             x = outputs.append(x)
             finals.append(final)
-        return outputs.stacked(), _in_row_order(finals, rows)
+        return outputs.stacked(), in_row_order(finals, rows)
+
+    def _run_joined(
+        self, words: Tensor, tokens: Tensor, packing: Packing, state: BiLMState | None
+    ) -> tuple[Tensor, BiLMState]:
+        """`run_packed` where directions join: the top layer (1, 2, N, D), and zeros for a state."""
+        if state is not None:
+            raise ValueError("this model's directions join, so it has no state to carry or to start from: use zeros")
+        x = torch.stack([F.embedding(tokens[d], words) for d in range(2)])
+        x = x.to(torch.promote_types(words.dtype, torch.float32))
+        top = run_joined(self.layers, self.top_projection, x, packing)
+        return top[None], self.initial_state(len(packing.row_order))
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
-from elmokit.nn.kernels.pooled_convolution import pooled_convolution
+from elmokit.nn.kernels.pooled_characters import pooled_characters
 
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
-class PooledConvolution(nn.Module):
-    """One width of filter over a word's characters, its maximum over all places, then the activation."""
+class Filters(nn.Module):
+    """The filters of one width over a word's characters; `CharCNN` runs all widths at once."""
 
     def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
         self.weight = nn.Parameter(torch.empty(num_filters, embedding_dim, width))
         self.bias = nn.Parameter(torch.zeros(num_filters))
         with torch.no_grad():  # bilm-tf (training.py:206-213)
@@ -27,10 +25,6 @@ class PooledConvolution(nn.Module):
                 self.weight.uniform_(-0.05, 0.05)
             else:
                 self.weight.normal_(0, math.sqrt(1 / (width * embedding_dim)))
-
-    def forward(self, characters: Tensor) -> Tensor:
-        """(U, C, E) -> (U, number of filters)."""
-        return self.activation(pooled_convolution(characters, self.weight, self.bias))
 
 
 class Highway(nn.Module):
@@ -55,9 +49,10 @@ class CharCNN(nn.Module):
     def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
         super().__init__()
         dim, filters = config.embedding_dim, config.num_filters
+        self.activation = ACTIVATIONS[config.activation]
         self.char_embedding = nn.Parameter(torch.empty(config.num_characters, dim).uniform_(-1, 1))
         self.convolutions = nn.ModuleList(
-            PooledConvolution(dim, number, width, config.activation) for width, number in config.filters
+            Filters(dim, number, width, config.activation) for width, number in config.filters
         )
         self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
         # bilm-tf has no projection where it would change nothing in size
@@ -68,8 +63,12 @@ class CharCNN(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U, C), shifted by one, every row a word (no zero) -> (U, D). C may be trimmed as `encode_words` does."""
-        characters = F.embedding(ids - CHARACTER_SHIFT, self.char_embedding)  # (U, C, E)
-        x = torch.cat([convolution(characters) for convolution in self.convolutions], dim=1)  # (U, F)
+        x = self.pooled(ids)
         for highway in self.highways:
             x = highway(x)
         return x if self.projection is None else self.projection(x)
+
+    def pooled(self, ids: Tensor) -> Tensor:
+        """ids as in `forward` -> (U, F): of each filter the maximum over a word's places, activated."""
+        weights, biases = ([getattr(filters, name) for filters in self.convolutions] for name in ("weight", "bias"))
+        return self.activation(pooled_characters(ids - CHARACTER_SHIFT, self.char_embedding, weights, biases))

@@ -24,6 +24,8 @@ class ElmoOutput:
 
 
 def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
+    if config.words_and_characters is not None:
+        return like.new_tensor(config.words_and_characters.boundary_ids(which, like.shape[-1]))
     if config.char_cnn is None:
         return like.new_tensor(config.boundary_words[which] + 1)
     row = like.new_full((like.shape[-1],), PAD_CHARACTER)

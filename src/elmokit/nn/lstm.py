@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
+from elmokit.nn.kernels.both_linear import both_linear
 from elmokit.nn.kernels.packed import packed_lstm
 from elmokit.nn.packing import Packing
 
@@ -23,6 +24,13 @@ class LSTMState:
 
     h: Tensor
     c: Tensor
+
+    def direction(self, d: int) -> LSTMState:
+        """The part of one direction: `h` (B, D), `c` (B, H), sharing memory with the whole."""
+        return LSTMState(self.h[d], self.c[d])
+
+    def copy(self) -> LSTMState:
+        return LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in (self.h, self.c)))
 
 
 def lstm_reference(
@@ -84,9 +92,7 @@ class BidirectionalLSTM(nn.Module):
 
     def input_products(self, x: Tensor) -> Tensor:
         """x (2, M, D) -> (2, M, 4H): one product over all of them, biases (and the forget gate's constant) added."""
-        return torch.baddbmm(
-            self._run_time_bias().unsqueeze(1), x.to(self.bias.dtype), self.input_weight.transpose(1, 2)
-        )
+        return both_linear(x, self.input_weight, self.run_time_bias())
 
     def forward(
         self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None
@@ -105,7 +111,7 @@ class BidirectionalLSTM(nn.Module):
         )
         return outputs, LSTMState(h, c)
 
-    def _run_time_bias(self) -> Tensor:
+    def run_time_bias(self) -> Tensor:
         """The forget gate's constant is added here and never stored: so weights survive any round trip bit for bit."""
         constant = torch.zeros_like(self.bias).view(2, 4, -1)
         constant[:, 2] = self.forget_bias

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
+
+Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), their rows of the weight (S, D) and of the bias (S,)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
     return place[targets]
 
 
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """One class for each row: hidden (N, D), weight (N, D), bias (N,) -> (N,), in float32 at least."""
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    return (hidden.to(wide) * weight).sum(dim=1) + bias
+
+
 class FullSoftmax(nn.Module):
     """weight (V, D) and bias (V,): logits of the next (fwd) or the previous (bwd) word."""
 
@@ -78,19 +87,37 @@ class FullSoftmax(nn.Module):
         """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,). Never holds all logits, so any V fits."""
         return linear_logsumexp(hidden, self.weight, self.bias) - self._target_logits(hidden, targets)
 
-    def sampled_losses(self, hidden: Tensor, targets: Tensor, samples: Samples, sampler: LogUniformSampler) -> Tensor:
+    def sampled_losses(
+        self, hidden: Tensor, targets: Tensor, samples: Sequence[Samples], sampler: LogUniformSampler
+    ) -> Tensor:
         """Sampled -log p (tf.nn.sampled_softmax_loss): logits are lessened by the log of their expected counts.
 
-        hidden (N, D), targets (N,) -> (N,). A sample that is the target of a position is left out there.
+        hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target of a position is left
+        out there.
         """
-        ids = samples.ids.to(targets.device)
-        true = self._target_logits(hidden, targets)
-        true = true - sampler.log_expected_count(targets, samples.num_tries).to(true.dtype)
-        offset = self.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).to(self.bias.dtype)
-        hits = _place_in(ids, targets, len(self.weight))
-        others = linear_logsumexp(hidden, F.embedding(ids, self.weight), offset, excluded=hits)
-        return torch.logaddexp(true, others) - true
+        # All rows are gathered at once: every gather would have a gradient as large as the whole table.
+        ids = torch.cat([*(drawn.ids.to(targets.device) for drawn in samples), targets.flatten()])
+        weights, biases = F.embedding(ids, self.weight), F.embedding(ids, self.bias[:, None])[:, 0]
+        sizes = [*(len(drawn.ids) for drawn in samples), *(targets.shape[1:] * len(targets))]
+        parts = list(zip(ids.split(sizes), weights.split(sizes), biases.split(sizes), strict=True))
+        return torch.stack(
+            [
+                self._sampled_loss(hidden[k], parts[len(samples) + k], parts[k], drawn.num_tries, sampler)
+                for k, drawn in enumerate(samples)
+            ]
+        )
+
+    def _sampled_loss(
+        self, hidden: Tensor, targets: Classes, others: Classes, num_tries: int, sampler: LogUniformSampler
+    ) -> Tensor:
+        def lessened(logits: Tensor, ids: Tensor) -> Tensor:
+            return logits - sampler.log_expected_count(ids, num_tries).to(logits.dtype)
+
+        (ids, weight, bias), (other_ids, other_weight, other_bias) = targets, others
+        true = lessened(_logits(hidden, weight, bias), ids)
+        hits = _place_in(other_ids, ids, len(self.weight))
+        rest = linear_logsumexp(hidden, other_weight, lessened(other_bias, other_ids), excluded=hits)
+        return torch.logaddexp(true, rest) - true
 
     def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        return (hidden.to(wide) * F.embedding(targets, self.weight)).sum(dim=1) + self.bias[targets]
+        return _logits(hidden, F.embedding(targets, self.weight), self.bias[targets])

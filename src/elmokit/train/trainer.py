@@ -23,7 +23,7 @@ from elmokit.lm.evaluate import Perplexity, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
-from elmokit.runtime import pick_device, pick_dtype, seed_everything
+from elmokit.runtime import keep_freed_memory, pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
 from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
 from elmokit.train.settings import PretrainSettings
@@ -80,6 +80,7 @@ class Trainer:
     ) -> None:
         """`files` are those of the corpus whose digest is `corpus`; a snapshot of another corpus is refused."""
         seed_everything(settings.seed)
+        keep_freed_memory()
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
         self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)
@@ -124,12 +125,13 @@ class Trainer:
             words = self.bilm.encode_words(ids)
             layers, state = self.bilm.run_packed(words, tokens, self.packing, self.state, dropout=self.settings.dropout)
             self.state = BiLMState(state.h.detach(), state.c.detach())
-            return torch.stack([self._loss(layers[-1][d], targets[d]) for d in range(2)])
+            return self._softmax_losses(layers[-1], targets).mean(dim=1)
 
-    def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def _softmax_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         if self.sampler is None:
-            return self.softmax.log_losses(hidden, targets).mean()
-        return self.softmax.sampled_losses(hidden, targets, self.sampler.sample(self.draws), self.sampler).mean()
+            return torch.stack([self.softmax.log_losses(hidden[d], targets[d]) for d in range(2)])
+        samples = [self.sampler.sample(self.draws) for _ in range(2)]
+        return self.softmax.sampled_losses(hidden, targets, samples, self.sampler)
 
     def snapshot(self) -> Snapshot:
         tensors = (

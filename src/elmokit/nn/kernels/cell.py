@@ -1,46 +1,22 @@
-"""The LSTM cell between two matrix products, forward and backward: compiled where it could be, else in PyTorch.
-
-`cell.c` is built when elmokit is installed (hatch_build.py). Without a compiler everything works, only slower.
-"""
+"""The LSTM cell between two matrix products, forward and backward: compiled where it could be, else in PyTorch."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-LIBRARY = Path(__file__).with_name("_cell.so")
+from elmokit.nn.kernels.library import FLOAT, POINTER, SIZE, address, compiled
+
 TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
-@lru_cache(maxsize=1)
-def _loaded() -> ctypes.CDLL | None:
-    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-        for type_name in TYPES.values():
-            for function, pointers in (("forward", 5), ("backward", 6)):
-                entry = getattr(library, f"elmokit_cell_{function}_{type_name}")
-                entry.argtypes, entry.restype = [size, size, *[pointer] * pointers, ctypes.c_float], None
-    except (OSError, AttributeError):  # there is none, or one built from another cell.c
+def _kernel(name: str, pointers: int, gates: Tensor, c: Tensor) -> Callable[..., None] | None:
+    if gates.device.type != "cpu" or gates.dtype not in TYPES or c.dtype != torch.float32:
         return None
-    return library
-
-
-def _library(gates: Tensor, c: Tensor) -> ctypes.CDLL | None:
-    fits = gates.device.type == "cpu" and gates.dtype in TYPES and c.dtype == torch.float32
-    return _loaded() if fits else None
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    if tensor is None:
-        return None
-    assert tensor.is_contiguous(), "the compiled cell reads rows that lie one after the other"
-    return tensor.data_ptr()
+    return compiled(f"elmokit_cell_{name}_{TYPES[gates.dtype]}", SIZE, SIZE, *[POINTER] * pointers, FLOAT)
 
 
 def cell_forward(
@@ -53,9 +29,8 @@ def cell_forward(
     else undefined.
     """
     cells, previous = trace or (None, None)
-    if (library := _library(gates, c)) is not None:
-        function = getattr(library, f"elmokit_cell_forward_{TYPES[gates.dtype]}")
-        function(*c.shape, *map(_address, (gates, c, out, cells, previous)), math.inf if clip is None else clip)
+    if (kernel := _kernel("forward", 5, gates, c)) is not None:
+        kernel(*c.shape, *map(address, (gates, c, out, cells, previous)), math.inf if clip is None else clip)
         return
     i, g, f, o = gates.chunk(4, dim=1)
     i.sigmoid_()
@@ -81,10 +56,9 @@ def cell_backward(
 ) -> None:
     """From the trace and the gradient of `out`: fills `grad_gates`, turns `grad_c` into that of c before the step."""
     cells, previous = trace
-    if (library := _library(gates, cells)) is not None:
-        function = getattr(library, f"elmokit_cell_backward_{TYPES[gates.dtype]}")
+    if (kernel := _kernel("backward", 6, gates, cells)) is not None:
         tensors = (gates, cells, previous, grad_out, grad_c, grad_gates)
-        function(*cells.shape, *map(_address, tensors), math.inf if clip is None else clip)
+        kernel(*cells.shape, *map(address, tensors), math.inf if clip is None else clip)
         return
     i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=1))
     grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=1)
@@ -97,8 +71,3 @@ def cell_backward(
     grad_f.copy_(grad_c * previous * (f * (1 - f)))
     grad_o.copy_(grad_out * tanh_c * (o * (1 - o)))
     grad_c *= f
-
-
-def is_compiled() -> bool:
-    """Whether the compiled cell is there."""
-    return _loaded() is not None

@@ -1,4 +1,4 @@
-"""The two directions on two cores."""
+"""Two halves of some work on two cores: the two directions, above all."""
 
 from __future__ import annotations
 
@@ -38,17 +38,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def both_directions(run: Callable[[int], None], device: torch.device) -> None:
-    """The two directions on two cores where there are two; each then computes with one thread."""
+def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
+    """run(0) and run(1) on two cores where there are two; each then computes with one thread."""
     if device.type != "cpu" or torch.get_num_threads() < 2:
-        for d in range(2):
-            run(d)
+        for half in range(2):
+            run(half)
         return
     inference = torch.is_inference_mode_enabled()
 
-    def run_without_graph(d: int) -> None:
+    def run_without_graph(half: int) -> None:
         with torch.inference_mode(inference), torch.no_grad():
-            run(d)
+            run(half)
 
-    for future in [_workers().submit(run_without_graph, d) for d in range(2)]:
+    for future in [_workers().submit(run_without_graph, half) for half in range(2)]:
         future.result()
+
+
+both_directions = on_both_cores

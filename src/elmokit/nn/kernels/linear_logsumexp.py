@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.nn.kernels.products import product_type
+
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a piece stays in cache between the product and the sum
 ROWS_AT_ONCE = 64  # at least, however many classes there are: fewer make slow products
 FACTOR_ON_GPU = 64  # where a kernel's launch costs more than memory does
@@ -76,6 +78,4 @@ def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Ten
 
     Products run in the autocast type where autocast is on, sums in float32.
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    return _LinearLogSumExp.apply(hidden, weight, bias, excluded, dtype)  # type: ignore[no-any-return]
+    return _LinearLogSumExp.apply(hidden, weight, bias, excluded, product_type(weight))  # type: ignore[no-any-return]

@@ -1,0 +1,210 @@
+/* Matrix products on packed weights, and the recurrence of a layer made of them, for processors with AVX-512.
+ *
+ * A weight (columns, depth) is kept as panels of 64 columns: in a panel the 64 values of one depth lie together (of two
+ * depths, alternating, in bfloat16, as its instruction wants them). A tile of up to six rows by one panel is summed in
+ * registers. In the recurrence a panel holds the four gates of 16 units, so that the cell is computed on the sums while
+ * they are still in registers: gates never see memory, except as the trace that training asks for.
+ */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(NO_AVX512)
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define GROUPS 4 /* of lanes in a panel: four gates in the recurrence */
+#define PANEL (LANES * GROUPS)
+#define MOST_ROWS 6
+#define MOST_DEPTH 2048 /* of a panel that stays in cache while the rows pass */
+
+#define FOR_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")))
+#define INLINE FOR_AVX512 static inline __attribute__((always_inline))
+
+typedef uint16_t bfloat16;
+
+/* 1: float32 products, 2: bfloat16 ones too */
+int elmokit_avx512(void) {
+    __builtin_cpu_init();
+    int float32 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return float32 ? 1 + !!__builtin_cpu_supports("avx512bf16") : 0;
+}
+
+/* --- The cell's functions on sixteen values ---------------------------------------------------------------------- */
+
+/* 2^x = 2^n 2^r, |r| <= 1/2, to about 2e-7 (the polynomial of Cephes' exp2f); in this order of min a NaN passes */
+INLINE __m512 power_of_two(__m512 x) {
+    x = _mm512_min_ps(_mm512_set1_ps(126.0f), x);
+    __m512 n = _mm512_roundscale_ps(x, 8), r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(1.535336188319500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.339887440266574e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.618437357674640e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.550332471162809e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.402264791363012e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931472028550421e-1f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), n);
+}
+
+/* 1 / (1 + 2^x): an estimate and one step of Newton's method */
+INLINE __m512 one_part(__m512 x) {
+    __m512 whole = _mm512_add_ps(_mm512_set1_ps(1.0f), power_of_two(x)), part = _mm512_rcp14_ps(whole);
+    return _mm512_fmadd_ps(part, _mm512_fnmadd_ps(whole, part, _mm512_set1_ps(1.0f)), part);
+}
+#define LOG2_E 1.44269504088896341f
+INLINE __m512 sigmoid(__m512 x) { return one_part(_mm512_mul_ps(x, _mm512_set1_ps(-LOG2_E))); }
+INLINE __m512 hyperbolic_tangent(__m512 x) {
+    __m512 part = one_part(_mm512_mul_ps(x, _mm512_set1_ps(2.0f * LOG2_E)));
+    return _mm512_fnmadd_ps(_mm512_set1_ps(2.0f), part, _mm512_set1_ps(1.0f));
+}
+INLINE __m512 one_minus(__m512 x) { return _mm512_sub_ps(_mm512_set1_ps(1.0f), x); }
+INLINE __m512 clipped(__m512 x, float clip) {
+    return _mm512_min_ps(_mm512_set1_ps(clip), _mm512_max_ps(_mm512_set1_ps(-clip), x));
+}
+INLINE __mmask16 inside(__m512 x, float clip) {
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(clip), _CMP_LT_OQ);
+}
+
+/* --- Sixteen values from and to memory, and a tile's sums, for each type ------------------------------------------- */
+
+INLINE __mmask16 first_lanes(ptrdiff_t count) {
+    return count >= LANES ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
+}
+
+INLINE __m512 load_float(const float *from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
+INLINE void store_float(float *to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
+
+INLINE __m512 load_bfloat16(const bfloat16 *from, __mmask16 lanes) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+/* to the nearest, ties to even, as torch rounds */
+INLINE void store_bfloat16(bfloat16 *to, __mmask16 lanes, __m512 x) {
+    _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(x));
+}
+INLINE float narrow_float(float x) { return x; }
+INLINE bfloat16 narrow_bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bfloat16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/* A tile's sums, in memory: the sums of a loop stay in registers only in a function that needs no others. */
+typedef struct { _Alignas(64) float values[MOST_ROWS][PANEL]; } tile;
+
+INLINE __m512 of_tile(const tile *sums, ptrdiff_t row, int group) {
+    return _mm512_load_ps(sums->values[row] + group * LANES);
+}
+
+INLINE void multiply_rows_float(
+    const int rows, ptrdiff_t depth, const float *a, ptrdiff_t stride, const float *panel, tile *result) {
+    __m512 sums[MOST_ROWS][GROUPS];
+    for (int row = 0; row < rows; row++)
+        for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
+    for (ptrdiff_t k = 0; k < depth; k++) {
+        __m512 weights[GROUPS];
+        for (int group = 0; group < GROUPS; group++) weights[group] = _mm512_loadu_ps(panel + k * PANEL + group * LANES);
+        for (int row = 0; row < rows; row++) {
+            __m512 value = _mm512_set1_ps(a[row * stride + k]);
+            for (int group = 0; group < GROUPS; group++)
+                sums[row][group] = _mm512_fmadd_ps(value, weights[group], sums[row][group]);
+        }
+    }
+    for (int row = 0; row < rows; row++)
+        for (int group = 0; group < GROUPS; group++) _mm512_store_ps(result->values[row] + group * LANES, sums[row][group]);
+}
+
+/* depth is even: pairs of values, each pair one number of 32 bits */
+INLINE void multiply_rows_bfloat16(
+    const int rows, ptrdiff_t depth, const bfloat16 *a, ptrdiff_t stride, const bfloat16 *panel, tile *result) {
+    __m512 sums[MOST_ROWS][GROUPS];
+    for (int row = 0; row < rows; row++)
+        for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
+    for (ptrdiff_t k = 0; k < depth; k += 2) {
+        __m512bh weights[GROUPS];
+        for (int group = 0; group < GROUPS; group++)
+            weights[group] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + group * 2 * LANES);
+        for (int row = 0; row < rows; row++) {
+            int32_t pair;
+            memcpy(&pair, a + row * stride + k, sizeof pair);
+            __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
+            for (int group = 0; group < GROUPS; group++)
+                sums[row][group] = _mm512_dpbf16_ps(sums[row][group], value, weights[group]);
+        }
+    }
+    for (int row = 0; row < rows; row++)
+        for (int group = 0; group < GROUPS; group++) _mm512_store_ps(result->values[row] + group * LANES, sums[row][group]);
+}
+
+/* result = a (rows, depth) times a panel. A loop for each number of rows, so that the sums have registers of their own. */
+#define DEFINE_MULTIPLY(TYPE)                                                                                            \
+    FOR_AVX512 static __attribute__((noinline)) void multiply_##TYPE(                                                    \
+        ptrdiff_t rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, tile *result) {             \
+        switch (rows) {                                                                                                  \
+            case 1: multiply_rows_##TYPE(1, depth, a, stride, panel, result); break;                                     \
+            case 2: multiply_rows_##TYPE(2, depth, a, stride, panel, result); break;                                     \
+            case 3: multiply_rows_##TYPE(3, depth, a, stride, panel, result); break;                                     \
+            case 4: multiply_rows_##TYPE(4, depth, a, stride, panel, result); break;                                     \
+            case 5: multiply_rows_##TYPE(5, depth, a, stride, panel, result); break;                                     \
+            default: multiply_rows_##TYPE(6, depth, a, stride, panel, result);                                           \
+        }                                                                                                                \
+    }
+DEFINE_MULTIPLY(float)
+DEFINE_MULTIPLY(bfloat16)
+
+/* How many rows the next tile takes, so that tiles are about equally high. */
+static inline ptrdiff_t tile_rows(ptrdiff_t rows_left) {
+    ptrdiff_t tiles = (rows_left + MOST_ROWS - 1) / MOST_ROWS;
+    return (rows_left + tiles - 1) / tiles;
+}
+
+/* Weights of a large layer come from memory: while the rows from `row` to `end` of `rows` are multiplied by one panel,
+ * this part of the next one is called for. */
+FOR_AVX512 static inline void call_for(const void *next, ptrdiff_t bytes, ptrdiff_t row, ptrdiff_t end, ptrdiff_t rows) {
+    for (ptrdiff_t at = bytes * row / rows / 64; at < bytes * end / rows / 64; at++)
+        _mm_prefetch((const char *)next + at * 64, _MM_HINT_T1);
+}
+
+/* --- What a layer's passes read and write (kernels/recurrence.py has the same) ------------------------------------- */
+
+typedef struct {
+    ptrdiff_t steps, hidden, width; /* hidden: units of the cell; width: of the output */
+    const int64_t *batch_sizes;     /* rows of each step, falling */
+    const uint8_t *resets;          /* of each slot, or NULL: the state starts afresh there */
+    float cell_clip, projection_clip; /* infinity: none */
+} steps_of_layer;
+
+typedef struct {
+    const void *recurrent, *projection; /* panels; no projection: NULL */
+    const void *inputs;                 /* (any, 4 * hidden) */
+    const int64_t *which;               /* the row of `inputs` for each slot; NULL: the slot itself */
+    float *outputs, *h, *c;
+    const float *start_h, *start_c;
+    void *gates, *all_hidden, *previous_h; /* the trace, or NULL ... */
+    float *cells, *previous_c;
+    void *low_h, *low_hidden; /* ... and without it room for a step */
+} forward_pass;
+
+typedef struct {
+    const void *recurrent, *projection; /* panels of the transposed weights */
+    const float *outputs;
+    const void *gates;
+    const float *cells, *previous_c;
+    float *grad_outputs, *grad_h, *grad_c;
+    void *grad_gates, *low; /* low: room for a step's gradient of outputs */
+} backward_pass;
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define OF_TYPE(name) JOIN(name, TYPE)
+
+#define TYPE float
+#define PAIR 1
+#include "avx512_layer.h"
+#undef TYPE
+#undef PAIR
+#define TYPE bfloat16
+#define PAIR 2
+#include "avx512_layer.h"
+#else
+int elmokit_avx512(void) { return 0; }
+#endif

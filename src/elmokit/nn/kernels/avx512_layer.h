@@ -1,0 +1,269 @@
+/* Included by avx512.c once for each TYPE of the products; PAIR values of a column's depth lie together in a panel. */
+
+#define LOAD OF_TYPE(load_)
+#define STORE OF_TYPE(store_)
+#define MULTIPLY OF_TYPE(multiply_)
+
+/* A weight's panels from its values: column j at depth k is weight[j * column_stride + k * depth_stride]. With four
+ * gates a panel holds those of 16 units; what is missing to whole panels is zero. */
+FOR_AVX512 void OF_TYPE(elmokit_pack_)(
+    ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t gates, const float *weight, ptrdiff_t column_stride,
+    ptrdiff_t depth_stride, TYPE *panels) {
+    ptrdiff_t of_gate = columns / gates, across = PANEL / gates;
+    for (ptrdiff_t first = 0; first < of_gate; first += across, panels += PANEL * depth)
+        for (ptrdiff_t begin = 0; begin < depth; begin += LANES) /* a block of lines that stay in cache */
+            for (ptrdiff_t place = 0; place < PANEL; place++) {
+                ptrdiff_t end = begin + LANES < depth ? begin + LANES : depth;
+                ptrdiff_t unit = first + place % across, column = place / across * of_gate + unit;
+                for (ptrdiff_t k = begin; k < end; k++)
+                    panels[(k - k % PAIR) * PANEL + place * PAIR + k % PAIR] =
+                        OF_TYPE(narrow_)(unit < of_gate ? weight[column * column_stride + k * depth_stride] : 0.0f);
+            }
+}
+
+INLINE void OF_TYPE(narrow_row_)(ptrdiff_t count, const float *from, TYPE *to) {
+    for (ptrdiff_t k = 0; k < count; k += LANES) {
+        __mmask16 lanes = first_lanes(count - k);
+        STORE(to + k, lanes, load_float(from + k, lanes));
+    }
+}
+
+/* --- out = a times a packed weight, plus a bias --------------------------------------------------------------------- */
+
+INLINE void OF_TYPE(product_tile_)(
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel,
+    const float *bias, void *out, ptrdiff_t out_stride, int wide, int more) {
+    tile sums;
+    MULTIPLY(rows, depth, a, stride, panel, &sums);
+    for (ptrdiff_t row = 0; row < rows; row++)
+        for (int group = 0; group < GROUPS; group++) {
+            __mmask16 lanes = first_lanes(columns - group * LANES);
+            ptrdiff_t place = row * out_stride + group * LANES;
+            __m512 sum = of_tile(&sums, row, group);
+            if (more) sum = _mm512_add_ps(sum, load_float((float *)out + place, lanes));
+            else if (bias) sum = _mm512_add_ps(sum, load_float(bias + group * LANES, lanes));
+            if (wide) store_float((float *)out + place, lanes, sum);
+            else STORE((TYPE *)out + place, lanes, sum);
+        }
+}
+
+/* a (rows, depth), out (rows, columns), of float where `wide`, else of TYPE. */
+FOR_AVX512 void OF_TYPE(elmokit_product_)(
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panels,
+    const float *bias, void *out, ptrdiff_t out_stride, int wide) {
+    ptrdiff_t at_once = wide && depth > MOST_DEPTH ? MOST_DEPTH : depth;
+    for (ptrdiff_t column = 0; column < columns; column += PANEL, panels += PANEL * depth)
+        for (ptrdiff_t begin = 0; begin == 0 || begin < depth; begin += at_once) {
+            ptrdiff_t deep = depth - begin < at_once ? depth - begin : at_once;
+            for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                height = tile_rows(rows - row);
+                call_for(panels + (begin + deep) * PANEL, deep * PANEL * sizeof(TYPE), row, row + height, rows);
+                void *to = (char *)out + (row * out_stride + column) * (wide ? sizeof(float) : sizeof(TYPE));
+                OF_TYPE(product_tile_)(
+                    height, columns - column, deep, a + row * stride + begin, stride, panels + begin * PANEL,
+                    bias ? bias + column : NULL, to, out_stride, wide, begin > 0);
+            }
+        }
+}
+
+/* out = carry relu(transform) + (1 - carry) x: a panel holds both products of 32 units (two `gates`). */
+FOR_AVX512 void OF_TYPE(elmokit_highway_)(
+    ptrdiff_t rows, ptrdiff_t units, const TYPE *x, const TYPE *panel, const float *bias, TYPE *out) {
+    for (ptrdiff_t first = 0; first < units; first += PANEL / 2, panel += PANEL * units)
+        for (ptrdiff_t row = 0, height; row < rows; row += height) {
+            tile sums;
+            height = tile_rows(rows - row);
+            MULTIPLY(height, units, x + row * units, units, panel, &sums);
+            for (ptrdiff_t r = 0; r < height; r++)
+                for (int group = 0; group < GROUPS / 2; group++) {
+                    ptrdiff_t unit = first + group * LANES, place = (row + r) * units + unit;
+                    __mmask16 lanes = first_lanes(units - unit);
+                    __m512 transform = _mm512_add_ps(of_tile(&sums, r, group), load_float(bias + unit, lanes));
+                    __m512 carry = of_tile(&sums, r, group + GROUPS / 2), before = LOAD(x + place, lanes);
+                    carry = sigmoid(_mm512_add_ps(carry, load_float(bias + units + unit, lanes)));
+                    transform = _mm512_max_ps(_mm512_setzero_ps(), transform);
+                    STORE(out + place, lanes, _mm512_fmadd_ps(carry, _mm512_sub_ps(transform, before), before));
+                }
+        }
+}
+
+/* --- Forward ---------------------------------------------------------------------------------------------------------- */
+
+INLINE void OF_TYPE(start_afresh_)(const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t row) {
+    memcpy(pass->h + row * layer->width, pass->start_h, layer->width * sizeof(float));
+    memcpy(pass->c + row * layer->hidden, pass->start_c, layer->hidden * sizeof(float));
+}
+
+/* c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c), hidden <- sigmoid(o) tanh(c), for 16 units from `unit` on. */
+INLINE void OF_TYPE(forward_tile_)(
+    ptrdiff_t rows, const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
+    ptrdiff_t unit, const TYPE *previous, const TYPE *panel, TYPE *hidden) {
+    ptrdiff_t units = layer->hidden;
+    __mmask16 lanes = first_lanes(units - unit);
+    const TYPE *inputs[MOST_ROWS];
+    tile sums;
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        ptrdiff_t at = slot + row + r;
+        inputs[r] = (const TYPE *)pass->inputs + (pass->which ? pass->which[at] : at) * GROUPS * units + unit;
+        for (int gate = 0; gate < GROUPS; gate++)
+            _mm_prefetch((const char *)(inputs[r] + gate * units), _MM_HINT_T0);
+        _mm_prefetch((const char *)(pass->c + (row + r) * units + unit), _MM_HINT_T0);
+        if (pass->gates) {
+            for (int gate = 0; gate < GROUPS; gate++)
+                __builtin_prefetch((TYPE *)pass->gates + (at * GROUPS + gate) * units + unit, 1);
+            __builtin_prefetch(pass->cells + at * units + unit, 1);
+            __builtin_prefetch(pass->previous_c + at * units + unit, 1);
+        }
+    }
+    MULTIPLY(rows, layer->width, previous + row * layer->width, layer->width, panel, &sums);
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        float *cell = pass->c + (row + r) * units + unit;
+        __m512 before = load_float(cell, lanes), gate[GROUPS];
+        for (int k = 0; k < GROUPS; k++)
+            gate[k] = _mm512_add_ps(of_tile(&sums, r, k), LOAD(inputs[r] + k * units, lanes));
+        __m512 i = sigmoid(gate[0]), g = hyperbolic_tangent(gate[1]), f = sigmoid(gate[2]), o = sigmoid(gate[3]);
+        __m512 now = clipped(_mm512_fmadd_ps(i, g, _mm512_mul_ps(f, before)), layer->cell_clip);
+        store_float(cell, lanes, now);
+        STORE(hidden + (row + r) * units + unit, lanes, _mm512_mul_ps(o, hyperbolic_tangent(now)));
+        if (pass->gates) {
+            ptrdiff_t place = (slot + row + r) * units + unit;
+            TYPE *gates = (TYPE *)pass->gates + (slot + row + r) * GROUPS * units + unit;
+            STORE(gates, lanes, i);
+            STORE(gates + units, lanes, g);
+            STORE(gates + 2 * units, lanes, f);
+            STORE(gates + 3 * units, lanes, o);
+            store_float(pass->cells + place, lanes, now);
+            store_float(pass->previous_c + place, lanes, before);
+        }
+    }
+}
+
+/* The outputs of a step from its hidden values: projected and clipped, or as they are. */
+INLINE void OF_TYPE(forward_outputs_)(
+    const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t rows, const TYPE *hidden, float *outputs) {
+    ptrdiff_t width = layer->width;
+    if (pass->projection)
+        OF_TYPE(elmokit_product_)(
+            rows, width, layer->hidden, hidden, layer->hidden, pass->projection, NULL, outputs, width, 1);
+    for (ptrdiff_t k = 0; k < rows * width; k += LANES) {
+        __mmask16 lanes = first_lanes(rows * width - k);
+        __m512 now = pass->projection ? clipped(load_float(outputs + k, lanes), layer->projection_clip)
+                                      : LOAD(hidden + k, lanes);
+        store_float(outputs + k, lanes, now);
+        store_float(pass->h + k, lanes, now);
+    }
+}
+
+FOR_AVX512 void OF_TYPE(elmokit_forward_)(const steps_of_layer *layer, const forward_pass *pass) {
+    ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
+    for (ptrdiff_t t = 0; t < layer->steps; slot += layer->batch_sizes[t], t++) {
+        ptrdiff_t rows = layer->batch_sizes[t];
+        TYPE *low_h = pass->gates ? (TYPE *)pass->previous_h + slot * width : (TYPE *)pass->low_h;
+        TYPE *low_hidden = pass->gates ? (TYPE *)pass->all_hidden + slot * hidden : (TYPE *)pass->low_hidden;
+        for (ptrdiff_t row = 0; row < rows; row++) {
+            if (layer->resets && layer->resets[slot + row]) OF_TYPE(start_afresh_)(layer, pass, row);
+            OF_TYPE(narrow_row_)(width, pass->h + row * width, low_h + row * width);
+        }
+        const TYPE *panel = pass->recurrent;
+        for (ptrdiff_t unit = 0; unit < hidden; unit += LANES, panel += PANEL * width)
+            for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                height = tile_rows(rows - row);
+                call_for(panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
+                OF_TYPE(forward_tile_)(height, layer, pass, slot, row, unit, low_h, panel, low_hidden);
+            }
+        OF_TYPE(forward_outputs_)(layer, pass, rows, low_hidden, pass->outputs + slot * width);
+    }
+}
+
+/* --- Backward --------------------------------------------------------------------------------------------------------- */
+
+/* From the gradient of a step's hidden values to that of its gates, and in grad_c that of the cell before it. */
+INLINE void OF_TYPE(backward_tile_)(
+    ptrdiff_t rows, const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
+    ptrdiff_t first, const float *grad_outputs, const TYPE *panel) {
+    ptrdiff_t units = layer->hidden, width = layer->width;
+    tile sums;
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int group = 0; group < GROUPS; group++) {
+            ptrdiff_t place = (slot + row + r) * units + first + group * LANES;
+            _mm_prefetch((const char *)(pass->cells + place), _MM_HINT_T0);
+            _mm_prefetch((const char *)(pass->previous_c + place), _MM_HINT_T0);
+        }
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int gate = 0; gate < GROUPS; gate++)
+            for (ptrdiff_t line = 0; line < PANEL; line += 64 / sizeof(TYPE)) {
+                ptrdiff_t place = ((slot + row + r) * GROUPS + gate) * units + first + line;
+                _mm_prefetch((const char *)((const TYPE *)pass->gates + place), _MM_HINT_T0);
+                __builtin_prefetch((const TYPE *)pass->grad_gates + place, 1);
+            }
+    if (panel) MULTIPLY(rows, width, (const TYPE *)pass->low + row * width, width, panel, &sums);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int group = 0; group < GROUPS; group++) {
+            ptrdiff_t unit = first + group * LANES, at = slot + row + r;
+            __mmask16 lanes = first_lanes(units - unit);
+            if (!lanes) break;
+            const TYPE *gates = (const TYPE *)pass->gates + at * GROUPS * units + unit;
+            TYPE *grad_gates = (TYPE *)pass->grad_gates + at * GROUPS * units + unit;
+            float *grad_c = pass->grad_c + (row + r) * units + unit;
+            __m512 from = panel ? of_tile(&sums, r, group) : load_float(grad_outputs + (row + r) * width + unit, lanes);
+            __m512 i = LOAD(gates, lanes), g = LOAD(gates + units, lanes);
+            __m512 f = LOAD(gates + 2 * units, lanes), o = LOAD(gates + 3 * units, lanes);
+            __m512 cell = load_float(pass->cells + at * units + unit, lanes), tanh_c = hyperbolic_tangent(cell);
+            __m512 before = load_float(pass->previous_c + at * units + unit, lanes);
+            __m512 slope = one_minus(_mm512_mul_ps(tanh_c, tanh_c));
+            __m512 of_c = _mm512_fmadd_ps(_mm512_mul_ps(from, o), slope, load_float(grad_c, lanes));
+            of_c = _mm512_maskz_mov_ps(inside(cell, layer->cell_clip), of_c);
+            __m512 of_i = _mm512_mul_ps(_mm512_mul_ps(of_c, g), _mm512_mul_ps(i, one_minus(i)));
+            __m512 of_g = _mm512_mul_ps(_mm512_mul_ps(of_c, i), one_minus(_mm512_mul_ps(g, g)));
+            __m512 of_f = _mm512_mul_ps(_mm512_mul_ps(of_c, before), _mm512_mul_ps(f, one_minus(f)));
+            __m512 of_o = _mm512_mul_ps(_mm512_mul_ps(from, tanh_c), _mm512_mul_ps(o, one_minus(o)));
+            STORE(grad_gates, lanes, of_i);
+            STORE(grad_gates + units, lanes, of_g);
+            STORE(grad_gates + 2 * units, lanes, of_f);
+            STORE(grad_gates + 3 * units, lanes, of_o);
+            store_float(grad_c, lanes, _mm512_mul_ps(of_c, f));
+        }
+}
+
+/* Into grad_outputs what came over h and stays within the clip; the same, narrow, into pass->low. */
+INLINE void OF_TYPE(backward_outputs_)(
+    const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t rows, const float *outputs, float *grad_outputs) {
+    for (ptrdiff_t k = 0; k < rows * layer->width; k += LANES) {
+        __mmask16 lanes = first_lanes(rows * layer->width - k);
+        __m512 grad = _mm512_add_ps(load_float(grad_outputs + k, lanes), load_float(pass->grad_h + k, lanes));
+        if (pass->projection)
+            grad = _mm512_maskz_mov_ps(inside(load_float(outputs + k, lanes), layer->projection_clip), grad);
+        store_float(grad_outputs + k, lanes, grad);
+        STORE((TYPE *)pass->low + k, lanes, grad);
+    }
+}
+
+FOR_AVX512 void OF_TYPE(elmokit_backward_)(const steps_of_layer *layer, const backward_pass *pass) {
+    ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
+    for (ptrdiff_t t = 0; t < layer->steps; t++) slot += layer->batch_sizes[t];
+    for (ptrdiff_t t = layer->steps - 1; t >= 0; t--) {
+        ptrdiff_t rows = layer->batch_sizes[t];
+        slot -= rows;
+        float *grad_outputs = pass->grad_outputs + slot * width;
+        OF_TYPE(backward_outputs_)(layer, pass, rows, pass->outputs + slot * width, grad_outputs);
+        const TYPE *panel = pass->projection;
+        for (ptrdiff_t unit = 0; unit < hidden; unit += PANEL, panel += panel ? PANEL * width : 0)
+            for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                height = tile_rows(rows - row);
+                if (panel) call_for(panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
+                OF_TYPE(backward_tile_)(height, layer, pass, slot, row, unit, grad_outputs, panel);
+            }
+        OF_TYPE(elmokit_product_)(
+            rows, width, GROUPS * hidden, (const TYPE *)pass->grad_gates + slot * GROUPS * hidden, GROUPS * hidden,
+            pass->recurrent, NULL, pass->grad_h, width, 1);
+        for (ptrdiff_t row = 0; layer->resets && row < rows; row++)
+            if (layer->resets[slot + row]) {
+                memset(pass->grad_h + row * width, 0, width * sizeof(float));
+                memset(pass->grad_c + row * hidden, 0, hidden * sizeof(float));
+            }
+    }
+}
+
+#undef LOAD
+#undef STORE
+#undef MULTIPLY

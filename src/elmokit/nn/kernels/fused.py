@@ -1,0 +1,103 @@
+"""The passes of one direction as one compiled call for all steps (avx512.c), the cell computed on a product's sums."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmokit.nn.kernels.library import FLOAT, POINTER, SIZE, address, compiled
+from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights
+from elmokit.nn.kernels.products import NAMES, PackedWeight, has_products, pack
+
+# --- The structures of avx512.c ------------------------------------------------------------------------------------
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, SIZE) for name in ("steps", "hidden", "width")),
+        *((name, POINTER) for name in ("batch_sizes", "resets")),
+        *((name, FLOAT) for name in ("cell_clip", "projection_clip")),
+    )
+
+
+class _ForwardPass(ctypes.Structure):
+    _fields_ = tuple(
+        (name, POINTER)
+        for name in (
+            "recurrent", "projection", "inputs", "which", "outputs", "h", "c", "start_h", "start_c",
+            "gates", "all_hidden", "previous_h", "cells", "previous_c", "low_h", "low_hidden",
+        )
+    )  # fmt: skip
+
+
+class _BackwardPass(ctypes.Structure):
+    _fields_ = tuple(
+        (name, POINTER)
+        for name in (
+            "recurrent", "projection", "outputs", "gates", "cells", "previous_c",
+            "grad_outputs", "grad_h", "grad_c", "grad_gates", "low",
+        )
+    )  # fmt: skip
+
+
+# --- The passes ----------------------------------------------------------------------------------------------------
+
+
+class PackedLayer(NamedTuple):
+    """The recurrent weights of one direction, ready for the forward pass."""
+
+    recurrent: PackedWeight
+    projection: PackedWeight | None
+
+
+def has_passes(dtype: torch.dtype, state_dtype: torch.dtype, device: torch.device, width: int, hidden: int) -> bool:
+    """Whether there are compiled passes for products of this type."""
+    return state_dtype == torch.float32 and has_products(dtype, device, width, hidden)
+
+
+def pack_layer(weights: Weights, dtype: torch.dtype) -> PackedLayer:
+    """weights: those of one direction."""
+    projection = None if weights.projection is None else pack(weights.projection, dtype)
+    return PackedLayer(pack(weights.recurrent, dtype, gates=4), projection)
+
+
+def _panels(weight: PackedWeight | None) -> int | None:
+    return None if weight is None else address(weight.panels)
+
+
+def _call(direction: str, dtype: torch.dtype, steps: Steps, width: int, hidden: int, fields: ctypes.Structure) -> None:
+    function = compiled(f"elmokit_{direction}_{NAMES[dtype]}", POINTER, POINTER)
+    assert function is not None, "ask has_passes first"
+    sizes = torch.tensor(steps.packing.batch_sizes, dtype=torch.int64)
+    resets = None if steps.packing.resets is None else steps.packing.resets.contiguous()
+    clips = (math.inf if clip is None else clip for clip in (steps.cell_clip, steps.proj_clip))
+    layer = _Layer(len(sizes), hidden, width, address(sizes), address(resets), *clips)
+    function(ctypes.byref(layer), ctypes.byref(fields))
+
+
+def forward_steps(steps: Steps, layer: PackedLayer, run: Run, trace: Trace | None, which: Tensor | None = None) -> None:
+    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`."""
+    dtype, (width, hidden) = run.inputs.dtype, (run.h.shape[1], run.c.shape[1])
+    most_rows = max(steps.packing.batch_sizes, default=0)
+    room = [torch.empty(most_rows, size, dtype=dtype) for size in (width, hidden)] if trace is None else [None, None]
+    traced = [None] * 5
+    if trace is not None:
+        traced = [trace.gates, trace.hidden, trace.previous_h, trace.cell, trace.previous_c]
+    tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *traced, *room)
+    fields = _ForwardPass(_panels(layer.recurrent), _panels(layer.projection), *map(address, tensors))
+    _call("forward", dtype, steps, width, hidden, fields)
+
+
+def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace, grad: Gradients) -> None:
+    """As `stepwise.backward_steps`."""
+    dtype, (width, hidden) = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1])
+    recurrent = pack(weights.recurrent.T, dtype)
+    projection = None if weights.projection is None else pack(weights.projection.T, dtype)
+    low = torch.empty(max(steps.packing.batch_sizes, default=0), width, dtype=dtype)
+    tensors = (outputs, trace.gates, trace.cell, trace.previous_c, grad.outputs, grad.h, grad.c, grad.gates, low)
+    fields = _BackwardPass(_panels(recurrent), _panels(projection), *map(address, tensors))
+    _call("backward", dtype, steps, width, hidden, fields)

@@ -1,0 +1,90 @@
+"""What the two passes of a layer over a packed stream read and write; the kernels fill these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmokit.nn.packing import Packing
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What both passes of a layer know of its steps. A clip that is None does not bind."""
+
+    packing: Packing
+    cell_clip: float | None
+    proj_clip: float | None
+
+    @cached_property
+    def fresh_rows(self) -> tuple[Tensor, ...] | None:
+        """For each step the ranks whose state starts afresh there."""
+        resets, sizes = self.packing.resets, self.packing.batch_sizes
+        if resets is None or not sizes:
+            return None
+        counts = [int(n) for n in torch.stack([step.sum() for step in resets.split(list(sizes))])]
+        return torch.cat([torch.arange(n) for n in sizes])[resets].split(counts)
+
+    def __iter__(self) -> Iterator[tuple[int, slice, Tensor | None]]:
+        """Of each step: how many rows it has, its slots, and the rows that start afresh (None: no row)."""
+        starts = self.packing.starts()
+        for t, rows in enumerate(self.packing.batch_sizes):
+            fresh = None if self.fresh_rows is None or not len(self.fresh_rows[t]) else self.fresh_rows[t]
+            yield rows, slice(starts[t], starts[t + 1]), fresh
+
+
+# Tensors that belong together, of both directions; `part` takes the same part of each: a direction, a step's slots.
+
+
+class Weights(NamedTuple):
+    recurrent: Tensor  # (2, 4H, D)
+    projection: Tensor | None  # (2, D, H)
+
+
+class Run(NamedTuple):
+    """A forward pass: what it reads, and what it writes."""
+
+    inputs: Tensor  # (2, N, 4H)
+    outputs: Tensor  # (2, N, D)
+    h: Tensor  # (2, B, D), at the end the final state
+    c: Tensor
+    start_h: Tensor  # (2, 1, D), what a reset sets
+    start_c: Tensor
+
+
+class Trace(NamedTuple):
+    """What the backward pass needs of every slot."""
+
+    gates: Tensor  # (2, N, 4H), after their functions
+    hidden: Tensor  # (2, N, H), the output before the projection
+    cell: Tensor
+    previous_h: Tensor
+    previous_c: Tensor
+
+
+class Gradients(NamedTuple):
+    outputs: Tensor  # (2, N, D), in the end those of the projection before it was clipped
+    h: Tensor  # (2, B, D), in the end that of the initial state
+    c: Tensor
+    gates: Tensor  # (2, N, 4H)
+
+
+def part(record: Any, index: int | slice) -> Any:
+    return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
+
+
+def empty_trace(run: Run) -> Trace:
+    slots, width = run.inputs.shape[1], run.c.shape[2]
+    cell = run.c.new_empty(2, slots, width)
+    return Trace(
+        gates=run.inputs.new_empty(run.inputs.shape),
+        hidden=run.inputs.new_empty(2, slots, width),
+        cell=cell,
+        previous_h=run.inputs.new_empty(2, slots, run.h.shape[2]),
+        previous_c=torch.empty_like(cell),
+    )

@@ -1,0 +1,124 @@
+"""Convolutions over the characters of words and their maxima over all places: tables where they are compiled.
+
+A character is one of few, so what it adds to each filter at each of the filter's places is computed once for all words,
+a table; a convolution is then a sum of rows (characters.c). Elsewhere it is the products of `pooled_convolution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.nn.kernels.directions import on_both_cores
+from elmokit.nn.kernels.library import POINTER, SIZE, address, compiled
+from elmokit.nn.kernels.pooled_convolution import pooled_convolution
+
+LANES = 32  # filters of a block, as in characters.c
+MOST_PLACES = 256  # a byte says where the maximum was
+MOST_CHARACTERS = 1024  # distinct ones of a call: tables of more would take more memory than they save time
+WORDS_WORTH_TWO_CORES = 200  # fewer are done before a second thread has started
+
+
+class _Words(NamedTuple):
+    """Words in the characters of one call."""
+
+    ids: Tensor  # (U, C) int32: rows of the tables
+    used: Tensor  # (U,) int32: how many come before the padding at the end, or whatever else repeats there
+    distinct: Tensor  # the characters that have a row in the tables
+
+
+def _kernel(name: str, pointers: int) -> Callable[..., None] | None:
+    return compiled(f"elmokit_characters_{name}", *[SIZE] * 9, *[POINTER] * pointers)
+
+
+def _words(ids: Tensor, num_characters: int) -> _Words:
+    if len(ids) > 0 and not 0 <= ids.min() <= ids.max() < num_characters:
+        raise IndexError(f"characters must lie in 0..{num_characters - 1}, not {int(ids.min())}..{int(ids.max())}")
+    present = torch.bincount(ids.flatten(), minlength=num_characters) > 0
+    rows = torch.cumsum(present, dim=0, dtype=torch.int32) - 1
+    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32) * (ids != ids[:, -1:])
+    return _Words(rows[ids].contiguous(), before_the_end.amax(dim=1), present.nonzero().squeeze(1))
+
+
+def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * LANES); a window's first row has the bias."""
+    filters, dim, width = weight.shape
+    blocks = -(-filters // LANES)
+    fill = blocks * LANES - filters
+    products = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, LANES, dim, width).permute(0, 2, 3, 1)
+    first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, LANES), (0, (width - 1) * LANES))
+    return torch.baddbmm(first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * LANES))
+
+
+def _run(
+    name: str, words: _Words, filters: Sequence[int], tables: Sequence[Tensor], others: Sequence[Tensor | None]
+) -> None:
+    """Call the kernel for each table, half of the blocks on each core; `others` are what else it is given."""
+    kernel, stride = _kernel(name, 2 + len(others)), sum(filters)
+    assert kernel is not None, "_tables_fit asks for it"
+    pointers = [address(tensor) for tensor in others]
+
+    def run_half(half: int) -> None:
+        column = 0
+        for number, table in zip(filters, tables, strict=True):
+            blocks, alphabet, row = table.shape
+            middle = blocks // 2
+            blocks_of_half = (middle, blocks) if half else (0, middle)
+            sizes = (*words.ids.shape, alphabet, row // LANES, number, stride, column, *blocks_of_half)
+            kernel(*sizes, address(words.ids), address(table), *pointers)
+            column += number
+
+    if len(words.ids) < WORDS_WORTH_TWO_CORES:
+        run_half(0)
+        run_half(1)
+    else:
+        on_both_cores(run_half, words.ids.device)
+
+
+class _PooledSums(torch.autograd.Function):
+    """For each word and filter the largest sum of rows over all places. Places that share it are of equal characters
+    (but by chance), whose gradients are equal: the first one takes it."""
+
+    @staticmethod
+    def forward(ctx: Any, words: _Words, filters: tuple[int, ...], *tables):
+        values = torch.empty(len(words.ids), sum(filters))
+        places = torch.empty_like(values, dtype=torch.uint8) if any(ctx.needs_input_grad) else None
+        _run("forward", words, filters, tables, [words.used, values, places])
+        ctx.words, ctx.filters, ctx.places, ctx.shapes = words, filters, places, [table.shape for table in tables]
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients):
+        (grad,) = gradients
+        grad_tables = [torch.empty(shape) for shape in ctx.shapes]
+        _run("backward", ctx.words, ctx.filters, grad_tables, [ctx.places, grad.contiguous()])
+        return None, None, *grad_tables
+
+
+def _tables_fit(ids: Tensor, embedding: Tensor) -> bool:
+    exact = torch.promote_types(embedding.dtype, torch.float32) == torch.float32
+    return ids.device.type == "cpu" and exact and ids.shape[1] <= MOST_PLACES and _kernel("forward", 5) is not None
+
+
+def pooled_characters(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """Of each filter the maximum over a word's places, plus bias, for filters of several widths side by side.
+
+    ids (U, C), not shifted; embedding (n, E); weights (F, E, w) and biases (F,) -> (U, sum of F), in the autocast type
+    where autocast is on. IndexError for a character without a row in the embedding, ValueError for C less than a width.
+    """
+    device, widest = ids.device.type, max(weight.shape[2] for weight in weights)
+    if ids.shape[1] < widest:
+        raise ValueError(f"rows of {ids.shape[1]} characters are too short for filters {widest} wide: pad them")
+    words = _words(ids, len(embedding)) if _tables_fit(ids, embedding) else None
+    if words is None or len(words.distinct) > MOST_CHARACTERS:
+        characters = F.embedding(ids, embedding)
+        return torch.cat([pooled_convolution(characters, *each) for each in zip(weights, biases, strict=True)], dim=1)
+    with torch.autocast(device, enabled=False):
+        rows = F.embedding(words.distinct, embedding).float()
+        tables = [_table(rows, weight.float(), bias.float()) for weight, bias in zip(weights, biases, strict=True)]
+    sums = _PooledSums.apply(words, tuple(len(bias) for bias in biases), *tables)
+    return sums.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedding.dtype)

@@ -1,0 +1,151 @@
+"""A biLM made ready to be used and not trained, on a processor with AVX-512: its weights packed once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from elmokit.config import LSTMConfig
+from elmokit.nn.bilm import BiLM, BiLMState, in_row_order
+from elmokit.nn.char_cnn import CharCNN
+from elmokit.nn.kernels.directions import both_directions, on_both_cores
+from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
+from elmokit.nn.kernels.passes import Run, Steps, Weights
+from elmokit.nn.kernels.products import PackedWeight, has_products, highway, pack, product
+from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
+from elmokit.nn.packing import Packing
+
+# At a time, so that what one step of a computation leaves for the next is still in cache.
+WORDS_AT_ONCE = 128
+SLOTS_AT_ONCE = 512
+
+CPU = torch.device("cpu")
+
+
+class _Linear(NamedTuple):
+    weight: PackedWeight
+    bias: Tensor
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor, dtype: torch.dtype, gates: int = 1) -> _Linear:
+        return _Linear(pack(weight, dtype, gates), bias.detach().float().contiguous())
+
+
+class _PreparedCharCNN:
+    def __init__(self, cnn: CharCNN, dim: int, dtype: torch.dtype) -> None:
+        self._pooled, self._dtype, self._dim = cnn.pooled, dtype, dim
+        self._highways = [_Linear.of(layer.gates.weight, layer.gates.bias, dtype, gates=2) for layer in cnn.highways]
+        projection = cnn.projection
+        self._projection = None if projection is None else _Linear.of(projection.weight, projection.bias, dtype)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """ids (U, C), shifted by one -> (U, D) float32."""
+        pooled = self._pooled(ids).to(self._dtype)
+        out = torch.empty(len(ids), self._dim)
+        middle = len(ids) // 2
+
+        def run_half(half: int) -> None:
+            for begin in range(*((middle, len(ids)) if half else (0, middle)), WORDS_AT_ONCE):
+                words = slice(begin, min(begin + WORDS_AT_ONCE, len(ids) if half else middle))
+                self._after_pooling(pooled[words], out[words])
+
+        on_both_cores(run_half, CPU)
+        return out
+
+    def _after_pooling(self, x: Tensor, out: Tensor) -> None:
+        for gates in self._highways:
+            x = highway(x, *gates)
+        if self._projection is None:
+            out.copy_(x)
+        else:
+            product(x, *self._projection, out=out)
+
+
+class _PreparedDirection:
+    """One layer in one direction."""
+
+    def __init__(self, layer: BidirectionalLSTM, d: int, dtype: torch.dtype) -> None:
+        projection = None if layer.projection_weight is None else layer.projection_weight[d]
+        self.inputs = _Linear.of(layer.input_weight[d], layer.run_time_bias()[d], dtype)
+        self.recurrent: PackedLayer = pack_layer(Weights(layer.recurrent_weight[d], projection), dtype)
+        self.cell_clip, self.proj_clip = layer.cell_clip, layer.proj_clip
+
+    def run(
+        self, x: Tensor, table: Tensor | None, tokens: Tensor, packing: Packing, out: Tensor, state: LSTMState,
+        start: LSTMState
+    ) -> None:  # fmt: skip
+        """x (N, D) -> out (N, D), a piece of the stream at a time; `state`, that of this direction, runs on.
+
+        With a table, the input products of distinct words, `tokens` (N,) say which one each slot takes.
+        """
+        for window, piece in packing.pieces(SLOTS_AT_ONCE):
+            inputs = product(x[window], *self.inputs) if table is None else table
+            which = None if table is None else tokens[window]
+            run = Run(inputs, out[window], state.h, state.c, start.h, start.c)
+            forward_steps(Steps(piece, self.cell_clip, self.proj_clip), self.recurrent, run, None, which)
+
+
+class PreparedBiLM:
+    """A copy of a biLM's weights, packed for products of one type; `encode_words` and `run_packed` are as BiLM's."""
+
+    def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
+        self.config = bilm.config
+        self._bilm = bilm
+        has_cnn, dim = bilm.config.char_cnn is not None, bilm.config.lstm.projection_dim
+        self._char_cnn = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else None
+        layers = [cast(BidirectionalLSTM, layer) for layer in bilm.layers]
+        self._layers = [[_PreparedDirection(layer, d, dtype) for d in range(2)] for layer in layers]
+
+    def encode_words(self, ids: Tensor) -> Tensor:
+        """Ids of U words, as `BiLM.encode_words` takes them -> token vectors (U, D) float32."""
+        return self._bilm.encode_words(ids).float() if self._char_cnn is None else self._char_cnn(ids)
+
+    def initial_state(self, rows: int) -> BiLMState:
+        lstm = self.config.lstm
+        return BiLMState(
+            *(torch.zeros(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim))
+        )
+
+    def run_packed(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState | None = None,
+        start: BiLMState | None = None,
+    ) -> tuple[Tensor, BiLMState]:
+        """The engine: see `BiLM.run_packed`."""
+        rows = packing.row_order
+        state = self.initial_state(len(rows)) if state is None else state
+        start = self.initial_state(1) if start is None else start
+        layers = words.new_empty(self.config.num_representations, *tokens.shape, words.shape[1])
+        finals = [state.layer(index, rows).copy() for index in range(len(self._layers))]
+
+        def run_direction(d: int) -> None:
+            torch.index_select(words, 0, tokens[d], out=layers[0, d])
+            for index, directions in enumerate(self._layers):
+                x, out, layer = layers[index, d], layers[index + 1, d], directions[d]
+                table = product(words, *layer.inputs) if index == 0 else None
+                begin = start.layer(index).direction(d)
+                layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin)
+                if self.config.lstm.use_skip_connections and index > 0:
+                    out += x
+
+        both_directions(run_direction, CPU)
+        return layers, in_row_order(finals, rows)
+
+
+def _fits(lstm: LSTMConfig, dtype: torch.dtype) -> bool:
+    return not lstm.joins_directions and has_passes(dtype, torch.float32, CPU, lstm.projection_dim, lstm.cell_dim)
+
+
+def prepare(bilm: BiLM, dtype: torch.dtype, device: torch.device) -> PreparedBiLM | None:
+    """The same biLM with packed weights, or None where this machine, or the model, has no use for them."""
+    char_cnn = bilm.config.char_cnn
+    if device.type != "cpu" or next(bilm.parameters()).device.type != "cpu" or not _fits(bilm.config.lstm, dtype):
+        return None
+    if char_cnn is not None and not has_products(dtype, CPU, char_cnn.num_filters):
+        return None
+    return PreparedBiLM(bilm, dtype)

@@ -1,0 +1,81 @@
+"""The speed benchmarks: their count of operations, and the workers of the sides that need no other environment."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import conv1d, linear
+from torch.utils.flop_counter import FlopCounterMode
+
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+TEXT = "The cat sat .\nYes\nA dog and a cat sat on the mat .\n"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    """The scripts' directories on the path, as where one of them is run."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), str(BENCHMARKS / "peers"), *sys.path])
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    from make_models import make_models
+
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    make_models(tmp_path / "models", ["tiny"])
+    return argparse.Namespace(text=tmp_path / "text.txt", models=tmp_path / "models", environments=None, sentences=None)
+
+
+def test_operations_of_the_published_size_are_the_known_ones():
+    from roofline import input_operations, recurrent_operations
+
+    config = BiLMConfig.preset("original")
+    per_word = 4 * (recurrent_operations(config, 1) + input_operations(config, 1))
+    assert per_word == pytest.approx(151e6, rel=0.01)
+    assert per_word - 2 * input_operations(config, 1) == pytest.approx(118e6, rel=0.01)
+
+
+def test_operations_of_a_long_word_are_those_that_pytorch_counts():
+    from roofline import word_operations
+
+    config = BiLMConfig.preset("small").char_cnn
+    assert config is not None
+    with FlopCounterMode(display=False) as counter:
+        for width, number in config.filters:
+            conv1d(torch.zeros(1, config.embedding_dim, 50), torch.zeros(number, config.embedding_dim, width))
+        filters = config.num_filters
+        linear(torch.zeros(1, filters), torch.zeros(2 * filters, filters))
+        linear(torch.zeros(1, filters), torch.zeros(128, filters))
+    assert word_operations(config, 128, "x" * 60) == counter.get_total_flops()
+    assert word_operations(config, 128, "x") < counter.get_total_flops()
+
+
+def test_workers_answer_with_what_the_embedder_makes(arguments):
+    from measuring import ELMOKIT, PEERS, Worker
+    from worker import checksum
+
+    expected = checksum(Embedder.load(arguments.models / "tiny").embed(TEXT.splitlines(), layers="all"))
+    for side in (ELMOKIT, PEERS["torch-lstm"]):  # no clip binds in the random models
+        with Worker(side, "tiny", arguments) as started:
+            answer = started.ask(job="embed", batch=2, order="sorted")
+            assert answer["words"] == len(TEXT.split())
+            assert answer["checksum"] == pytest.approx(expected, rel=1e-5)
+            assert started.ask(job="one_sentence", length=4, calls=2)["seconds"] > 0
+            with pytest.raises(RuntimeError, match="no sentence of the text has 99 words"):
+                started.ask(job="one_sentence", length=99, calls=1)
+
+
+def test_a_result_file_keeps_its_other_parts(tmp_path):
+    from measuring import write_results
+
+    for part, seconds in (("a", 1), ("b", 2), ("a", 3)):
+        write_results(tmp_path / "results.json", part, {"seconds": seconds})
+    report = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert {part: figures["seconds"] for part, figures in report.items()} == {"a": 3, "b": 2}
+    assert report["a"]["machine"]["torch"] == torch.__version__
