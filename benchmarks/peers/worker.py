@@ -1,0 +1,193 @@
+"""One side of a speed benchmark, in a process of its own: it loads a model, then does the jobs it is asked for.
+
+    python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab FILE]
+
+FILE has one tokenized sentence a line. The worker warms up with two batches and says {"ready": true, ...}. Then, for
+each line of JSON that it reads, it does the job and answers with one line:
+
+    {"job": "embed", "batch": 64, "order": "file"}       one pass, text in, all layers of every sentence out as arrays
+    {"job": "one_sentence", "length": 20, "calls": 50}   as many sentences of 20 words, one at a time; the median
+    {"job": "train", "steps": 10}                        so many steps of training (only with --training)
+
+Answers: "seconds"; "words" (of the text; in training the positions of a step in one direction); "peak_mib", the peak
+resident memory of the job; "checksum", the mean size of a component in each layer, or null. A job that fails is
+answered with {"error": ...}. This module needs NumPy only: every peer's environment runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+Sentences = Sequence[Sequence[str]]
+Request = dict[str, Any]
+Answer = dict[str, Any]
+
+MIB = 1 << 20
+WARM_UP_BATCH = 32
+# What ru_maxrss counts in: kilobytes on Linux, bytes on macOS.
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+class Side:
+    """What a peer fills in: how it embeds; how it trains, where it can; which packages it is made of."""
+
+    packages: tuple[str, ...] = ("numpy",)
+
+    def embed(self, sentences: Sentences, batch: int | None) -> list[np.ndarray]:
+        """Sentences (lists of words), so many at a time -> for each one an array (L+1, T, 2D) of its own."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drop what was kept from earlier words. Called before each pass, outside the clock."""
+
+    def train(self, steps: int) -> tuple[float, int]:
+        """Take so many steps -> the seconds, and the positions of a direction that were trained on."""
+        raise ValueError("this side does not train")
+
+
+def batches(sentences: Sentences, size: int | None) -> Iterator[Sentences]:
+    """Consecutive groups of `size` sentences; all at once where it is None."""
+    size = size or len(sentences)
+    for begin in range(0, len(sentences), size):
+        yield sentences[begin : begin + size]
+
+
+# --- Measuring ---------------------------------------------------------------------------------------------------
+
+
+def forget_peak() -> None:
+    """Where the system can, let the peak memory begin again."""
+    with contextlib.suppress(OSError):  # then the peak is that of all jobs so far
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mib() -> float:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT / MIB
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+
+
+def checksum(arrays: list[np.ndarray]) -> list[float]:
+    """The mean size of a component in each layer: equal models agree in the first to rounding, whatever the state."""
+    total = np.sum([np.abs(array).sum(axis=(1, 2), dtype=np.float64) for array in arrays], axis=0)
+    return (total / sum(array[0].size for array in arrays)).tolist()
+
+
+def check_shapes(sentences: Sentences, arrays: list[np.ndarray]) -> None:
+    expected, found = [len(words) for words in sentences], [array.shape[1] for array in arrays]
+    if expected != found:
+        raise ValueError(f"sentences of {expected[:9]} ... words gave arrays of {found[:9]} ...")
+
+
+def embed_job(side: Side, sentences: Sentences, request: Request) -> Answer:
+    if request.get("order") == "sorted":
+        sentences = sorted(sentences, key=len)
+    side.forget()
+    forget_peak()
+    start = time.perf_counter()
+    arrays = side.embed(sentences, request.get("batch"))
+    seconds = time.perf_counter() - start
+    peak = peak_mib()
+    check_shapes(sentences, arrays)
+    words = sum(map(len, sentences))
+    return {"seconds": seconds, "words": words, "peak_mib": peak, "checksum": checksum(arrays)}
+
+
+def one_sentence_job(side: Side, sentences: Sentences, request: Request) -> Answer:
+    length = request["length"]
+    asked = [words[:length] for words in sentences if len(words) >= length]
+    if not asked:
+        raise ValueError(f"no sentence of the text has {length} words")
+    forget_peak()
+    taken = []
+    for call in range(request["calls"]):
+        side.forget()
+        start = time.perf_counter()
+        side.embed([asked[call % len(asked)]], 1)
+        taken.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(taken), "words": length, "peak_mib": peak_mib(), "checksum": None}
+
+
+def train_job(side: Side, sentences: Sentences, request: Request) -> Answer:
+    forget_peak()
+    seconds, positions = side.train(request["steps"])
+    return {"seconds": seconds, "words": positions, "peak_mib": peak_mib(), "checksum": None}
+
+
+JOBS = {"embed": embed_job, "one_sentence": one_sentence_job, "train": train_job}
+
+
+# --- Serving -----------------------------------------------------------------------------------------------------
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--sentences", type=int, help="only the first so many; all when not given")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--training", action="store_true", help="make ready to train, not to embed")
+    parser.add_argument("--vocab", type=Path, help="of the softmax, one word a line, by falling count")
+    parser.add_argument("--samples", type=int, default=8192, help="negative samples of the softmax")
+    parser.add_argument("--batch", type=int, default=128, help="rows in training")
+    parser.add_argument("--unroll", type=int, default=20, help="steps of a window in training")
+    return parser.parse_args()
+
+
+def private_stdout() -> TextIO:
+    """The real standard output, for answers alone: what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def serve(load: Callable[[argparse.Namespace], Side]) -> None:
+    """Be a worker: `load(arguments)` makes the `Side`."""
+    answers = private_stdout()
+
+    def say(answer: Answer) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    arguments = parse()
+    lines = arguments.text.read_text(encoding="utf-8").splitlines()
+    sentences = [line.split() for line in lines if line.strip()][: arguments.sentences]
+    start = time.perf_counter()
+    side = load(arguments)
+    seconds = time.perf_counter() - start
+    if not arguments.training:
+        for group in list(batches(sentences, WARM_UP_BATCH))[:2]:
+            side.embed(group, WARM_UP_BATCH)
+    say({"ready": True, "load_seconds": seconds, "versions": versions(side.packages)})
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+            say(JOBS[request["job"]](side, sentences, request))
+        except Exception as error:
+            traceback.print_exc()
+            say({"error": f"{type(error).__name__}: {error}"})

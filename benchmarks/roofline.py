@@ -1,0 +1,170 @@
+"""The operations that the work needs, and how many of them this machine can do: their quotient is the roofline."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+
+from elmokit.config import BiLMConfig, CharCNNConfig
+from elmokit.text.characters import BOS, EOS
+
+ROWS = (64, 128, 256, 512)
+SPELLS, SECONDS_OF_A_SPELL = 6, 0.05
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BYTES_OF_A_WORD, MARKS_OF_A_WORD = 48, 2
+Product = Callable[[], object]
+
+
+# --- Work: floating-point operations, a multiplication and an addition being two ------------------------------------
+
+
+def product_operations(rows: int, inputs: int, outputs: int) -> int:
+    """Of a matrix product (rows, inputs) x (inputs, outputs)."""
+    return 2 * rows * inputs * outputs
+
+
+def word_operations(char_cnn: CharCNNConfig, dim: int, word: str) -> int:
+    """Of the character encoder for one word: convolutions, highway layers, projection.
+
+    Beyond the word and one place behind it there is only padding, the same at every place: it counts once.
+    """
+    characters = min(len(word.encode()), BYTES_OF_A_WORD) + MARKS_OF_A_WORD
+    operations, filters = 0, char_cnn.num_filters
+    for width, number in char_cnn.filters:
+        places = min(characters + 1, char_cnn.max_characters - width + 1)
+        operations += product_operations(places, width * char_cnn.embedding_dim, number)
+    operations += char_cnn.num_highway * product_operations(1, filters, 2 * filters)
+    return operations + product_operations(1, filters, dim)
+
+
+def input_operations(config: BiLMConfig, rows: int) -> int:
+    """Of the input products of one layer in one direction: the four gates."""
+    return product_operations(rows, config.lstm.projection_dim, 4 * config.lstm.cell_dim)
+
+
+def recurrent_operations(config: BiLMConfig, rows: int) -> int:
+    """Of the recurrent products and projections of one layer in one direction."""
+    dim, cell_dim = config.lstm.projection_dim, config.lstm.cell_dim
+    return product_operations(rows, dim, 4 * cell_dim) + product_operations(rows, cell_dim, dim)
+
+
+def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]]) -> int:
+    """What all layers of all sentences need at least.
+
+    Once for each distinct word: the character encoder, and the first layer's input products in both directions. For
+    each position, in both directions: the recurrent products and projections of every layer, the input products of
+    the upper ones. A direction needs one position more than there are words: the boundary that it begins with.
+    """
+    sentences = list(sentences)
+    assert config.char_cnn is not None
+    distinct = {BOS, EOS, *(word for words in sentences for word in words)}
+    positions = sum(len(words) + 1 for words in sentences)
+    operations = sum(word_operations(config.char_cnn, config.lstm.projection_dim, word) for word in distinct)
+    operations += 2 * input_operations(config, len(distinct))
+    layers = config.lstm.num_layers
+    operations += 2 * layers * recurrent_operations(config, positions)
+    return operations + 2 * (layers - 1) * input_operations(config, positions)
+
+
+def training_operations(config: BiLMConfig, words: Sequence[str], positions: int, samples: int) -> int:
+    """What a step needs: `words` are the distinct ones of its window, `positions` those of one direction.
+
+    As for embedding, but the first layer's input products for each position, since dropout makes every input another;
+    and the sampled softmax, whose logits are those of the samples and of the one true word. The gradient needs twice
+    as much again: by the inputs and by the weights.
+    """
+    assert config.char_cnn is not None
+    dim, layers = config.lstm.projection_dim, config.lstm.num_layers
+    forward = sum(word_operations(config.char_cnn, dim, word) for word in words)
+    forward += 2 * layers * (recurrent_operations(config, positions) + input_operations(config, positions))
+    forward += 2 * product_operations(positions, dim, samples + 1)
+    return 3 * forward
+
+
+# --- Rate: operations a second ------------------------------------------------------------------------------------
+
+
+def torch_linear(rows: int, inputs: int, outputs: int, dtype: str) -> Product:
+    """A product in PyTorch, the weight stored as a linear layer's."""
+    if dtype == "int8":
+        x, weight = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((rows, inputs), (outputs, inputs)))
+        return lambda: torch._int_mm(x, weight.T)  # pyright: ignore[reportPrivateImportUsage]
+    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), torch.randn(outputs, inputs, dtype=DTYPES[dtype])
+    return lambda: torch.nn.functional.linear(x, weight)
+
+
+def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
+    """The same with the weight stored as it is multiplied, which suits some shapes better."""
+    if dtype == "int8":
+        return None
+    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), torch.randn(inputs, outputs, dtype=DTYPES[dtype])
+    return lambda: x @ weight
+
+
+# name -> what makes a product of (rows, inputs, outputs, dtype), or None where it has none of that number type
+PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
+    "linear": torch_linear,
+    "matmul": torch_matmul,
+}
+
+
+def _calls_per_second(product: Product) -> float:
+    """The best of several spells: what else the machine does can only take away."""
+    for _ in range(3):
+        product()
+    best = 0.0
+    for _ in range(SPELLS):
+        calls, start = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - start) < SECONDS_OF_A_SPELL:
+            product()
+            calls += 1
+        best = max(best, calls / seconds)
+    return best
+
+
+def _one_thread() -> None:
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+
+
+def _apart(make: Callable[[], Product | None], threads: int) -> float:
+    """A product on each core at the same time, each with one thread."""
+    products = [made for made in (make() for _ in range(threads)) if made is not None]
+    with ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
+        rate = sum(pool.map(_calls_per_second, products))
+    torch.set_num_threads(threads)
+    return rate
+
+
+@torch.no_grad()
+def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) -> dict[str, float]:
+    """Operations a second of products of this size: by library, shape, and whether cores work together or apart."""
+    dim, cell_dim, threads = config.lstm.projection_dim, config.lstm.cell_dim, torch.get_num_threads()
+    shapes = [(m, *sides) for m in rows for sides in ((dim, 4 * cell_dim), (cell_dim, dim))]
+    rates = {}
+    for (library, make_product), shape in itertools.product(PRODUCTS.items(), shapes):
+        make = partial(make_product, *shape, dtype)
+        product = make()
+        if product is None:
+            continue
+        name = "{} ({}, {}) x ({}, {})".format(library, *shape[:2], *shape[1:])
+        rates[f"{name} together"] = product_operations(*shape) * _calls_per_second(product)
+        if threads > 1:
+            rates[f"{name} apart"] = product_operations(*shape) * _apart(make, threads)
+    return rates
+
+
+def roofline(operations: int, words: int, rates: dict[str, float]) -> dict[str, float | str]:
+    """The words a second that the best of the rates allows, and which it was."""
+    best = max(rates, key=rates.__getitem__)
+    return {
+        "operations_per_word": operations / words,
+        "operations_per_second": rates[best],
+        "best_product": best,
+        "words_per_second": words * rates[best] / operations,
+    }
