@@ -3,16 +3,17 @@
     python benchmarks/embed_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes bfloat16] [--peers bilm-tf] [--orders file] [--quick]
 
-A peer first makes one pass at each batch of 32, 64 and 128 sentences. At its best batch, elmokit and the peer then
-run in alternation, in processes of their own, each with all cores while the other waits: loading and two warm-up
-batches are outside the clock, elmokit's words of earlier passes are forgotten before each. `file`: sentences in the
-order of the text, as users run it; `sorted`: by length. Ratios are of each pair. The peak memory of a peer is that of
-its first pass at the batch, before larger ones; both sides hold the arrays of the whole text. The roofline is the
-least work there is (roofline.py) at the best rate of matrix products of its shapes, measured in the same run. Every
-part replaces its own figures in the result file.
+A peer first makes one pass at each batch of 32, 64 and 128 sentences. At its best batch, elmokit in each of its types
+and the peer then run in turn, in processes of their own, each with all cores while the others wait: loading and two
+warm-up batches are outside the clock, elmokit's words of earlier passes are forgotten before each. `file`: sentences
+in the order of the text, as users run it; `sorted`: by length. Ratios are of each pair. The peak memory of a peer is
+that of its first pass at the batch, before larger ones; both sides hold the arrays of the whole text. The roofline is
+the least work there is (roofline.py) at the best rate of matrix products of its shapes, measured in the same run.
+Every part replaces its own figures in the result file.
 """
 
 import argparse
+from contextlib import ExitStack
 from typing import Any
 
 from measuring import (
@@ -22,7 +23,7 @@ from measuring import (
     Worker,
     argument_parser,
     check_same_tokens,
-    in_pairs,
+    in_turns,
     parse,
     ratios,
     side_figures,
@@ -51,23 +52,27 @@ def at_each_batch(worker: Worker, batches: list[int], order: str) -> dict[int, A
 
 
 def compare(
-    peer: str, theirs: Worker, passes: dict[int, Answer], order: str, ours: Worker, dtype: str, repeats: int
-) -> dict[str, Any]:
-    """The pairs at the peer's best batch."""
+    peer: str, theirs: Worker, passes: dict[int, Answer], order: str, ours: dict[str, Worker], repeats: int
+) -> dict[str, dict[str, Any]]:
+    """Rounds of a pass of each of elmokit's types and one of the peer at its best batch: figures by type."""
     batch = min(passes, key=lambda batch: passes[batch]["seconds"])
     our_job, their_job = ({"job": "embed", "batch": size, "order": order} for size in (None, batch))
-    our_answers, their_answers = in_pairs(ours, theirs, repeats, our_job, their_job)
-    check_same_tokens(PEERS[peer], dtype, our_answers[0], their_answers[0])
-    return {
-        "batch_of_peer": batch,
-        "elmokit": side_figures(ours, our_answers),
-        "peer": side_figures(theirs, their_answers) | {"peak_mib": passes[batch]["peak_mib"]},
-        "ratio": ratios(our_answers, their_answers),
-        "peer_at_each_batch": {
-            size: {"words_per_second": words_per_second([answer]), "peak_mib": answer["peak_mib"]}
-            for size, answer in passes.items()
-        },
-    }
+    sides = [*((worker, our_job) for worker in ours.values()), (theirs, their_job)]
+    *our_answers, their_answers = in_turns(sides, repeats)
+    found = {}
+    for (dtype, worker), answers in zip(ours.items(), our_answers, strict=True):
+        check_same_tokens(PEERS[peer], dtype, answers[0], their_answers[0])
+        found[dtype] = {
+            "batch_of_peer": batch,
+            "elmokit": side_figures(worker, answers),
+            "peer": side_figures(theirs, their_answers) | {"peak_mib": passes[batch]["peak_mib"]},
+            "ratio": ratios(answers, their_answers),
+            "peer_at_each_batch": {
+                size: {"words_per_second": words_per_second([answer]), "peak_mib": answer["peak_mib"]}
+                for size, answer in passes.items()
+            },
+        }
+    return found
 
 
 def show(peer: str, dtype: str, found: dict[str, Any]) -> None:
@@ -88,16 +93,20 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
     for peer in arguments.peers:
         for order in arguments.orders:
             print(f"{size}, {order} order, {len(sentences)} sentences, {peer}", flush=True)
-            with Worker(PEERS[peer], size, arguments) as theirs:
+            with ExitStack() as stack:
+                theirs = stack.enter_context(Worker(PEERS[peer], size, arguments))
                 passes = at_each_batch(theirs, arguments.batches, order)
-                for dtype in arguments.dtypes:
-                    with Worker(ELMOKIT, size, arguments, "--dtype", dtype) as ours:
-                        found = compare(peer, theirs, passes, order, ours, dtype, arguments.repeats)
-                    reached = found["elmokit"]["words_per_second"] / limits[dtype]["words_per_second"]
-                    found["roofline"] = {**limits[dtype], "reached": reached}
-                    found["text"] = {"sentences": len(sentences), "words": words}
-                    show(peer, dtype, found)
-                    write_results(arguments.output, f"{size} {dtype} {order} {peer}", found)
+                ours = {
+                    dtype: stack.enter_context(Worker(ELMOKIT, size, arguments, "--dtype", dtype))
+                    for dtype in arguments.dtypes
+                }
+                by_type = compare(peer, theirs, passes, order, ours, arguments.repeats)
+            for dtype, found in by_type.items():
+                reached = found["elmokit"]["words_per_second"] / limits[dtype]["words_per_second"]
+                found["roofline"] = {**limits[dtype], "reached": reached}
+                found["text"] = {"sentences": len(sentences), "words": words}
+                show(peer, dtype, found)
+                write_results(arguments.output, f"{size} {dtype} {order} {peer}", found)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,13 +105,18 @@ class Worker:
         self._errors.close()
 
 
-def in_pairs(ours: Worker, theirs: Worker, repeats: int, our_job: Answer, their_job: Answer) -> list[list[Answer]]:
-    """The two sides in alternation, so that what else the machine does falls on both: [ours], [theirs]."""
-    answers: list[list[Answer]] = [[], []]
+def in_turns(sides: Sequence[tuple[Worker, Answer]], repeats: int) -> list[list[Answer]]:
+    """Every side's job in turn, again and again, so that what else the machine does falls on all: answers by side."""
+    answers: list[list[Answer]] = [[] for _ in sides]
     for _ in range(repeats):
-        answers[0].append(ours.ask(**our_job))
-        answers[1].append(theirs.ask(**their_job))
+        for found, (worker, job) in zip(answers, sides, strict=True):
+            found.append(worker.ask(**job))
     return answers
+
+
+def in_pairs(ours: Worker, theirs: Worker, repeats: int, our_job: Answer, their_job: Answer) -> list[list[Answer]]:
+    """The two sides in alternation: [ours], [theirs]."""
+    return in_turns([(ours, our_job), (theirs, their_job)], repeats)
 
 
 def check_same_tokens(peer: Peer, dtype: str, ours: Answer, theirs: Answer) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from elmokit.config import BiLMConfig, CharCNNConfig
+from elmokit.nn.kernels.products import has_products, pack, product
 from elmokit.text.characters import BOS, EOS
 
 ROWS = (64, 128, 256, 512)
@@ -106,10 +107,20 @@ def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | 
     return lambda: x @ weight
 
 
+def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
+    """elmokit's own, on a weight that was packed before."""
+    if dtype not in DTYPES or not has_products(DTYPES[dtype], torch.device("cpu"), inputs):
+        return None
+    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), pack(torch.randn(outputs, inputs), DTYPES[dtype])
+    out = x.new_empty(rows, outputs)
+    return lambda: product(x, weight, out=out)
+
+
 # name -> what makes a product of (rows, inputs, outputs, dtype), or None where it has none of that number type
 PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
     "linear": torch_linear,
     "matmul": torch_matmul,
+    "elmokit": elmokit_product,
 }
 
 

@@ -1,6 +1,7 @@
 """What several test files need: the folder of golden files and corpora that lies beside the repository."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,28 @@ def shared() -> Path:
     if not (folder / "goldens").is_dir():
         pytest.skip(f"{MISSING}: no {folder}/goldens (set ELMOKIT_SHARED to the folder that holds goldens/)")
     return folder
+
+
+@pytest.fixture
+def without_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor without AVX-512."""
+    from elmokit.nn.kernels import products
+
+    monkeypatch.setattr(products, "_level", lambda: 0)
+
+
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where nothing was compiled."""
+    from elmokit.nn.kernels import library, products
+
+    cached = library.compiled, products._level
+    monkeypatch.setattr(library, "_library", lambda: None)
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.kernels import library
 from elmokit.nn.kernels import pooled_characters as kernel
-from elmokit.nn.kernels.pooled_characters import pooled_characters
+from elmokit.nn.kernels.pooled_characters import PooledCharacters, pooled_characters
 from elmokit.text.characters import encode_words
 
 compiled = pytest.mark.skipif(not library.is_compiled(), reason="no compiled kernels: no C compiler at installation")
@@ -195,3 +195,29 @@ def test_too_many_distinct_characters_become_products(monkeypatch: pytest.Monkey
     monkeypatch.setattr(kernel, "MOST_CHARACTERS", 5)
     monkeypatch.setattr(kernel, "_table", None)
     assert_equal_to_plain(characters_of(WORDS), draw())
+
+
+@compiled
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tables_made_once_give_each_word_the_same_to_the_last_bit(threads: int) -> None:
+    ids, weights, before = characters_of(WORDS), draw(), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        pooled = PooledCharacters(*weights)
+        together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
+        trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(together.double(), plainly(ids, weights.to(torch.float64)), atol=1e-5, rtol=1e-6)
+    assert not together.requires_grad and pooled(ids[:0]).shape == (0, together.shape[1])
+    assert torch.equal(torch.cat(alone), together) and torch.equal(torch.cat(trimmed), together)
+
+
+@compiled
+def test_tables_made_once_refuse_what_they_cannot_read() -> None:
+    pooled = PooledCharacters(*draw())
+    for wrong in (-1, 261):
+        with pytest.raises(IndexError, match=r"characters must lie in 0\.\.260"):
+            pooled(torch.full((2, 9), wrong))
+    with pytest.raises(ValueError, match="rows of 8 characters are too short for filters 9 wide"):
+        pooled(torch.zeros(2, 8, dtype=torch.int32))

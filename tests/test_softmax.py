@@ -90,8 +90,9 @@ def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> 
     samples = Samples(golden["sampled_ids"], num_tries=137)
     hits = (golden["labels"][:, None] == golden["sampled_ids"]).sum()
     assert hits > 0, "the golden file holds accidental hits"
-    found = softmax.sampled_losses(golden["h"], golden["labels"], samples, sampler)
-    torch.testing.assert_close(found, golden["losses"], atol=1e-4, rtol=0)
+    both = (torch.stack([golden[name]] * 2) for name in ("h", "labels"))
+    for found in softmax.sampled_losses(*both, [samples, samples], sampler):
+        torch.testing.assert_close(found, golden["losses"], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +167,19 @@ def test_expected_counts_of_rare_words_keep_their_digits() -> None:
 
 
 def gradients(softmax: FullSoftmax, losses: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    hidden = torch.linspace(-1, 1, 24).view(6, 4).requires_grad_()
+    """Of `hidden` (2, 6, 4), of both directions, and of the parameters."""
+    hidden = torch.linspace(-1, 1, 48).view(2, 6, 4).requires_grad_()
     return list(torch.autograd.grad(losses(hidden).sum(), [hidden, *softmax.parameters()]))
 
 
 def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
     torch.manual_seed(1)
     softmax, sampler = FullSoftmax(20, 4), LogUniformSampler(20, 8)
-    samples, targets = sampler.sample(torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 13, 19, 0])
-    assert torch.isin(targets, samples.ids).any()
+    samples = [sampler.sample(torch.Generator().manual_seed(seed)) for seed in range(2)]
+    targets = torch.tensor([[0, 1, 2, 13, 19, 0], [5, 0, 19, 19, 1, 3]])
+    assert all(torch.isin(one, drawn.ids).any() for one, drawn in zip(targets, samples, strict=True))
 
-    def by_definition(hidden: Tensor) -> Tensor:
+    def by_definition(hidden: Tensor, targets: Tensor, samples: Samples) -> Tensor:
         def logits(ids: Tensor) -> Tensor:
             offset = softmax.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).float()
             return hidden @ softmax.weight[ids].T + offset
@@ -186,14 +189,15 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
         return -F.log_softmax(torch.cat([true[:, None], negatives], dim=1), dim=1)[:, 0]
 
     found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler))
-    for left, right in zip(found, gradients(softmax, by_definition), strict=True):
+    expected = gradients(softmax, lambda hidden: torch.stack(list(map(by_definition, hidden, targets, samples))))
+    for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
 
 
 def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
     softmax, sampler = FullSoftmax(5, 4), LogUniformSampler(5, 1)
-    samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((6,), 2)
-    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler))
+    samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((2, 6), 2)
+    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2, sampler))
     assert all(not gradient.any() for gradient in found)
 
 

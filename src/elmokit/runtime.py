@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES_OF_USE = {**DTYPES, "int8": torch.int8}  # of a model that is not trained
 
 
 def pick_device(name: str | None = None) -> torch.device:
@@ -32,15 +33,15 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
 
 
-def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES) -> torch.dtype:
     """The named number type of the products; "auto" is bfloat16 where the hardware multiplies it, else float32."""
     if name in (None, "float32"):
         return torch.float32
     if name == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
-    if name not in DTYPES:
-        raise ValueError(f"dtype must be auto or one of {', '.join(DTYPES)}, not {name!r}")
-    return DTYPES[name]
+    if name not in dtypes:
+        raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
+    return dtypes[name]
 
 
 def seed_everything(seed: int) -> None:
@@ -59,7 +60,7 @@ def keep_freed_memory() -> None:
     A training step frees and asks for the same large tensors again and again. Given back to the system each time, their
     pages have to be zeroed anew, which took a tenth of a step.
     """
-    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)

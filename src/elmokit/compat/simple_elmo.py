@@ -57,7 +57,7 @@ class ElmoModel:
             raise ValueError(
                 f"full=True needs a softmax and its vocabulary, which {directory} lacks: load a checkpoint"
             )
-        config = model.bilm.config
+        config = model.config
         self._embedder, self._softmax, self.vocab = Embedder(model), model.softmax if full else None, model.vocab
         self._state = "carry"
         self.batch_size = max_batch_size

@@ -54,11 +54,11 @@ class Module(nn.Module):
     def __init__(self, spec: str | Path, trainable: bool = False, name: str = "module") -> None:
         super().__init__()
         model = open_hub_module(spec)
-        if model.bilm.config.char_cnn is None:
+        if model.config.char_cnn is None:
             raise ValueError(f"{spec} reads word ids, but google/elmo reads characters")
-        self.name, self.max_characters = name, model.bilm.config.char_cnn.max_characters
+        self.name, self.max_characters = name, model.config.char_cnn.max_characters
         self.bilm = model.bilm.requires_grad_(False)
-        self.mix = ScalarMix(model.bilm.config.num_representations)
+        self.mix = ScalarMix(model.config.num_representations)
         if model.mix is not None:
             self.mix.weights.data = torch.tensor(model.mix.weights)
             self.mix.gamma.data = torch.tensor(model.mix.gamma)

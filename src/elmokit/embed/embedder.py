@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +19,17 @@ from elmokit.embed.pooling import Pooling, RunningPool
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLMState
-from elmokit.runtime import pick_device, pick_dtype
+from elmokit.nn.kernels.text_order import sentence_vectors
+from elmokit.runtime import DTYPES_OF_USE, pick_device, pick_dtype
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
-LayerChoice = Callable[[Tensor, Block], Tensor]
+LayerChoice = Callable[
+    [Tensor], Tensor
+]  # of layers (L+1, 2, N, D) to those asked for, or their mix (1 or L+1, 2, N, D)
 Made = tuple[list[np.ndarray], int]  # of a group of sentences; how many of their words were too long
 WORDS_AT_ONCE = 8192
-DEFAULT_ROWS = 64
+DEFAULT_ROWS = 128
 
 
 class TruncationWarning(UserWarning):
@@ -48,40 +51,48 @@ class _Wanted:
     pooling: Pooling | None = None
 
 
-def _by_sentence(layers: Tensor, lengths: Iterable[int]) -> Iterator[np.ndarray]:
-    """(1 or L+1, N, 2D) in text order -> each sentence's own array, without the boundaries."""
-    vectors, begin = layers.float().cpu().numpy(), 0
-    for length in lengths:
-        words = vectors[:, begin + 1 : begin + length - 1].copy()
-        yield words[0] if len(words) == 1 else words
-        begin += length
+def _by_sentence(streams: Tensor, block: Block) -> list[np.ndarray]:
+    """Chosen layers in stream order -> each sentence's own array, without the boundaries."""
+    ends = np.cumsum(block.lengths)
+    found = sentence_vectors(streams, block.text.slots, ends - block.lengths + 1, ends - 1)
+    return [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
 
 
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
 
     def __init__(self, model: Pretrained, device: str | None = None, dtype: str | None = None) -> None:
-        """`dtype` is that of the products: float32 (exact, the default), bfloat16, or auto. Vectors are float32."""
+        """`dtype` is that of the products: float32 (exact, the default), bfloat16, int8, or auto. Vectors are float32.
+
+        int8, the fastest, quantises the weights, and row by row what is multiplied by them. It needs a CPU with
+        AVX-512 VNNI: ValueError elsewhere. auto is bfloat16 where the machine multiplies it, else float32.
+        """
         self.model = model
         self.device = pick_device(device)
-        self.dtype = pick_dtype(dtype, self.device)
+        self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
         self._engine = Engine(model, self.device, self.dtype)
         self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str | None = None, dtype: str | None = None) -> Embedder:
-        """The model of a directory, or of a bundled name; the bundled English one when none is given."""
-        return cls(load(path), device, dtype)
+        """The model of a directory, of a bundled name or of the Hub (`elmokit.load`); the bundled English one by default.
+
+        Where the embedder has its own copy of the weights, those in `model.bilm` are read again if they are asked for.
+        """
+        embedder = cls(load(path), device, dtype)
+        if embedder._engine.has_own_weights:
+            embedder.model.let_weights_go()
+        return embedder
 
     @property
     def dim(self) -> int:
         """Width of a vector."""
-        return self.model.bilm.config.output_dim
+        return self.model.config.output_dim
 
     @property
     def num_layers(self) -> int:
         """L + 1: the token layer and every LSTM layer."""
-        return self.model.bilm.config.num_representations
+        return self.model.config.num_representations
 
     def forget_words(self) -> None:
         """Empty the cache of word vectors, which holds the most recent tens of thousands of distinct words."""
@@ -162,11 +173,10 @@ class Embedder:
         return tokens
 
     def _layer_choice(self, layers: str | int) -> LayerChoice:
-        """From the layers of a block's streams (L+1, 2, N, D) to what was asked for in text order (1 or L+1, N, 2D)."""
         if layers == "all":
-            return lambda streams, block: torch.stack([block.text.to_text(stream) for stream in streams])
+            return lambda streams: streams
         weights = self._layer_weights(layers).to(self.device)
-        return lambda streams, block: block.text.to_text(torch.tensordot(weights, streams, dims=1))[None]
+        return lambda streams: torch.tensordot(weights, streams, dims=1)[None]
 
     def _layer_weights(self, layers: str | int) -> Tensor:
         count = self.num_layers
@@ -256,7 +266,7 @@ class Embedder:
         found.state = carried
 
     def _made(self, block: Block, streams: Tensor, wanted: _Wanted) -> Made:
-        vectors = _by_sentence(wanted.choose(streams, block), block.lengths)
+        vectors = _by_sentence(wanted.choose(streams), block)
         return list(map(wanted.pooling, vectors) if wanted.pooling else vectors), self._count_truncated(block)
 
     def _long(self, words: Sequence[str], wanted: _Wanted, state: BiLMState | None) -> tuple[Made, BiLMState]:
@@ -268,7 +278,7 @@ class Embedder:
     def _embed_long(self, words: Sequence[str], choose: LayerChoice, state: BiLMState | None, put: Put) -> BiLMState:
         def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
             streams, after = self._engine.run(block, state, None)
-            vectors = choose(streams, block).float().cpu().numpy()
+            (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
             return vectors[0] if len(vectors) == 1 else vectors, after
 
         # Where directions join after each layer, both must have read the whole sentence.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from threading import Lock
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +35,14 @@ class _KnownWords:
     """Vectors of words that were met before, as many as fit into CACHE_BYTES; when full it starts anew."""
 
     def __init__(self, dim: int) -> None:
-        self._vectors = torch.empty(max(1, CACHE_BYTES // (4 * dim)), dim)
+        self.capacity, self._dim = max(1, CACHE_BYTES // (4 * dim)), dim
+        self._vectors = torch.empty(self.capacity, dim)
         self._rows: dict[str, int] = {}
+        self.lock = Lock()  # to be held from asking what is missing until the vectors are read
+
+    def __reduce__(self) -> tuple[type[_KnownWords], tuple[int]]:
+        """A copy, as for another process, begins empty."""
+        return _KnownWords, (self._dim,)
 
     def forget(self) -> None:
         self._rows.clear()
@@ -43,7 +50,7 @@ class _KnownWords:
     def missing(self, words: list[str]) -> list[str]:
         """Those of the distinct `words` that are not here; after it all of them fit, unless they never do."""
         new = [word for word in words if word not in self._rows]
-        if len(self._rows) + len(new) > len(self._vectors):
+        if len(self._rows) + len(new) > self.capacity:
             self.forget()
             new = words
         return new
@@ -54,19 +61,22 @@ class _KnownWords:
         self._rows.update(zip(words, range(begin, begin + len(words)), strict=True))
 
     def vectors(self, words: list[str]) -> Tensor:
-        return self._vectors[torch.tensor([self._rows[word] for word in words])]
-
-    def __len__(self) -> int:
-        return len(self._vectors)
+        return self._vectors[torch.tensor([self._rows[word] for word in words], dtype=torch.int64)]
 
 
 class Engine:
     """A model's biLM on a device, its products of one type."""
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype) -> None:
-        self.config, self._vocab, self._device = model.bilm.config, model.vocab, device
+        self.config, self._vocab, self._device = model.config, model.vocab, device
         prepared = prepare(model.bilm, dtype, device)
+        if prepared is None and dtype == torch.int8:
+            raise ValueError(
+                "int8 needs a CPU with AVX-512 VNNI, the compiled kernels (see elmokit info), and a model whose "
+                "directions do not join: use bfloat16 or float32"
+            )
         self._bilm = _moved(model.bilm, device, dtype) if prepared is None else prepared
+        self.has_own_weights = self._bilm is not model.bilm
         # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
         has_use = prepared is not None and self.config.char_cnn is not None
         self._known = _KnownWords(self.config.lstm.projection_dim) if has_use else None
@@ -83,15 +93,18 @@ class Engine:
     def forget_words(self) -> None:
         """Empty the cache of word vectors."""
         if self._known is not None:
-            self._known.forget()
+            with self._known.lock:
+                self._known.forget()
 
     def _word_vectors(self, words: list[str]) -> Tensor:
         """Distinct words -> (U, D)."""
-        if self._known is None or len(words) > len(self._known):
+        known = self._known
+        if known is None or len(words) > known.capacity:
             return self._encoded(words)
-        if new := self._known.missing(words):
-            self._known.add(new, self._encoded(new))
-        return self._known.vectors(words)
+        with known.lock:
+            if new := known.missing(words):
+                known.add(new, self._encoded(new))
+            return known.vectors(words)
 
     def _encoded(self, words: list[str]) -> Tensor:
         """Distinct words -> (U, D), and perhaps a few rows that no token stands for."""

@@ -20,9 +20,9 @@ SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
 
-def opened(model: Embedder | str | Path | None, device: str | None = None) -> Embedder:
+def opened(model: Embedder | str | Path | None, device: str | None = None, products: str | None = None) -> Embedder:
     """The embedder itself, or that of a model."""
-    return model if isinstance(model, Embedder) else Embedder.load(model, device)
+    return model if isinstance(model, Embedder) else Embedder.load(model, device, products)
 
 
 def embed_file(
@@ -36,13 +36,15 @@ def embed_file(
     *,
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
+    products: str | None = None,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
     training text was, or with tokenize=False at white space. `output` is a directory (elmokit.io.store has
     its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
-    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16.
+    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16,
+    `products` that of the computation where `model` is none yet (`Embedder.load`'s dtype).
 
     The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most. Memory
     holds one line of the text, and the vectors of some sentences or of a window of a long one. ValueError for invalid
@@ -50,7 +52,7 @@ def embed_file(
     output cannot be written.
     """
     output = Path(output)
-    embedder = opened(model, device)
+    embedder = opened(model, device, products)
     job = FileJob(
         text=TextFile.read(file),
         embedder=embedder,
@@ -83,6 +85,7 @@ def encode_file(
     state: str | None = None,
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
+    products: str | None = None,
 ) -> FileReport:
     """Write one vector for each line of a text file: (N, 2D) float32 in a .npy file, zeros where a line is blank.
 
@@ -94,7 +97,7 @@ def encode_file(
         raise ValueError('one vector a line needs one representation: layers="all" is not one')
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
-    embedder = opened(model, device)
+    embedder = opened(model, device, products)
     job = FileJob(
         text=TextFile.read(file),
         embedder=embedder,

@@ -74,7 +74,7 @@ class FileJob:
         return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        return count_cut_words(words, self.embedder.model.bilm.config)
+        return count_cut_words(words, self.embedder.model.config)
 
     @cached_property
     def index(self) -> StoreIndex:

@@ -260,7 +260,9 @@ def load(
     """
     name = DEFAULT_MODEL if path_or_name is None else str(path_or_name)
     format, path = _find(name, revision, local_files_only)
-    return format.read(path)
+    model = format.read(path)
+    model.read_again = lambda: format.read(path).bilm
+    return model
 
 
 def _input(config: BiLMConfig) -> str:
@@ -283,7 +285,7 @@ def describe(path_or_name: str | Path | None = None) -> dict[str, Any]:
     """What `elmokit info` shows of a model: format, bytes of its files, sizes, settings, the card's beginning."""
     format, path = _find(DEFAULT_MODEL if path_or_name is None else str(path_or_name))
     model = format.read(path)
-    config = model.bilm.config
+    config = model.config
     return {
         "path": str(path),
         "format": format.name,

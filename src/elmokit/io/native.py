@@ -37,7 +37,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def _write_config(model: Pretrained, path: Path) -> None:
-    settings = model.bilm.config.to_dict()
+    settings = model.config.to_dict()
     if encoder := settings.get("words_and_characters"):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
         text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -49,10 +50,35 @@ class Pretrained:
             raise ValueError(f"the mix has {len(mix.weights)} weights for {bilm.config.num_representations} layers")
         if vocab is not None and bilm.config.num_words not in (None, len(vocab)):
             raise ValueError(f"the vocabulary has {len(vocab)} words, the biLM's word table {bilm.config.num_words}")
-        self.bilm, self.vocab, self.card, self.tokenizer = bilm, vocab, card, tokenizer
+        self.config: BiLMConfig = bilm.config
+        self._bilm: BiLM | None = bilm
+        # Reads the biLM once more, where the model is that of a file.
+        self.read_again: Callable[[], BiLM] | None = None
+        self.vocab, self.card, self.tokenizer = vocab, card, tokenizer
         self.state_policy, self.mix, self.warm_state = state_policy, mix, warm_state
         self.has_softmax = softmax is not None
         self._softmax = softmax
+
+    @property
+    def bilm(self) -> BiLM:
+        """The network. Weights that were let go are read again, and stay."""
+        if self._bilm is None:
+            assert self.read_again is not None
+            self._bilm = self.read_again()
+        return self._bilm
+
+    @bilm.setter
+    def bilm(self, bilm: BiLM) -> None:
+        self._bilm, self.read_again = bilm, None
+
+    @property
+    def holds_weights(self) -> bool:
+        return self._bilm is not None
+
+    def let_weights_go(self) -> None:
+        """Free the memory of the biLM, where it can be read again: for who has a copy that suits him better."""
+        if self.read_again is not None:
+            self._bilm = None
 
     @cached_property
     def softmax(self) -> FullSoftmax | None:
@@ -64,7 +90,8 @@ class Pretrained:
 
 def fingerprint(model: Pretrained) -> str:
     """A hash of all that its vectors depend on: configuration, weights, mix, state policy and warm state."""
-    settings = [model.bilm.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
+    held = model.holds_weights
+    settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     tensors = dict(sorted(model.bilm.state_dict().items()))
     if model.warm_state is not None:
@@ -72,4 +99,6 @@ def fingerprint(model: Pretrained) -> str:
     for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().contiguous().numpy())
+    if not held:
+        model.let_weights_go()
     return digest.hexdigest()

@@ -32,6 +32,9 @@ class BiLMState:
         h, c = self.h[:, index], self.c[:, index]
         return LSTMState(h, c) if rows is None else LSTMState(h[:, rows], c[:, rows])
 
+    def float(self) -> BiLMState:
+        return BiLMState(self.h.float(), self.c.float())
+
 
 @dataclass(frozen=True)
 class BiLMOutput:
@@ -87,6 +90,13 @@ class _Layers:
 
     def stacked(self) -> Tensor:
         return torch.stack(self._layers) if self._room is None else self._room
+
+
+def check_rows(state: BiLMState, packing: Packing) -> None:
+    """ValueError where the state is of another number of rows than the packing."""
+    found, expected = state.h.shape[2], len(packing.row_order)
+    if found != expected:
+        raise ValueError(f"the state has {found} rows, the batch {expected}: give one row for each")
 
 
 def in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
@@ -166,10 +176,8 @@ class BiLM(nn.Module):
         """
         if self.config.lstm.joins_directions:
             return self._run_joined(words, tokens, packing, state or start)
-        num_rows = len(packing.row_order)
-        state = self.initial_state(num_rows) if state is None else state
-        if state.h.shape[2] != num_rows:
-            raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {num_rows}: give one row for each")
+        state = self.initial_state(len(packing.row_order)) if state is None else state
+        check_rows(state, packing)
         rows = packing.row_order.to(words.device)
         wide = torch.promote_types(words.dtype, torch.float32)
         x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
-from elmokit.nn.kernels.pooled_characters import pooled_characters
+from elmokit.nn.kernels.pooled_characters import MOST_CHARACTERS, PooledCharacters, has_tables, pooled_characters
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
@@ -70,5 +71,15 @@ class CharCNN(nn.Module):
 
     def pooled(self, ids: Tensor) -> Tensor:
         """ids as in `forward` -> (U, F): of each filter the maximum over a word's places, activated."""
+        return self.activation(pooled_characters(ids - CHARACTER_SHIFT, self.char_embedding, *self._filters()))
+
+    def prepared_pooled(self) -> Callable[[Tensor], Tensor]:
+        """`pooled` without gradients, with what it computes from the weights alone computed now, where that fits."""
+        if not has_tables(self.char_embedding) or len(self.char_embedding) > MOST_CHARACTERS:
+            return self.pooled
+        pooled, activation = PooledCharacters(self.char_embedding, *self._filters()), self.activation
+        return lambda ids: activation(pooled(ids - CHARACTER_SHIFT))
+
+    def _filters(self) -> tuple[list[Tensor], list[Tensor]]:
         weights, biases = ([getattr(filters, name) for filters in self.convolutions] for name in ("weight", "bias"))
-        return self.activation(pooled_characters(ids - CHARACTER_SHIFT, self.char_embedding, weights, biases))
+        return weights, biases

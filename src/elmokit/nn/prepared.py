@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, in_row_order
-from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.directions import both_directions, on_both_cores
+from elmokit.nn.bilm import BiLM, BiLMState, check_rows, in_row_order
+from elmokit.nn.char_cnn import CharCNN, Highway
+from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
 from elmokit.nn.kernels.passes import Run, Steps, Weights
-from elmokit.nn.kernels.products import PackedWeight, has_products, highway, pack, product
+from elmokit.nn.kernels.products import PackedWeight, has_products, highway, pack, product, value_type
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing
 
 # At a time, so that what one step of a computation leaves for the next is still in cache.
 WORDS_AT_ONCE = 128
-SLOTS_AT_ONCE = 512
+SLOTS_AT_ONCE = 256
 
 CPU = torch.device("cpu")
 
@@ -35,10 +35,13 @@ class _Linear(NamedTuple):
 
 class _PreparedCharCNN:
     def __init__(self, cnn: CharCNN, dim: int, dtype: torch.dtype) -> None:
-        self._pooled, self._dtype, self._dim = cnn.pooled, dtype, dim
-        self._highways = [_Linear.of(layer.gates.weight, layer.gates.bias, dtype, gates=2) for layer in cnn.highways]
+        self._pooled, self._dtype, self._dim = cnn.prepared_pooled(), value_type(dtype), dim
+        highways = [cast(Highway, layer).gates for layer in cnn.highways]
+        self._highways = [_Linear.of(gates.weight, gates.bias, dtype, gates=2) for gates in highways]
         projection = cnn.projection
-        self._projection = None if projection is None else _Linear.of(projection.weight, projection.bias, dtype)
+        # Not in whole numbers: a few filters are so large that, of one scale with them, the rest would be too coarse.
+        fine = value_type(dtype)
+        self._projection = None if projection is None else _Linear.of(projection.weight, projection.bias, fine)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """ids (U, C), shifted by one -> (U, D) float32."""
@@ -92,15 +95,19 @@ class PreparedBiLM:
 
     def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
         self.config = bilm.config
-        self._bilm = bilm
+        self._words = None if bilm.config.char_cnn is not None else bilm  # whose token encoder is used as it is
         has_cnn, dim = bilm.config.char_cnn is not None, bilm.config.lstm.projection_dim
         self._char_cnn = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else None
         layers = [cast(BidirectionalLSTM, layer) for layer in bilm.layers]
         self._layers = [[_PreparedDirection(layer, d, dtype) for d in range(2)] for layer in layers]
 
+    @torch.no_grad()
     def encode_words(self, ids: Tensor) -> Tensor:
         """Ids of U words, as `BiLM.encode_words` takes them -> token vectors (U, D) float32."""
-        return self._bilm.encode_words(ids).float() if self._char_cnn is None else self._char_cnn(ids)
+        if self._char_cnn is not None:
+            return self._char_cnn(ids)
+        assert self._words is not None
+        return self._words.encode_words(ids).float()
 
     def initial_state(self, rows: int) -> BiLMState:
         lstm = self.config.lstm
@@ -108,6 +115,7 @@ class PreparedBiLM:
             *(torch.zeros(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim))
         )
 
+    @torch.no_grad()
     def run_packed(
         self,
         words: Tensor,
@@ -117,9 +125,10 @@ class PreparedBiLM:
         start: BiLMState | None = None,
     ) -> tuple[Tensor, BiLMState]:
         """The engine: see `BiLM.run_packed`."""
-        rows = packing.row_order
-        state = self.initial_state(len(rows)) if state is None else state
-        start = self.initial_state(1) if start is None else start
+        rows, words, tokens = packing.row_order, words.float(), tokens.contiguous()
+        state = self.initial_state(len(rows)) if state is None else state.float()
+        start = self.initial_state(1) if start is None else start.float()
+        check_rows(state, packing)
         layers = words.new_empty(self.config.num_representations, *tokens.shape, words.shape[1])
         finals = [state.layer(index, rows).copy() for index in range(len(self._layers))]
 
@@ -128,12 +137,12 @@ class PreparedBiLM:
             for index, directions in enumerate(self._layers):
                 x, out, layer = layers[index, d], layers[index + 1, d], directions[d]
                 table = product(words, *layer.inputs) if index == 0 else None
-                begin = start.layer(index).direction(d)
+                begin = start.layer(index).copy().direction(d)
                 layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin)
                 if self.config.lstm.use_skip_connections and index > 0:
                     out += x
 
-        both_directions(run_direction, CPU)
+        on_both_cores(run_direction, CPU)
         return layers, in_row_order(finals, rows)
 
 

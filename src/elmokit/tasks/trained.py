@@ -62,7 +62,7 @@ def build_tagger(config: TaggerConfig, lexicon: Lexicon, bilm: BiLM | None) -> T
 def embed_layers(model: Pretrained, sentences: Sequence[TaggedSentence], device: str | None = None) -> Tensor:
     """The biLM's layers of all tokens, end to end, (N, L+1, 2D) in half precision."""
     embedder = Embedder(model, device=device)
-    parts = [torch.empty(0, model.bilm.config.num_representations, model.bilm.config.output_dim, dtype=torch.float16)]
+    parts = [torch.empty(0, model.config.num_representations, model.config.output_dim, dtype=torch.float16)]
     for words in blocks_of((sentence.words for sentence in sentences), WORDS_AT_ONCE):
         parts += [torch.from_numpy(layers).half().transpose(0, 1) for layers in embedder.embed(words, layers="all")]
     return torch.cat(parts)
@@ -81,9 +81,9 @@ def make_examples(
         return Examples(sentences, lexicon, character_cnns=character_cnns)
     if not config.finetune:
         return Examples(sentences, lexicon, embed_layers(model, sentences, device), character_cnns)
-    if model.bilm.config.char_cnn is None:
+    if model.config.char_cnn is None:
         raise ValueError("a biLM over word ids cannot be fine-tuned with a tagger: leave finetune off")
-    return Examples(sentences, lexicon, character_cnns=[model.bilm.config.char_cnn, *character_cnns])
+    return Examples(sentences, lexicon, character_cnns=[model.config.char_cnn, *character_cnns])
 
 
 def tag_examples(tagger: Tagger, examples: Examples, batch_size: int = 64) -> list[tuple[str, ...]]:

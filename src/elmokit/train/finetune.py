@@ -85,7 +85,7 @@ def _completed(settings: FinetuneSettings, model: Pretrained, files: list[Path],
         return model
     run = settings.training(output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None)
     # A model of word ids has one vocabulary for what it reads and what it predicts.
-    vocab = vocabulary(run, files) if model.bilm.config.num_words is None else model.vocab
+    vocab = vocabulary(run, files) if model.config.num_words is None else model.vocab
     if vocab is None:
         raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
     return _like(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)

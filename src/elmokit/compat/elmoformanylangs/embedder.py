@@ -38,7 +38,7 @@ class Embedder:
         self._bilm = model.bilm.to(pick_device(device))
         self._embedder = embedder.Embedder(model, device)
         self._state: BiLMState | str = "carry"
-        self.joins_directions = model.bilm.config.lstm.joins_directions  # the encoder called lstm
+        self.joins_directions = model.config.lstm.joins_directions  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Tokenized sentences -> for each (T, 2D) float32: the layer's number, or -1 for the average of all.

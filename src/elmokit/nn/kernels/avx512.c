@@ -6,6 +6,7 @@
  * they are still in registers: gates never see memory, except as the trace that training asks for.
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(NO_AVX512)
+#include <float.h>
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +16,7 @@
 #define GROUPS 4 /* of lanes in a panel: four gates in the recurrence */
 #define PANEL (LANES * GROUPS)
 #define MOST_ROWS 6
-#define MOST_DEPTH 2048 /* of a panel that stays in cache while the rows pass */
+#define MOST_DEPTH 1024 /* so that this much of all rows, and of a panel, stays in cache */
 
 #define FOR_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")))
 #define INLINE FOR_AVX512 static inline __attribute__((always_inline))
@@ -32,9 +33,10 @@ int elmokit_avx512(void) {
 
 /* --- The cell's functions on sixteen values ---------------------------------------------------------------------- */
 
-/* 2^x = 2^n 2^r, |r| <= 1/2, to about 2e-7 (the polynomial of Cephes' exp2f); in this order of min a NaN passes */
+/* 2^x = 2^n 2^r, |r| <= 1/2, to about 2e-7 (the polynomial of Cephes' exp2f); in this order of min and max a NaN
+ * passes. Infinity has no remainder, so what would give it, or 0, is brought near. */
 INLINE __m512 power_of_two(__m512 x) {
-    x = _mm512_min_ps(_mm512_set1_ps(126.0f), x);
+    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), _mm512_min_ps(_mm512_set1_ps(126.0f), x));
     __m512 n = _mm512_roundscale_ps(x, 8), r = _mm512_sub_ps(x, n);
     __m512 p = _mm512_set1_ps(1.535336188319500e-4f);
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.339887440266574e-3f));
@@ -77,7 +79,7 @@ INLINE __m512 load_bfloat16(const bfloat16 *from, __mmask16 lanes) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-/* to the nearest, ties to even, as torch rounds */
+/* to the nearest, ties to even, as torch rounds; but what is below float's normal numbers becomes 0 */
 INLINE void store_bfloat16(bfloat16 *to, __mmask16 lanes, __m512 x) {
     _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(x));
 }
@@ -85,7 +87,20 @@ INLINE float narrow_float(float x) { return x; }
 INLINE bfloat16 narrow_bfloat16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
+    if (x != x) return 0x7fc0; /* rounding could carry a NaN over to infinity */
     return (bfloat16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/* Into a panel at sixteen columns: at one depth, or two of them. */
+INLINE void store_in_panel_float(float *to, __m512 x, __m512 next) {
+    (void)next;
+    _mm512_storeu_ps(to, x);
+}
+INLINE void store_in_panel_bfloat16(bfloat16 *to, __m512 x, __m512 next) {
+    static const uint16_t alternating[2 * LANES] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(next, x);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(alternating), both));
 }
 
 /* A tile's sums, in memory: the sums of a loop stay in registers only in a function that needs no others. */
@@ -93,6 +108,9 @@ typedef struct { _Alignas(64) float values[MOST_ROWS][PANEL]; } tile;
 
 INLINE __m512 of_tile(const tile *sums, ptrdiff_t row, int group) {
     return _mm512_load_ps(sums->values[row] + group * LANES);
+}
+INLINE void to_tile(tile *sums, ptrdiff_t row, int group, __m512 x) {
+    _mm512_store_ps(sums->values[row] + group * LANES, x);
 }
 
 INLINE void multiply_rows_float(
@@ -164,7 +182,7 @@ FOR_AVX512 static inline void call_for(const void *next, ptrdiff_t bytes, ptrdif
         _mm_prefetch((const char *)next + at * 64, _MM_HINT_T1);
 }
 
-/* --- What a layer's passes read and write (kernels/recurrence.py has the same) ------------------------------------- */
+/* --- What a layer's passes read and write (fused.py has the same) ------------------------------------- */
 
 typedef struct {
     ptrdiff_t steps, hidden, width; /* hidden: units of the cell; width: of the output */
@@ -193,6 +211,26 @@ typedef struct {
     void *grad_gates, *low; /* low: room for a step's gradient of outputs */
 } backward_pass;
 
+/* --- What the gradient of a logsumexp reads and writes (kernels/packed_logsumexp.py has the same) ------------------- */
+
+#define CLASS_BYTES (1 << 18) /* weights that stay in cache while all positions pass */
+#define CLASSES 256           /* of a piece of the gradient ... */
+#define POSITIONS 256         /* ... that stays in cache, where two products read it */
+
+typedef struct {
+    ptrdiff_t positions, classes, depth;
+    const void *panels, *across, *weight;
+    const float *bias;
+    const int32_t *excluded;
+    const float *result, *grad;
+    float *grad_hidden, *grad_weight, *grad_bias;
+    void *room; /* 2 * CLASSES * POSITIONS + depth * CLASSES values */
+} logsumexp_pass;
+
+INLINE __m512i excluded_at(const int32_t *excluded, ptrdiff_t position, __mmask16 lanes) {
+    return excluded ? _mm512_maskz_loadu_epi32(lanes, excluded + position) : _mm512_set1_epi32(-1);
+}
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define OF_TYPE(name) JOIN(name, TYPE)
@@ -200,11 +238,14 @@ typedef struct {
 #define TYPE float
 #define PAIR 1
 #include "avx512_layer.h"
+#include "avx512_softmax.h"
 #undef TYPE
 #undef PAIR
 #define TYPE bfloat16
 #define PAIR 2
 #include "avx512_layer.h"
+#include "avx512_softmax.h"
+#include "avx512_int8.h"
 #else
 int elmokit_avx512(void) { return 0; }
 #endif

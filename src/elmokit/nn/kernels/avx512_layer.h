@@ -47,23 +47,24 @@ INLINE void OF_TYPE(product_tile_)(
         }
 }
 
-/* a (rows, depth), out (rows, columns), of float where `wide`, else of TYPE. */
+/* a (rows, depth), out (rows, columns), of float where `wide`, else of TYPE: only float can take the sum in parts. */
 FOR_AVX512 void OF_TYPE(elmokit_product_)(
     ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panels,
     const float *bias, void *out, ptrdiff_t out_stride, int wide) {
-    ptrdiff_t at_once = wide && depth > MOST_DEPTH ? MOST_DEPTH : depth;
-    for (ptrdiff_t column = 0; column < columns; column += PANEL, panels += PANEL * depth)
-        for (ptrdiff_t begin = 0; begin == 0 || begin < depth; begin += at_once) {
-            ptrdiff_t deep = depth - begin < at_once ? depth - begin : at_once;
+    ptrdiff_t at_once = wide ? MOST_DEPTH : PTRDIFF_MAX;
+    for (ptrdiff_t begin = 0; begin == 0 || begin < depth; begin += at_once) {
+        ptrdiff_t deep = depth - begin < at_once ? depth - begin : at_once;
+        const TYPE *panel = panels + begin * PANEL;
+        for (ptrdiff_t column = 0; column < columns; column += PANEL, panel += PANEL * depth)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
                 height = tile_rows(rows - row);
-                call_for(panels + (begin + deep) * PANEL, deep * PANEL * sizeof(TYPE), row, row + height, rows);
+                call_for(panel + PANEL * depth, deep * PANEL * sizeof(TYPE), row, row + height, rows);
                 void *to = (char *)out + (row * out_stride + column) * (wide ? sizeof(float) : sizeof(TYPE));
                 OF_TYPE(product_tile_)(
-                    height, columns - column, deep, a + row * stride + begin, stride, panels + begin * PANEL,
+                    height, columns - column, deep, a + row * stride + begin, stride, panel,
                     bias ? bias + column : NULL, to, out_stride, wide, begin > 0);
             }
-        }
+    }
 }
 
 /* out = carry relu(transform) + (1 - carry) x: a panel holds both products of 32 units (two `gates`). */

@@ -52,6 +52,3 @@ def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
 
     for future in [_workers().submit(run_without_graph, half) for half in range(2)]:
         future.result()
-
-
-both_directions = on_both_cores

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elmokit.nn.kernels.library import FLOAT, POINTER, SIZE, address, compiled
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights
-from elmokit.nn.kernels.products import NAMES, PackedWeight, has_products, pack
+from elmokit.nn.kernels.products import NAMES, PackedWeight, has_products, pack, quantised_bytes, result_type
 
 # --- The structures of avx512.c ------------------------------------------------------------------------------------
 
@@ -79,11 +79,22 @@ def _call(direction: str, dtype: torch.dtype, steps: Steps, width: int, hidden: 
     function(ctypes.byref(layer), ctypes.byref(fields))
 
 
+def _room(dtype: torch.dtype, rows: int, width: int, hidden: int) -> list[Tensor]:
+    """For a step's h and hidden values as they are multiplied. Whole numbers share one, beside hidden values as floats."""
+    if dtype == torch.int8:
+        numbers = torch.empty(rows, quantised_bytes(max(width, hidden)), dtype=torch.uint8)
+        return [numbers, torch.empty(rows, hidden)]
+    return [torch.empty(rows, size, dtype=dtype) for size in (width, hidden)]
+
+
 def forward_steps(steps: Steps, layer: PackedLayer, run: Run, trace: Trace | None, which: Tensor | None = None) -> None:
-    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`."""
-    dtype, (width, hidden) = run.inputs.dtype, (run.h.shape[1], run.c.shape[1])
+    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`. int8: no trace."""
+    assert all(tensor.dtype == torch.float32 for tensor in (run.outputs, run.h, run.c, run.start_h, run.start_c))
+    dtype, (width, hidden) = layer.recurrent.panels.dtype, (run.h.shape[1], run.c.shape[1])
+    assert result_type(dtype) == run.inputs.dtype and (which is None or which.dtype == torch.int64)
+    assert dtype != torch.int8 or trace is None
     most_rows = max(steps.packing.batch_sizes, default=0)
-    room = [torch.empty(most_rows, size, dtype=dtype) for size in (width, hidden)] if trace is None else [None, None]
+    room = _room(dtype, most_rows, width, hidden) if trace is None else [None, None]
     traced = [None] * 5
     if trace is not None:
         traced = [trace.gates, trace.hidden, trace.previous_h, trace.cell, trace.previous_c]

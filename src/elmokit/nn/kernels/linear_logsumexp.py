@@ -1,4 +1,7 @@
-"""log(sum(exp(hidden @ weight.T + bias))) and its gradient, made a piece at a time, so that logits stay in cache."""
+"""log(sum(exp(hidden @ weight.T + bias))) and its gradient, never holding all logits.
+
+Compiled (packed_logsumexp.py) where the processor allows, else made a piece at a time, so that logits stay in cache.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from elmokit.nn.kernels.products import product_type
+from elmokit.nn.kernels import packed_logsumexp
+from elmokit.nn.kernels.products import has_products, product_type
 
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a piece stays in cache between the product and the sum
 ROWS_AT_ONCE = 64  # at least, however many classes there are: fewer make slow products
@@ -40,37 +45,51 @@ def _logits(
     return logits
 
 
+def _in_pieces(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None) -> Tensor:
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    result = torch.empty(len(hidden), dtype=wide, device=hidden.device)
+    for rows, pieces in _pieces(hidden, weight):
+        parts = [torch.logsumexp(_logits(hidden, weight, bias, excluded, rows, classes), dim=1) for classes in pieces]
+        result[rows] = torch.logsumexp(torch.stack(parts), dim=0)
+    return result
+
+
+def _gradients_in_pieces(
+    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, result: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_hidden, grad_weight = (torch.zeros_like(tensor, dtype=result.dtype) for tensor in (hidden, weight))
+    grad_bias = torch.zeros_like(bias)
+    for rows, pieces in _pieces(hidden, weight):
+        for classes in pieces:
+            probability = _logits(hidden, weight, bias, excluded, rows, classes).sub_(result[rows, None]).exp_()
+            probability.mul_(grad[rows, None])
+            grad_bias[classes] += probability.sum(dim=0)
+            probability = probability.to(hidden.dtype)
+            grad_hidden[rows] += probability @ weight[classes]
+            grad_weight[classes] += probability.T @ hidden[rows]
+    return grad_hidden, grad_weight, grad_bias
+
+
 class _LinearLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden, weight, bias, excluded, dtype):
-        small_hidden, small_weight = hidden.to(dtype), weight.to(dtype)
-        wide = torch.promote_types(dtype, torch.float32)
-        result = torch.empty(len(hidden), dtype=wide, device=hidden.device)
-        for rows, pieces in _pieces(hidden, weight):
-            parts = [
-                torch.logsumexp(_logits(small_hidden, small_weight, bias, excluded, rows, classes), dim=1)
-                for classes in pieces
-            ]
-            result[rows] = torch.logsumexp(torch.stack(parts), dim=0)
-        ctx.save_for_backward(small_hidden, small_weight, bias, excluded, result)
-        ctx.dtypes = hidden.dtype, weight.dtype
+        ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
+        ctx.is_packed = has_products(dtype, hidden.device, hidden.shape[1])
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        if ctx.is_packed:
+            weight, bias = weight.contiguous(), bias.float().contiguous()
+            excluded = None if excluded is None else excluded.int().contiguous()
+        result = (packed_logsumexp.forward if ctx.is_packed else _in_pieces)(hidden, weight, bias, excluded)
+        ctx.save_for_backward(hidden, weight, bias, excluded, result)
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients):
         hidden, weight, bias, excluded, result = ctx.saved_tensors
-        (grad,) = gradients
-        grad_hidden, grad_weight = (torch.zeros_like(tensor, dtype=result.dtype) for tensor in (hidden, weight))
-        grad_bias = torch.zeros_like(bias)
-        for rows, pieces in _pieces(hidden, weight):
-            for classes in pieces:
-                probability = _logits(hidden, weight, bias, excluded, rows, classes).sub_(result[rows, None]).exp_()
-                probability.mul_(grad[rows, None])
-                grad_bias[classes] += probability.sum(dim=0)
-                probability = probability.to(hidden.dtype)
-                grad_hidden[rows] += probability @ weight[classes]
-                grad_weight[classes] += probability.T @ hidden[rows]
-        return grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1]), grad_bias, None, None
+        run = packed_logsumexp.backward if ctx.is_packed else _gradients_in_pieces
+        found = run(hidden, weight, bias, excluded, result, gradients[0].contiguous())
+        return *(grad.to(dtype) for grad, dtype in zip(found, ctx.dtypes, strict=True)), None, None
 
 
 def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from elmokit.nn.kernels import fused, stepwise
-from elmokit.nn.kernels.directions import both_directions
+from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part
 from elmokit.nn.packing import Packing
 
@@ -48,13 +49,14 @@ class _PackedLSTM(torch.autograd.Function):
             else:
                 stepwise.forward_steps(steps, part(weights, d), part(run, d), own_trace)
 
-        both_directions(one, inputs.device)
+        on_both_cores(one, inputs.device)
         if trace is not None:
             ctx.save_for_backward(*trace, *weights, outputs)
             ctx.steps = steps
         return outputs, h, c
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients):
         *saved, recurrent, projection, outputs = ctx.saved_tensors
         trace, weights = Trace(*saved), Weights(recurrent, projection)
@@ -72,7 +74,7 @@ class _PackedLSTM(torch.autograd.Function):
             if grad_weights.projection is not None:
                 torch.mm(own_grad.outputs.to(own.hidden.dtype).T, own.hidden, out=grad_weights.projection[d])
 
-        both_directions(one, outputs.device)
+        on_both_cores(one, outputs.device)
         return grad.gates, grad.h, grad.c, *grad_weights, None, None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 VALUES_AT_ONCE = 1 << 20
 
@@ -34,6 +35,7 @@ class _PooledProduct(torch.autograd.Function):
         return pooled
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients):
         characters, kernel = ctx.saved_tensors
         (grad,) = gradients

@@ -11,7 +11,9 @@ from torch import Tensor
 from elmokit.nn.kernels.library import INT, POINTER, SIZE, address, compiled
 
 PANEL = 64  # columns of a panel
-NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+QUAD = 4  # whole numbers that are multiplied at once
+MOST_WHOLE_NUMBERS = 1 << 16  # whose products, 255 * 127 at most, add up to 32 bits
 
 
 @lru_cache(maxsize=1)
@@ -21,12 +23,43 @@ def _level() -> int:
     return 0 if level is None else level()
 
 
+def _multiplies_int8() -> bool:
+    function = compiled("elmokit_avx512_int8", result=INT)
+    return function is not None and bool(function())
+
+
 def has_products(dtype: torch.dtype, device: torch.device, *depths: int) -> bool:
     """Whether there are compiled products of this type, over so many values."""
-    if device.type != "cpu" or dtype not in NAMES:
+    if device.type != "cpu" or dtype not in NAMES or _level() < 1:
         return False
-    # bfloat16 values are multiplied in pairs
-    return _level() >= 1 if dtype == torch.float32 else _level() >= 2 and all(depth % 2 == 0 for depth in depths)
+    if dtype == torch.bfloat16:
+        return _level() >= 2 and all(depth % 2 == 0 for depth in depths)  # they are multiplied in pairs
+    return dtype == torch.float32 or (_multiplies_int8() and max(depths, default=0) <= MOST_WHOLE_NUMBERS)
+
+
+def value_type(dtype: torch.dtype) -> torch.dtype:
+    """Of what is multiplied in products of this type: rows become whole numbers within them."""
+    return torch.float32 if dtype == torch.int8 else dtype
+
+
+def result_type(dtype: torch.dtype) -> torch.dtype:
+    """Of what products of this type write when float32 is not asked for."""
+    return torch.bfloat16 if dtype == torch.int8 else dtype
+
+
+def quantised_bytes(depth: int) -> int:
+    """Of a row of whole numbers and their scale (avx512_int8.h)."""
+    return -(-depth // QUAD) * QUAD + 4
+
+
+def _quantised(values: Tensor) -> Tensor:
+    """values (M, depth) float32 -> rows of bytes."""
+    values = values.contiguous()
+    rows = torch.empty(len(values), quantised_bytes(values.shape[1]), dtype=torch.uint8)
+    function = compiled("elmokit_quantise", SIZE, SIZE, POINTER, POINTER)
+    assert function is not None
+    function(*values.shape, address(values), address(rows))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -42,31 +75,40 @@ def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
     """weight (columns, depth), of any strides. With `gates` = 4 a panel holds the gates of 16 units side by side."""
     weight = weight.detach().float()
     columns, depth = weight.shape
+    assert has_products(dtype, weight.device, depth) and columns % gates == 0, "ask has_products first"
     of_gate = columns // gates
     across = PANEL // gates
-    panels = torch.empty(-(-of_gate // across) * PANEL * depth, dtype=dtype)
+    of_column = depth
+    if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
+        weight, of_column = _quantised(weight), quantised_bytes(depth) + 4
+    panels = torch.empty(-(-of_gate // across) * PANEL * of_column, dtype=dtype)
     function = compiled(f"elmokit_pack_{NAMES[dtype]}", SIZE, SIZE, SIZE, POINTER, SIZE, SIZE, POINTER)
-    assert function is not None, "pack what has_products said"
+    assert function is not None
     function(columns, depth, gates, weight.data_ptr(), *weight.stride(), address(panels))
     return PackedWeight(panels, columns, depth)
 
 
 def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """a (M, depth) -> a @ weight.T + bias (M, columns), summed in float32; of a's type, or that of `out`.
+    """a (M, depth) -> a @ weight.T + bias (M, columns), summed in float32; of the weight's type, or that of `out`.
 
+    With a weight in int8 the rows of a are quantised too, and the result is of bfloat16, or of the type of `out`.
     Computed by the calling thread alone, so that two threads can do two products.
     """
-    a = a.to(weight.panels.dtype).contiguous()
+    dtype = weight.panels.dtype
+    a = a.to(value_type(dtype)).contiguous()
     if out is None:
-        out = a.new_empty(len(a), weight.columns)
-    assert out.dtype in (a.dtype, torch.float32) and out.stride(1) == 1
+        out = torch.empty(len(a), weight.columns, dtype=result_type(dtype))
+    assert a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, weight, out.shape)
+    assert out.dtype in (result_type(dtype), torch.float32) and out.stride(1) == 1
     bias = None if bias is None else bias.float().contiguous()
+    assert bias is None or bias.shape == (weight.columns,)
     function = compiled(
-        f"elmokit_product_{NAMES[a.dtype]}", SIZE, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER, SIZE, INT
+        f"elmokit_product_{NAMES[dtype]}", SIZE, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER, SIZE, INT
     )
-    assert function is not None, "pack what has_products said"
+    assert function is not None
+    rows = _quantised(a) if dtype == torch.int8 else a
     function(
-        len(a), weight.columns, weight.depth, address(a), weight.depth, address(weight.panels), address(bias),
+        len(a), weight.columns, weight.depth, address(rows), rows.shape[1], address(weight.panels), address(bias),
         out.data_ptr(), out.stride(0), out.dtype == torch.float32,
     )  # fmt: skip
     return out
@@ -77,10 +119,14 @@ def highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
 
     Computed by the calling thread alone.
     """
+    dtype = gates.panels.dtype
+    x, bias = x.to(value_type(dtype)).contiguous(), bias.float().contiguous()
+    assert (gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,)
     out = torch.empty_like(x)
-    function = compiled(f"elmokit_highway_{NAMES[x.dtype]}", SIZE, SIZE, POINTER, POINTER, POINTER, POINTER)
-    assert function is not None and x.dtype == gates.panels.dtype, "pack what has_products said"
-    function(*x.shape, address(x), address(gates.panels), address(bias.float()), address(out))
+    tensors = [x, gates.panels, bias, out, *([_quantised(x)] if dtype == torch.int8 else [])]
+    function = compiled(f"elmokit_highway_{NAMES[dtype]}", SIZE, SIZE, *[POINTER] * len(tensors))
+    assert function is not None
+    function(*x.shape, *map(address, tensors))
     return out
 
 

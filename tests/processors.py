@@ -1,0 +1,20 @@
+"""What only some processors can do: tests of it are skipped, and say so, on others."""
+
+import pytest
+import torch
+
+from elmokit.nn.kernels.products import has_products
+
+WIDE_AND_LOW = (torch.float32, torch.bfloat16)
+
+
+def needs_products(dtype: torch.dtype) -> pytest.MarkDecorator:
+    """For a test of the compiled products of this type."""
+    there = has_products(dtype, torch.device("cpu"))
+    reason = f"no compiled {dtype} products: no C compiler at installation, or a processor without AVX-512 for them"
+    return pytest.mark.skipif(not there, reason=reason)
+
+
+each_product_type = pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, marks=needs_products(dtype), id=str(dtype)[6:]) for dtype in WIDE_AND_LOW]
+)

@@ -1,0 +1,228 @@
+"""The biLM with packed weights against NumPy in float64, and against the biLM that it was made from."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import Oracle, State, random_weights
+from processors import each_product_type, needs_products
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.data.streams import Block, embedding_block, word_ids
+from elmokit.io.checkpoint import load
+from elmokit.nn import prepared
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.packing import Packing
+from elmokit.nn.prepared import PreparedBiLM, prepare
+
+CPU = torch.device("cpu")
+LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
+CHARACTERS = CharCNNConfig(4, ((1, 3), (2, 33), (5, 4)), num_highway=1)  # 40 filters
+CONFIGS = {
+    "as published": BiLMConfig(LSTM, CHARACTERS),
+    "two highways": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, num_highway=2)),
+    "no highway": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, num_highway=0)),
+    "tanh": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, activation="tanh")),
+    "no character projection": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40), CHARACTERS),
+    "no projections": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40, cell_dim=40), CHARACTERS),
+    "no clips": BiLMConfig(dataclasses.replace(LSTM, cell_clip=None, proj_clip=None), CHARACTERS),
+    "no skips": BiLMConfig(dataclasses.replace(LSTM, use_skip_connections=False), CHARACTERS),
+    "three layers": BiLMConfig(dataclasses.replace(LSTM, num_layers=3), CHARACTERS),
+    "one layer": BiLMConfig(dataclasses.replace(LSTM, num_layers=1), CHARACTERS),
+    "word ids": BiLMConfig(LSTM, None, num_words=30),
+}
+SENTENCES = [["a", "bc", "a"], [], ["", "x" * 60, "naïve", "词"], ["bc"], *([w] for w in "defghi"), list("aabcdefgh")]
+
+
+def draw_bilm(config: BiLMConfig) -> BiLM:
+    bilm = BiLM(config)
+    random_weights(bilm, seed=1, scale=0.3)
+    return bilm
+
+
+def block(rows: int, reset: bool) -> Block:
+    return embedding_block(SENTENCES, np.arange(len(SENTENCES)) % rows, rows, reset)
+
+
+def ids_of(words: list[str], config: BiLMConfig) -> Tensor:
+    return torch.arange(1, len(words) + 1) if config.char_cnn is None else word_ids(words, config, None)
+
+
+def random_state(bilm: BiLM, rows: int) -> BiLMState:
+    zeros, generator = bilm.initial_state(rows), torch.Generator().manual_seed(rows)
+    return BiLMState(*(torch.randn(part.shape, generator=generator) for part in (zeros.h, zeros.c)))
+
+
+def of_row(state: BiLMState, d: int, row: int) -> State:
+    h, c = (part[d, :, row].double().numpy() for part in (state.h, state.c))
+    return list(zip(h, c, strict=True))
+
+
+def assert_close(found: Tensor, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
+    bilm, words = draw_bilm(config), block(3, reset=True).words
+    ready, ids = PreparedBiLM(bilm, torch.float32), ids_of(words, config)
+    found, oracle = ready.encode_words(ids), Oracle(bilm)
+    assert found.dtype == torch.float32 and not found.requires_grad
+    assert_close(found, np.array([oracle.word(word.numpy()) for word in ids]))
+    for count in (0, 1, 2):
+        assert torch.equal(ready.encode_words(ids[:count]), found[:count])
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("start", ["zeros", "warm", "carried"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "SLOTS_AT_ONCE", 7)  # several pieces
+    bilm, rows, text = draw_bilm(config), 3, block(3, reset=start != "carried")
+    state = random_state(bilm, 1 if start == "warm" else rows) if start != "zeros" else None
+    vectors = torch.randn(len(text.words), config.lstm.projection_dim)
+    before, begin = (state, None) if start == "carried" else (None, state)
+    streams, after = PreparedBiLM(bilm, torch.float32).run_packed(
+        vectors, text.tokens, text.text.packing, before, begin
+    )
+    oracle = Oracle(bilm)
+    states = [tuple(of_row(state, d, row) for d in range(2)) for row in range(rows)] if before is not None else []
+
+    layers = torch.stack([text.text.to_text(stream) for stream in streams])
+    ends = np.cumsum(text.lengths)
+    for number, (end, length) in enumerate(zip(ends, text.lengths, strict=True)):
+        tokens = text.text.to_text(text.tokens[..., None])[end - length : end, 0]
+        words = [vectors[token].double().numpy() for token in tokens]
+        if before is not None:
+            expected, states[number % rows] = oracle.row(words, states[number % rows])
+        else:
+            fresh = oracle.zeros() if begin is None else None
+            expected, _ = oracle.row(words, tuple(fresh or of_row(begin, d, 0) for d in range(2)))
+        assert_close(layers[:, end - length : end], expected)
+    for row, pair in enumerate(states):
+        for d, of_direction in enumerate(pair):
+            for (h, c), (found_h, found_c) in zip(of_direction, of_row(after, d, row), strict=True):
+                np.testing.assert_allclose(found_h, h, rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(found_c, c, rtol=1e-5, atol=1e-5)
+
+
+@each_product_type
+@pytest.mark.parametrize("slots", [1, 5, 20])
+def test_pieces_change_nothing(dtype: torch.dtype, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
+    ready, vectors = PreparedBiLM(bilm, dtype), torch.randn(len(text.words), 6)
+
+    def run() -> list[Tensor]:
+        layers, state = ready.run_packed(vectors, text.tokens, text.text.packing, random_state(bilm, 3))
+        return [layers, state.h, state.c]
+
+    whole = run()
+    monkeypatch.setattr(prepared, "SLOTS_AT_ONCE", slots)
+    monkeypatch.setattr(prepared, "WORDS_AT_ONCE", slots)
+    for left, right in zip(run(), whole, strict=True):
+        assert torch.equal(left, right)
+    ids = ids_of(text.words, bilm.config)
+    assert torch.equal(ready.encode_words(ids), PreparedBiLM(bilm, dtype).encode_words(ids))
+
+
+@each_product_type
+@torch.no_grad()
+def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
+    bilm = load().bilm
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    sentences = [line.split() for line in readme.splitlines() if line.strip()]
+    text = embedding_block(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
+    ids, ready = word_ids(text.words, bilm.config, None), PreparedBiLM(bilm, dtype)
+    words, expected_words = ready.encode_words(ids), bilm.encode_words(ids)
+    found = ready.run_packed(words, text.tokens, text.text.packing)[0]
+    expected = bilm.run_packed(expected_words, text.tokens, text.text.packing)[0]
+    if dtype == torch.float32:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for layer, of_reference in zip(found, expected, strict=True):
+        cosines = torch.cosine_similarity(layer.double(), of_reference.double(), dim=-1)
+        assert cosines.mean() > 0.9998 and (cosines > 0.9995).double().mean() > 0.99
+        both = [torch.cat(list(part), dim=-1).double() for part in (layer, of_reference)]
+        assert torch.cosine_similarity(*(part.flatten() for part in both), dim=0) > 0.9995
+
+
+@needs_products(torch.float32)
+def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
+    ready, packing = PreparedBiLM(bilm, torch.float32), text.text.packing
+    vectors, state, start = torch.randn(len(text.words), 6).bfloat16(), random_state(bilm, 3), random_state(bilm, 1)
+    expected = ready.run_packed(vectors.float(), text.tokens, packing, state, start)
+
+    def double(state: BiLMState) -> BiLMState:
+        return BiLMState(*(part.double().transpose(1, 3).contiguous().transpose(1, 3) for part in (state.h, state.c)))
+
+    tokens = text.tokens.T.contiguous().T
+    found = ready.run_packed(vectors.T.contiguous().T, tokens, packing, double(state), double(start))
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1].c, expected[1].c)
+
+
+@needs_products(torch.float32)
+def test_a_given_state_is_left_as_it_was() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    state, vectors = random_state(bilm, 3), torch.randn(len(text.words), 6)
+    before = copy.deepcopy(state)
+    PreparedBiLM(bilm, torch.float32).run_packed(vectors, text.tokens, text.text.packing, state)
+    assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
+
+
+@needs_products(torch.float32)
+def test_errors_are_those_of_the_bilm() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    ready, vectors = PreparedBiLM(bilm, torch.float32), torch.randn(len(text.words), 6)
+    for model in (bilm, ready):
+        for rows in (2, 4):
+            with pytest.raises(ValueError, match=f"the state has {rows} rows, the batch 3: give one row for each"):
+                model.run_packed(vectors, text.tokens, text.text.packing, random_state(bilm, rows))
+        with pytest.raises(IndexError):
+            model.run_packed(vectors, text.tokens + len(vectors), text.text.packing)
+        with pytest.raises(IndexError, match="characters must lie in"):
+            model.encode_words(torch.full((2, 50), 300))
+        with pytest.raises(ValueError, match="too short for filters 5 wide"):
+            model.encode_words(torch.full((2, 3), 20))
+
+
+@each_product_type
+def test_no_words_at_all(dtype: torch.dtype) -> None:
+    bilm = draw_bilm(CONFIGS["as published"])
+    state = random_state(bilm, 2)
+    layers, after = PreparedBiLM(bilm, dtype).run_packed(
+        torch.randn(0, 6), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2), state
+    )
+    assert layers.shape == (3, 2, 0, 6) and torch.equal(after.h, state.h) and torch.equal(after.c, state.c)
+
+
+def test_what_has_no_use_for_packed_weights() -> None:
+    joined = BiLM(BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True), CHARACTERS))
+    assert prepare(joined, torch.float32, CPU) is None
+    usual = draw_bilm(CONFIGS["as published"])
+    for dtype in (torch.float16, torch.float64):
+        assert prepare(usual, dtype, CPU) is None
+    assert prepare(usual, torch.float32, torch.device("cuda")) is None
+    odd = [
+        BiLMConfig(dataclasses.replace(LSTM, cell_dim=19), CHARACTERS),
+        BiLMConfig(dataclasses.replace(LSTM, projection_dim=7), CHARACTERS),
+        BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, filters=((1, 3), (2, 34)))),
+    ]
+    for config in odd:
+        assert prepare(BiLM(config), torch.bfloat16, CPU) is None
+
+
+@needs_products(torch.float32)
+def test_odd_sizes_in_float32() -> None:
+    bilm = draw_bilm(BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS))
+    ready, text = prepare(bilm, torch.float32, CPU), block(3, reset=True)
+    assert ready is not None
+    vectors = torch.randn(len(text.words), 7)
+    with torch.no_grad():
+        expected = bilm.run_packed(vectors, text.tokens, text.text.packing)[0]
+    found = ready.run_packed(vectors, text.tokens, text.text.packing)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
