@@ -1,15 +1,18 @@
 """elmokit itself. See worker.py for what it is asked. Where the batch is null, elmokit chooses its rows."""
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` does, before torch reads it
 import numpy as np
 import worker
 
 from elmokit.embed.embedder import Embedder
 from elmokit.io.formats.bilm_options import read_options
+from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import Vocab
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.trainer import Trainer
@@ -41,6 +44,7 @@ class Training(worker.Side):
         )  # fmt: skip
         config = read_options(arguments.model / "options.json", num_words=0)
         vocab = Vocab.read(arguments.vocab)
+        keep_freed_memory()  # as `elmokit pretrain` does
         self.trainer = Trainer(settings, config, vocab, [arguments.text], MORE_STEPS_THAN_ASKED)
 
     def train(self, steps: int) -> tuple[float, int]:

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     With ELMOKIT_DEBUG=1 in the environment, errors keep their traceback.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    # torch's idle threads would spin on the cores that the two directions compute on
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if list(arguments) == ["--version"]:
         print(f"elmokit {elmokit.__version__}")
         return 0

@@ -75,7 +75,7 @@ class Embedder:
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str | None = None, dtype: str | None = None) -> Embedder:
-        """The model of a directory, of a bundled name or of the Hub (`elmokit.load`); the bundled English one by default.
+        """The model of a directory, a bundled name or the Hub (see `elmokit.load`); the bundled English one by default.
 
         Where the embedder has its own copy of the weights, those in `model.bilm` are read again if they are asked for.
         """

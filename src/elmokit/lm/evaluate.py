@@ -24,6 +24,7 @@ from elmokit.files import read_lines
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.prepared import PreparedBiLM, prepare
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
@@ -63,12 +64,15 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
 
 
 def block_outputs(
-    bilm: BiLM, vocab: Vocab, block: Block, state: BiLMState | None = None, start: BiLMState | None = None
+    bilm: BiLM | PreparedBiLM,
+    vocab: Vocab,
+    block: Block,
+    state: BiLMState | None = None,
+    start: BiLMState | None = None,
 ) -> tuple[torch.Tensor, BiLMState]:
     """What the softmax of each direction reads, (2, N, D) in text order, and the state after the block."""
-    device = next(bilm.parameters()).device
-    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(device))
-    layers, after = bilm.run_packed(words, block.tokens.to(device), block.text.packing, state, start)
+    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(bilm.device))
+    layers, after = bilm.run_packed(words, block.tokens.to(bilm.device), block.text.packing, state, start)
     return torch.stack(block.text.to_text(layers[-1]).chunk(2, dim=1)), after
 
 
@@ -92,6 +96,7 @@ def log_losses(
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
     start = start if state == "warm" else None
+    ready = prepare(bilm, next(bilm.layers.parameters()).dtype, bilm.device) or bilm
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for group in blocks_of(sentences, WORDS_AT_ONCE):
         if state == "carry":
@@ -99,7 +104,7 @@ def log_losses(
         else:
             rows = min(64, len(group))
             block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
-        outputs, after = block_outputs(bilm, vocab, block, carried, start)
+        outputs, after = block_outputs(ready, vocab, block, carried, start)
         carried = after if state == "carry" else None
         count += len(group)
         targets, dtype = target_ids(group, vocab), softmax.weight.dtype

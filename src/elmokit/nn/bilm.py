@@ -208,6 +208,10 @@ class BiLM(nn.Module):
         top = run_joined(self.layers, self.top_projection, x, packing)
         return top[None], self.initial_state(len(packing.row_order))
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
         lstm, weight = self.config.lstm, next(self.layers.parameters())

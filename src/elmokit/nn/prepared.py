@@ -109,6 +109,10 @@ class PreparedBiLM:
         assert self._words is not None
         return self._words.encode_words(ids).float()
 
+    @property
+    def device(self) -> torch.device:
+        return CPU
+
     def initial_state(self, rows: int) -> BiLMState:
         lstm = self.config.lstm
         return BiLMState(

@@ -24,6 +24,7 @@ from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.files import only_one_in, read_lines
 from elmokit.io.checkpoint import save
 from elmokit.lm.evaluate import Perplexity
+from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, write_snapshot
@@ -165,6 +166,7 @@ def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], stop: threadi
 def train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perplexity | None:
     """All steps that are left, from the last snapshot where there is one; then the perplexity of all held-out text."""
     settings = trainer.settings
+    keep_freed_memory()
     last = latest_snapshot(settings.output / "checkpoints")
     if last is not None:
         trainer.restore(read_snapshot(last))

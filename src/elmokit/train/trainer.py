@@ -23,7 +23,7 @@ from elmokit.lm.evaluate import Perplexity, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
-from elmokit.runtime import keep_freed_memory, pick_device, pick_dtype, seed_everything
+from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
 from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
 from elmokit.train.settings import PretrainSettings
@@ -80,7 +80,6 @@ class Trainer:
     ) -> None:
         """`files` are those of the corpus whose digest is `corpus`; a snapshot of another corpus is refused."""
         seed_everything(settings.seed)
-        keep_freed_memory()
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
         self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)

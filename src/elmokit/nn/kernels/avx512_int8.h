@@ -207,8 +207,8 @@ INLINE void forward_outputs_int8(
     memcpy(pass->h, outputs, rows * width * sizeof(float));
 }
 
-/* As elmokit_forward_bfloat16 without a trace. Room in `pass`: low_h for a step's quantised rows, of h and then of the
- * hidden values, low_hidden for the latter as floats. */
+/* As elmokit_forward_bfloat16 without a trace. Room in `pass`: low_h for a step's quantised rows, of h and then of
+ * the hidden values, low_hidden for the latter as floats. */
 FOR_AVX512 void elmokit_forward_int8(const steps_of_layer *layer, const forward_pass *pass) {
     ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
     for (ptrdiff_t t = 0; t < layer->steps; slot += layer->batch_sizes[t], t++) {

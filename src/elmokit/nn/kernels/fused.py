@@ -80,7 +80,7 @@ def _call(direction: str, dtype: torch.dtype, steps: Steps, width: int, hidden: 
 
 
 def _room(dtype: torch.dtype, rows: int, width: int, hidden: int) -> list[Tensor]:
-    """For a step's h and hidden values as they are multiplied. Whole numbers share one, beside hidden values as floats."""
+    """For a step's h and hidden values as they are multiplied; int8 has one for both, and one of floats."""
     if dtype == torch.int8:
         numbers = torch.empty(rows, quantised_bytes(max(width, hidden)), dtype=torch.uint8)
         return [numbers, torch.empty(rows, hidden)]
