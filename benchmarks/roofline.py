@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from elmokit.config import BiLMConfig, CharCNNConfig
-from elmokit.nn.kernels.products import has_products, pack, product
+from elmokit.nn.kernels.products import has_products, pack, product, value_type
 from elmokit.text.characters import BOS, EOS
 
 ROWS = (64, 128, 256, 512)
@@ -108,12 +108,12 @@ def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | 
 
 
 def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
-    """elmokit's own, on a weight that was packed before."""
-    if dtype not in DTYPES or not has_products(DTYPES[dtype], torch.device("cpu"), inputs):
+    """elmokit's own, on a weight that was packed before; in int8 with the rows quantised as they come."""
+    kind = DTYPES.get(dtype, torch.int8)
+    if not has_products(kind, torch.device("cpu"), inputs):
         return None
-    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), pack(torch.randn(outputs, inputs), DTYPES[dtype])
-    out = x.new_empty(rows, outputs)
-    return lambda: product(x, weight, out=out)
+    x, weight = torch.randn(rows, inputs).to(value_type(kind)), pack(torch.randn(outputs, inputs), kind)
+    return lambda: product(x, weight)
 
 
 # name -> what makes a product of (rows, inputs, outputs, dtype), or None where it has none of that number type

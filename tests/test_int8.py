@@ -22,6 +22,7 @@ from elmokit.nn.kernels.products import MOST_WHOLE_NUMBERS, has_products, highwa
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
 from elmokit.nn.prepared import prepare
+from elmokit.runtime import DTYPES_OF_USE, pick_dtype
 
 CPU = torch.device("cpu")
 UNTOUCHED = -12345.0
@@ -316,3 +317,9 @@ def test_so_it_is_of_models_whose_directions_join() -> None:
     config = BiLMConfig(dataclasses.replace(lstm, joins_directions=True), CharCNNConfig(4, ((1, 3),), num_highway=1))
     with pytest.raises(ValueError, match="directions do not join: use bfloat16 or float32"):
         Embedder(Pretrained(BiLM(config)), dtype="int8")
+
+
+def test_no_model_is_trained_in_it() -> None:
+    assert pick_dtype("int8", CPU, DTYPES_OF_USE) == torch.int8
+    with pytest.raises(ValueError, match="must be auto or one of float32, bfloat16, float16, not 'int8'"):
+        pick_dtype("int8", CPU)

@@ -19,6 +19,7 @@ from elmokit.embed.pooling import Pooling, RunningPool
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLMState
+from elmokit.nn.kernels.directions import side_by_side
 from elmokit.nn.kernels.text_order import sentence_vectors
 from elmokit.runtime import DTYPES_OF_USE, pick_device, pick_dtype
 from elmokit.text.tokenizers import get_tokenizer
@@ -28,7 +29,7 @@ LayerChoice = Callable[
     [Tensor], Tensor
 ]  # of layers (L+1, 2, N, D) to those asked for, or their mix (1 or L+1, 2, N, D)
 Made = tuple[list[np.ndarray], int]  # of a group of sentences; how many of their words were too long
-WORDS_AT_ONCE = 8192
+WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
 DEFAULT_ROWS = 128
 
 
@@ -56,6 +57,12 @@ def _by_sentence(streams: Tensor, block: Block) -> list[np.ndarray]:
     ends = np.cumsum(block.lengths)
     found = sentence_vectors(streams, block.text.slots, ends - block.lengths + 1, ends - 1)
     return [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
+
+
+def _words_at_once(sentences: Sequence[Sequence[str]]) -> int:
+    """Blocks are smaller where more cores than two would not all have one."""
+    each = sum(map(len, sentences)) // torch.get_num_threads() if torch.get_num_threads() > 2 else WORDS_AT_ONCE
+    return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, each))
 
 
 class Embedder:
@@ -225,13 +232,16 @@ class Embedder:
     ) -> Iterator[Made]:
         """Every sentence from the same state, so that rows can be filled as suits the machine."""
         start = self._start(state)
-        for group, is_long in long_apart(tokens, WORDS_AT_ONCE):
+
+        def made(group: tuple[list[Sequence[str]], bool]) -> Made:
+            sentences, is_long = group
             if is_long:
-                yield self._long(group[0], wanted, start)[0]
-                continue
-            rows = min(batch_size or DEFAULT_ROWS, len(group))
-            block = embedding_block(group, deal_evenly([len(words) + 2 for words in group], rows), rows, reset=True)
-            yield self._made(block, self._engine.run(block, None, start)[0], wanted)
+                return self._long(sentences[0], wanted, start)[0]
+            lengths, rows = [len(words) + 2 for words in sentences], min(batch_size or DEFAULT_ROWS, len(sentences))
+            block = embedding_block(sentences, deal_evenly(lengths, rows), rows, reset=True)
+            return self._made(block, self._engine.run(block, None, start)[0], wanted)
+
+        yield from side_by_side(made, long_apart(tokens, _words_at_once(tokens)), self.device)
 
     def _carried_from(self, state: str | BiLMState, batch_size: int | None) -> BiLMState:
         """What the rows of carried state start from."""

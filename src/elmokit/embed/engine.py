@@ -38,30 +38,32 @@ class _KnownWords:
         self.capacity, self._dim = max(1, CACHE_BYTES // (4 * dim)), dim
         self._vectors = torch.empty(self.capacity, dim)
         self._rows: dict[str, int] = {}
-        self.lock = Lock()  # to be held from asking what is missing until the vectors are read
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[_KnownWords], tuple[int]]:
         """A copy, as for another process, begins empty."""
         return _KnownWords, (self._dim,)
 
     def forget(self) -> None:
-        self._rows.clear()
+        with self._lock:
+            self._rows.clear()
 
-    def missing(self, words: list[str]) -> list[str]:
-        """Those of the distinct `words` that are not here; after it all of them fit, unless they never do."""
-        new = [word for word in words if word not in self._rows]
-        if len(self._rows) + len(new) > self.capacity:
-            self.forget()
-            new = words
-        return new
+    def look_up(self, words: list[str]) -> tuple[Tensor, list[int]]:
+        """Words -> (U, D), and the numbers of those that are not known, whose rows mean nothing."""
+        with self._lock:
+            rows = [self._rows.get(word, -1) for word in words]
+            vectors = self._vectors[torch.tensor(rows, dtype=torch.int64).clamp_(min=0)]
+        return vectors, [number for number, row in enumerate(rows) if row < 0]
 
     def add(self, words: list[str], vectors: Tensor) -> None:
-        begin = len(self._rows)
-        self._vectors[begin : begin + len(words)] = vectors
-        self._rows.update(zip(words, range(begin, begin + len(words)), strict=True))
-
-    def vectors(self, words: list[str]) -> Tensor:
-        return self._vectors[torch.tensor([self._rows[word] for word in words], dtype=torch.int64)]
+        """Distinct words, of which another thread may have added some; the first ones, where there are too many."""
+        with self._lock:
+            if len(self._rows) + len(words) > self.capacity:
+                self._rows.clear()
+            new = [number for number, word in enumerate(words[: self.capacity]) if word not in self._rows]
+            rows = range(len(self._rows), len(self._rows) + len(new))
+            self._vectors[rows.start : rows.stop] = vectors[new]
+            self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))
 
 
 class Engine:
@@ -93,18 +95,19 @@ class Engine:
     def forget_words(self) -> None:
         """Empty the cache of word vectors."""
         if self._known is not None:
-            with self._known.lock:
-                self._known.forget()
+            self._known.forget()
 
     def _word_vectors(self, words: list[str]) -> Tensor:
         """Distinct words -> (U, D)."""
-        known = self._known
-        if known is None or len(words) > known.capacity:
+        if self._known is None:
             return self._encoded(words)
-        with known.lock:
-            if new := known.missing(words):
-                known.add(new, self._encoded(new))
-            return known.vectors(words)
+        vectors, missing = self._known.look_up(words)
+        if missing:
+            new = [words[number] for number in missing]
+            encoded = self._encoded(new)
+            vectors[missing] = encoded
+            self._known.add(new, encoded)
+        return vectors
 
     def _encoded(self, words: list[str]) -> Tensor:
         """Distinct words -> (U, D), and perhaps a few rows that no token stands for."""

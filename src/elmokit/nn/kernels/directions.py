@@ -1,14 +1,19 @@
-"""Two halves of some work on two cores: the two directions, above all."""
+"""Work on several cores: the two directions of a block, above all; blocks side by side where there are more cores."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from threading import Barrier
+from typing import TypeVar
 
 import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def _one_thread_each() -> None:
@@ -52,3 +57,27 @@ def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
 
     for future in [_workers().submit(run_without_graph, half) for half in range(2)]:
         future.result()
+
+
+def side_by_side(run: Callable[[Item], Result], items: Iterable[Item], device: torch.device) -> Iterator[Result]:
+    """run(item) of each item, in order; on a CPU with more than two cores on all of them, an item on each.
+
+    As many items are taken ahead of the one that is waited for as there are cores.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads <= 2:
+        yield from map(run, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="elmokit-block", initializer=_one_thread_each) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(run, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            torch.set_num_threads(threads)  # torch remembers the last setting for threads to come
+            for future in waiting:
+                future.cancel()

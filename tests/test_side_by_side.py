@@ -1,0 +1,67 @@
+"""Blocks on more cores than two: the same vectors, in the same order."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import elmokit
+from elmokit.embed import embedder as embedding
+from elmokit.nn.kernels.directions import side_by_side
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_order_and_from_several_threads(four_threads: None) -> None:
+    together = threading.Barrier(4, timeout=20)
+
+    def run(item: int) -> tuple[int, int]:
+        if item < 4:
+            together.wait()  # only threads that run at the same time pass
+        return item, torch.get_num_threads()
+
+    assert list(side_by_side(run, range(11), CPU)) == [(item, 1) for item in range(11)]
+    assert torch.get_num_threads() == 4
+
+
+def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
+    found = side_by_side(lambda item: 1 // (item - 2), range(9), CPU)
+    assert next(found) == -1 and next(found) == -1
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert torch.get_num_threads() == 4
+
+
+def test_no_more_items_are_taken_than_are_worked_on(four_threads: None) -> None:
+    taken: list[int] = []
+    found = side_by_side(lambda item: item, (taken.append(item) or item for item in range(100)), CPU)
+    assert next(found) == 0
+    assert len(taken) <= 6
+    found.close()  # type: ignore[attr-defined]  # whoever has had enough
+
+
+def test_vectors_are_the_same_on_more_cores(four_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "FEWEST_WORDS_AT_ONCE", 40)
+    rng = np.random.default_rng(0)
+    words = ["apple", "play", "Straße", "bank", "of", "the", "x" * 60, "river"]
+    sentences = [list(rng.choice(words, length)) for length in rng.integers(0, 30, 40)]
+    embedder = elmokit.Embedder.load()
+    with pytest.warns(embedding.TruncationWarning):
+        several = embedder.embed(sentences, layers="all")
+    torch.set_num_threads(1)
+    embedder.forget_words()
+    with pytest.warns(embedding.TruncationWarning):
+        one = embedder.embed(sentences, layers="all")
+    assert several.truncated_words == one.truncated_words
+    for ours, expected in zip(several, one, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
