@@ -1,6 +1,6 @@
 """What bfloat16 products cost in perplexity: two pretraining runs that differ in nothing else.
 
-    python benchmarks/pretrain_precision.py --corpus SHARDS --heldout FILE [FILE ...] --output RUNS [--max-words 2000000]
+    python benchmarks/pretrain_precision.py --corpus SHARDS --heldout FILE [FILE ...] --output RUNS
 
 Preset `small`, 8,192 samples, windows of 128 rows by 20 steps, the default recipe, the same seed and vocabulary, in
 bfloat16 and in float32; exact perplexity of the held-out text with state carried, at the end of each. The same command
@@ -40,7 +40,7 @@ def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
             max_words=given.max_words,
             evaluate_every=1_000_000_000,
             seed=given.seed,
-        )  # fmt: skip
+        )
     )
     end, train = last_event(output / "log.jsonl", "end"), last_event(output / "log.jsonl", "train")
     return {name: end[name] for name in ("forward", "backward", "mean", "predictions")} | {"words": train["words"]}
