@@ -23,8 +23,9 @@ import numpy as np
 import torch
 
 from elmokit.data.streams import word_ids
-from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder
+from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
+from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.long import POSITIONS_AT_ONCE
 from elmokit.files import atomic_path, read_lines
 from elmokit.io.store import EmbeddingStore

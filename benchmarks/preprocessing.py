@@ -22,7 +22,7 @@ from measuring import RESULTS, write_results
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
 from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block, word_ids
-from elmokit.embed.embedder import DEFAULT_ROWS, WORDS_AT_ONCE
+from elmokit.embed.groups import DEFAULT_ROWS, WORDS_AT_ONCE
 from elmokit.files import read_lines
 from elmokit.text import english
 from elmokit.text.tokenizers import get_tokenizer

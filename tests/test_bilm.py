@@ -11,6 +11,7 @@ from oracle import Oracle, State, random_weights
 from torch import Tensor
 
 import elmokit.nn.bilm as bilm_module
+import elmokit.nn.lstm as lstm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import pack_sentences
@@ -181,7 +182,7 @@ def test_pieces_of_a_stream_equal_the_whole(monkeypatch: pytest.MonkeyPatch, slo
     bilm = model(TINY)
     words, tokens, packing = ragged_stream(bilm)
     expected, state = bilm.run_packed(words, tokens, packing)  # with gradients a stream is never cut
-    monkeypatch.setattr(bilm_module, "SLOTS_AT_ONCE", slots)
+    monkeypatch.setattr(lstm_module, "SLOTS_AT_ONCE", slots)
     with torch.no_grad():
         found, after = bilm.run_packed(words, tokens, packing)
     torch.testing.assert_close(found, expected.detach(), atol=1e-12, rtol=0)

@@ -1,6 +1,7 @@
 """The native directory: what is saved is what is loaded, and what is damaged is refused with every reason."""
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +253,28 @@ def test_the_fingerprint_changes_with_one_weight() -> None:
     with torch.no_grad():
         model.bilm.layers[1].bias[1, 3] += 1
     assert fingerprint(model) != before
+
+
+def test_the_fingerprint_of_word_ids_is_that_of_their_words_too() -> None:
+    torch.manual_seed(1)
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=5))
+    words = ["<S>", "</S>", "<UNK>", "a", "b"]
+    models = [Pretrained(bilm, vocab=Vocab(order)) for order in (words, words, [*words[:3], "b", "a"])]
+    first, same, other = map(fingerprint, models)
+    assert first == same != other
+
+
+def test_a_loaded_model_goes_to_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(everything(), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    loaded = load("model")
+    sent = pickle.loads(pickle.dumps(loaded))
+    monkeypatch.chdir("/")
+    sent.let_weights_go()
+    assert not sent.holds_weights
+    assert_same_weights(sent.bilm, loaded.bilm)
+    assert_same_weights(sent.softmax, everything().softmax)
+    sent.let_weights_go()
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="is no model any more"):
+        sent.bilm  # noqa: B018

@@ -148,6 +148,8 @@ def test_what_cannot_be_converted_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="native, hdf5, token-embeddings, not 'onnx'"):
         convert(tmp_path / "model", tmp_path / "onnx", to="onnx")  # type: ignore[arg-type]
     for to in ("native", "hdf5"):
+        with pytest.raises(ValueError, match="has words for token-embeddings"):
+            convert(tmp_path / "model", tmp_path / to, to=to, vocab="words.txt")
         with pytest.raises(FileExistsError):
             convert(tmp_path / "model", tmp_path / "model", to=to)
     words = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=3))

@@ -15,7 +15,7 @@ from elmokit.data.streams import word_ids
 from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.io.checkpoint import CheckpointError, describe, fingerprint, load, save
 from elmokit.io.convert import convert
-from elmokit.io.formats.efml import PUBLISHED_SETTINGS, settings_path
+from elmokit.io.formats.efml_settings import PUBLISHED_SETTINGS, settings_path
 from elmokit.nn.elmo import Elmo
 
 MODELS = ["elmo_cnn", "elmo_word", "lstm_cnn"]

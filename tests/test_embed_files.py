@@ -248,6 +248,18 @@ def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, em
         embed_file(text, tmp_path / "out.hdf5", embedder)
 
 
+def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path: Path, embedder: Embedder) -> None:
+    (tmp_path / "there.npy").touch()
+    with pytest.raises(ValueError, match="HDF5 holds float32"):
+        embed_file("absent.txt", tmp_path / "out.hdf5", embedder, dtype="float16")
+    (tmp_path / ".partial-there.npy.parts").mkdir()  # as a kill leaves it
+    with pytest.raises(FileExistsError, match=r"there\.npy exists"):
+        encode_file("absent.txt", tmp_path / "there.npy", embedder)
+    with pytest.raises(ValueError, match="pooling must be one of"):
+        encode_file("absent.txt", tmp_path / "out.npy", embedder, pooling="median")
+    assert [path.name for path in tmp_path.iterdir()] == ["there.npy"]
+
+
 # --- One vector a line ---------------------------------------------------------------------------------------------
 
 

@@ -36,9 +36,9 @@ WARM = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
 def embedder(monkeypatch: pytest.MonkeyPatch) -> Embedder:
     """Whose long sentences are those of more than 58 words, made in windows of 17."""
     torch.manual_seed(5)
-    monkeypatch.setattr("elmokit.embed.embedder.WORDS_AT_ONCE", LIMIT)
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", LIMIT)
     monkeypatch.setattr("elmokit.embed.parts.WORDS_AT_ONCE", LIMIT)
-    monkeypatch.setattr("elmokit.embed.embedder.POSITIONS_AT_ONCE", 17)
+    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", 17)
     bilm = BiLM(BiLMConfig.preset("tiny"))
     return Embedder(Pretrained(bilm, mix=MixWeights((0.2, 0.0, 0.4)), warm_state=WARM), device="cpu")
 
@@ -76,7 +76,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 def test_windows_of_any_size_make_the_vectors_of_the_whole(
     embedder: Embedder, monkeypatch: pytest.MonkeyPatch, positions: int, length: int
 ) -> None:
-    monkeypatch.setattr("elmokit.embed.embedder.POSITIONS_AT_ONCE", positions)
+    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", positions)
     (words,) = sentences_of([length])
     expected, after = whole(embedder.model.bilm, words, WARM)
     found = np.full_like(expected, np.nan)
@@ -136,6 +136,11 @@ def test_state_is_carried_through_long_and_short_sentences(embedder: Embedder, b
         assert_close(found[number], expected)
 
 
+def test_a_string_is_not_taken_for_a_list_of_words(embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match="not a string"):
+        embedder.embed_long("I like apple", lambda *_: None)
+
+
 def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
     with pytest.warns(UserWarning, match="70 words are too long"):
         embedder.embed([["x" * 60] * 69, ["y" * 60]])
@@ -147,8 +152,8 @@ def test_directions_that_join_are_computed_whole(monkeypatch: pytest.MonkeyPatch
     plain = replace(config.lstm, joins_directions=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
     embedder = Embedder(Pretrained(BiLM(replace(config, lstm=plain))), device="cpu")
     words = sentences_of([100])[0]
-    monkeypatch.setattr("elmokit.embed.embedder.WORDS_AT_ONCE", LIMIT)
-    monkeypatch.setattr("elmokit.embed.embedder.POSITIONS_AT_ONCE", 17)
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", LIMIT)
+    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", 17)
     assert_close(embedder.embed([words], "top")[0], whole(embedder.model.bilm, words)[0][-1])
 
 

@@ -99,6 +99,31 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int, monkeypat
         assert_equal(small.embed(SENTENCES, layers="all"), expected)
 
 
+@needs_products(torch.float32)
+def test_words_of_any_length_do_not_fill_the_cache() -> None:
+    made = embedder()
+    long = "x" * 100_000
+    with pytest.warns(UserWarning, match="1 words are too long"):
+        (found,) = made.embed([["a", long, "b"]])
+    known = made._engine._known
+    assert known is not None and {"a", "b"} <= known._rows.keys() and long not in known._rows
+    with pytest.warns(UserWarning, match="1 words are too long"):
+        np.testing.assert_array_equal(made.embed([["a", long, "b"]])[0], found)
+
+
+def test_products_that_float16_cannot_hold_are_refused() -> None:
+    model = tiny()
+    assert model.bilm.char_cnn.projection is not None
+    np.testing.assert_allclose(
+        Embedder(model, "cpu", "float16").embed([["a"]], "all")[0], embedder().embed([["a"]], "all")[0], atol=0.02
+    )
+    with torch.no_grad():
+        model.bilm.char_cnn.projection.bias.fill_(60_000)
+        model.bilm.char_cnn.projection.weight.fill_(60_000)
+    with pytest.raises(ValueError, match="too large for products in float16"):
+        Embedder(model, "cpu", "float16").embed([["a", "word"]])
+
+
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words that went through the character CNN."""

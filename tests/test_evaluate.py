@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,17 @@ def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
         perplexity(*small(), SENTENCES, state="warm")
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         perplexity(*small(), SENTENCES, state="cold")
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        perplexity(*small(), SENTENCES, batch_size=0)
+
+
+@pytest.mark.parametrize("state", ["carry", "zeros"])
+def test_a_model_whose_directions_join_predicts_nothing(state: str) -> None:
+    """Each would have seen the word that the other one is to predict."""
+    _, softmax, vocab = small()
+    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, joins_directions=True))).double()
+    with pytest.raises(ValueError, match="cannot predict words"):
+        perplexity(bilm, softmax, vocab, SENTENCES, state)
 
 
 def test_no_gradients_are_kept() -> None:

@@ -162,6 +162,21 @@ def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
+def test_a_file_system_that_holds_no_directories_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    fails(errno.EBADF)
+    with only_one_in(tmp_path / "run"):
+        pass
+    fails(errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)), only_one_in(tmp_path / "run"):
+        pass
+
+
 def test_what_was_there_survives_when_its_replacement_cannot_take_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

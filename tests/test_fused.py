@@ -11,7 +11,7 @@ from processors import each_product_type, needs_products
 from torch import Tensor
 
 from elmokit.nn.kernels import fused, packed, stepwise
-from elmokit.nn.kernels.packed import packed_lstm
+from elmokit.nn.kernels.packed import packed_lstm, packed_lstm_in_pieces
 from elmokit.nn.kernels.passes import Run, Steps, Weights
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
@@ -178,6 +178,21 @@ def test_any_number_of_rows(dtype: torch.dtype, rows: int) -> None:
         alone, *final_alone = run(slice(row, row + 1))
         assert torch.equal(alone[:, :, 0], outputs[:, :, row])
         assert all(torch.equal(one[:, 0], each[:, row]) for one, each in zip(final_alone, final, strict=True))
+
+
+@each_product_type
+def test_a_stream_in_pieces_gives_what_the_whole_does(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its weights are packed but once, those of each direction."""
+    case, packed_weights = Case((6, 20), "both", "reset to a state", dtype), []
+    pack_layer = fused.pack_layer
+    monkeypatch.setattr(fused, "pack_layer", lambda *given: packed_weights.append(given) or pack_layer(*given))
+    inputs, *others = case.leaves
+    arguments = {**case.clips, "start": case.start}
+    pieces = [(inputs[:, window].to(dtype), piece) for window, piece in case.packing.pieces(5)]
+    found = packed_lstm_in_pieces(pieces, *others, **arguments)
+    assert len(pieces) > 2 and len(packed_weights) == 2
+    for left, right in zip(found, packed_lstm(inputs.to(dtype), case.packing, *others, **arguments), strict=True):
+        assert torch.equal(left, right)
 
 
 @each_product_type

@@ -13,6 +13,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
 
 from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
 from elmokit.io.checkpoint import Pretrained, describe, load, save
 from elmokit.io.hub import HubModel, hub_model
 from elmokit.nn.bilm import BiLM
@@ -107,12 +108,14 @@ def test_a_name_of_the_hub_is_loaded_and_described(asked: list[dict[str, Any]], 
     assert_is(load("owner/name"), saved)
     assert_is(load("owner/name", revision="v1", local_files_only=True), saved)
     assert_is(load("https://huggingface.co/owner/name/tree/v2"), saved)
+    assert_is(Embedder.load("owner/name", "cpu", revision="v3", local_files_only=True).model, saved)
     told = describe("owner/name")
     assert told["format"] == "elmokit 1" and told["vocabulary"] == 3
     assert [(call["repo_id"], call["revision"], call["local_files_only"]) for call in asked] == [
         ("owner/name", None, False),
         ("owner/name", "v1", True),
         ("owner/name", "v2", False),
+        ("owner/name", "v3", True),
         ("owner/name", None, False),
     ]
 

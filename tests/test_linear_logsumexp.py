@@ -173,3 +173,12 @@ def test_one_core_and_two_give_the_same_bits(dtype: torch.dtype, is_compiled: bo
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(left, right) for left, right in zip(*found, strict=True))
+
+
+def test_vectors_of_another_width_are_refused() -> None:
+    """Compiled code would read past their ends."""
+    hidden, weight, bias = torch.randn(5, 6), torch.randn(9, 8), torch.randn(9)
+    with pytest.raises(ValueError, match=r"weights \(9, 8\) has no place for vectors \(5, 6\)"):
+        linear_logsumexp(hidden, weight, bias)
+    with pytest.raises(ValueError, match="no place"):
+        linear_logsumexp(hidden, weight[:, :6], bias[:5])

@@ -2,6 +2,9 @@
 
 import copy
 import dataclasses
+import gc
+import pickle
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +185,12 @@ def test_errors_are_those_of_the_bilm() -> None:
         for rows in (2, 4):
             with pytest.raises(ValueError, match=f"the state has {rows} rows, the batch 3: give one row for each"):
                 model.run_packed(vectors, text.tokens, text.text.packing, random_state(bilm, rows))
+        for other in (CONFIGS["no projections"], CONFIGS["three layers"]):
+            with pytest.raises(ValueError, match="of another model"):
+                model.run_packed(vectors, text.tokens, text.text.packing, random_state(draw_bilm(other), 3))
+            with pytest.raises(ValueError, match="of another model"):
+                start = random_state(draw_bilm(other), 1)
+                model.run_packed(vectors, text.tokens, text.text.packing, start=start)
         with pytest.raises(IndexError):
             model.run_packed(vectors, text.tokens + len(vectors), text.text.packing)
         with pytest.raises(IndexError, match="characters must lie in"):
@@ -226,3 +235,22 @@ def test_odd_sizes_in_float32() -> None:
         expected = bilm.run_packed(vectors, text.tokens, text.text.packing)[0]
     found = ready.run_packed(vectors, text.tokens, text.text.packing)[0]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("name", ["as published", "word ids"])
+def test_it_can_be_sent_to_another_process(name: str) -> None:
+    made = PreparedBiLM(draw_bilm(CONFIGS[name]), torch.float32)
+    ids = ids_of(["a", "bc", "naïve"], made.config)
+    assert torch.equal(pickle.loads(pickle.dumps(made)).encode_words(ids), made.encode_words(ids))
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("name", ["as published", "word ids"])
+def test_the_weights_it_has_packed_can_be_freed(name: str) -> None:
+    bilm = draw_bilm(CONFIGS[name])
+    layer = weakref.ref(bilm.layers[0])
+    made = PreparedBiLM(bilm, torch.float32)
+    del bilm
+    gc.collect()
+    assert layer() is None and made.config == CONFIGS[name]

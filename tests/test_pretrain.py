@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from efml_files import write_efml
 from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE, settings_for, write_text
 
 import elmokit.train.snapshots as snapshots
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.io.checkpoint import load
+from elmokit.io.formats.efml_settings import read_config
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.pretrain import pretrain
 from elmokit.train.settings import PretrainSettings
@@ -201,6 +203,19 @@ def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Pa
     model = load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60)))
     assert model.vocab is not None
     assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
+
+
+def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainSettings, tmp_path: Path) -> None:
+    config = read_config(write_efml(tmp_path / "old"))
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    assert load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60))).bilm.config == config
+
+
+def test_a_model_whose_directions_join_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+    config = BiLMConfig(LSTMConfig(1, 8, 4, joins_directions=True))
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(ValueError, match="cannot predict words"):
+        pretrain(replace(settings, config=tmp_path / "config.json"))
 
 
 def test_one_sentence_is_enough_to_train_on(settings: PretrainSettings, tmp_path: Path) -> None:

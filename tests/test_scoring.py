@@ -223,7 +223,14 @@ def test_a_file_is_scored_line_by_line(model: Pretrained, tmp_path: Path) -> Non
         assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)
     evaluated = evaluate_files([text], model, "zeros").total
     assert three(total) == pytest.approx(three(evaluated), rel=1e-6)
-    assert (total.sentences, total.predictions, total.unknown) == (2, 6, 1)
+    assert (total.sentences, total.predictions, total.unknown, total.truncated) == (2, 6, 1, 0)
+
+
+def test_words_that_are_cut_are_counted(model: Pretrained, tmp_path: Path) -> None:
+    long = "b" * 49
+    (tmp_path / "text.txt").write_text(f"a {long}\n\n{long} {long} c\n")
+    assert score_file(tmp_path / "text.txt", tmp_path / "scores.jsonl", model).truncated == 3
+    assert [each.perplexity.truncated for each in score(model, [["a", long], ["c"]])] == [1, 0]
 
 
 def test_a_file_without_a_sentence_leaves_nothing(model: Pretrained, tmp_path: Path) -> None:

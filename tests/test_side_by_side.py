@@ -51,7 +51,7 @@ def test_no_more_items_are_taken_than_are_worked_on(four_threads: None) -> None:
 
 
 def test_vectors_are_the_same_on_more_cores(four_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "FEWEST_WORDS_AT_ONCE", 40)
+    monkeypatch.setattr("elmokit.embed.groups.FEWEST_WORDS_AT_ONCE", 40)
     rng = np.random.default_rng(0)
     words = ["apple", "play", "Straße", "bank", "of", "the", "x" * 60, "river"]
     sentences = [list(rng.choice(words, length)) for length in rng.integers(0, 30, 40)]

@@ -1,6 +1,8 @@
 """Embeddings on disk come back as they went in, survive a kill, and fill the old HDF5 layouts."""
 
 import json
+import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +57,7 @@ def test_round_trip(tmp_path: Path, index: StoreIndex) -> None:
         words_first = expected.swapaxes(0, 1) if index is ALL else expected
         np.testing.assert_array_equal(store[number][1], words_first.astype(index.dtype))
     assert store[-1][0] == SENTENCES[-1]
+    assert pickle.loads(pickle.dumps(store)).words(0) == SENTENCES[0]
     with pytest.raises(IndexError):
         store[5]
 
@@ -63,9 +66,12 @@ def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     fill(tmp_path / "whole", ALL)
     fill(tmp_path / "killed", ALL)
     cut = tmp_path / "killed" / "part-00001.safetensors"
+    shutil.copy(cut, cut.with_stem("part-00001 copy"))
     cut.write_bytes(cut.read_bytes()[:-7])
     (tmp_path / "killed" / "part-00002.safetensors").unlink()
     (tmp_path / "killed" / "part-00009.safetensors").write_text("not a part")
+    nothing = {name: np.zeros(0, np.int64) for name in ("vectors", "offsets", "token_bytes")}
+    save_file(nothing | {"token_offsets": np.zeros(1, np.int64)}, tmp_path / "killed" / "part-00008.safetensors")
     assert finished_parts(tmp_path / "killed") == [0]
     with pytest.raises(ValueError, match=r"lacks the parts \[1, 2\]"):
         finish_store(tmp_path / "killed", ALL, num_parts=3)
@@ -148,6 +154,26 @@ def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreInde
     np.testing.assert_array_equal(store.vectors(0), words_first)
     np.testing.assert_array_equal(store.vectors(0, slice(1, 4)), words_first[1:4])
     assert (store.words(0), store.length(0), store.vectors(0, slice(4, 2)).shape[0]) == (words, 6, 0)
+    with pytest.raises(ValueError, match="step of -1"):
+        store.vectors(0, slice(None, None, -1))
+
+
+@pytest.mark.parametrize("is_half", [False, True], ids=["whole", "half"])
+def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: bool) -> None:
+    vectors = np.full((1, 4), 7e4, np.float32)
+    for dtype in ("float32", "float16"):
+        index = replace(TOP, dtype=dtype)
+        with (
+            TokenSpool(tmp_path) as spool,
+            pytest.raises(ValueError, match="no vectors" if dtype == "float32" else "too large for float16"),
+        ):
+            spool.add_sentence([["a", "b"]])
+            with new_part(tmp_path, index, 0, spool) as writer:
+                if is_half:
+                    writer.fill(slice(0, 1), slice(0, 2), vectors[:, :2])
+                else:
+                    writer.write(0, vectors)
+    assert not list(tmp_path.iterdir())
 
 
 def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +190,8 @@ def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             [],
             0,
         )
+        for rows in (slice(None, None, -1), slice(None, None, 2), slice(2, 0, -2), slice(-2, None), slice(0, 0)):
+            assert lazily[0][rows] == SENTENCES[0][rows]
         with pytest.raises(IndexError):
             lazily[0][3]
     assert not list(tmp_path.iterdir())

@@ -121,6 +121,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 # What a full disk, a quota or a file-size limit say; other errors inside the block may come from what it reads.
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What file systems say that lock no directories: NFS takes them for files that are not open for writing.
+NO_LOCKS = {errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def _cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
@@ -221,7 +223,8 @@ def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
 def only_one_in(directory: str | Path) -> Iterator[None]:
     """Holds a directory, made where it is missing, against other processes that would write the same files there.
 
-    ValueError where one holds it. The hold ends with the process, however that ends.
+    ValueError where one holds it. The hold ends with the process, however that ends. Where the file system holds no
+    directories, as some over a network do not, nothing is caught.
     """
     directory = Path(directory)
     try:
@@ -233,9 +236,18 @@ def only_one_in(directory: str | Path) -> Iterator[None]:
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(descriptor, directory)
         yield
-    except BlockingIOError:
-        raise ValueError(f"another process is writing in {directory}: wait for it, or choose another output") from None
     finally:
         os.close(descriptor)
+
+
+def _hold(descriptor: int, directory: Path) -> None:
+    assert fcntl is not None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another process is writing in {directory}: wait for it, or choose another output") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise

@@ -20,7 +20,8 @@ from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.data.streams import blocks_of, word_ids
-from elmokit.embed.embedder import WORDS_AT_ONCE, Embedder
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.files import atomic_path, read_lines
 from elmokit.io.native import filled
 from elmokit.io.pretrained import Pretrained

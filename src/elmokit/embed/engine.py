@@ -17,6 +17,7 @@ from elmokit.nn.prepared import prepare
 
 WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 CACHE_BYTES = 32 << 20
+LONGEST_KEPT = 200  # characters: a text that is no text, without white space, would fill the cache with itself
 
 
 def in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
@@ -60,7 +61,8 @@ class _KnownWords:
         with self._lock:
             if len(self._rows) + len(words) > self.capacity:
                 self._rows.clear()
-            new = [number for number, word in enumerate(words[: self.capacity]) if word not in self._rows]
+            kept = enumerate(words[: self.capacity])
+            new = [number for number, word in kept if word not in self._rows and len(word) <= LONGEST_KEPT]
             rows = range(len(self._rows), len(self._rows) + len(new))
             self._vectors[rows.start : rows.stop] = vectors[new]
             self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))
@@ -70,7 +72,7 @@ class Engine:
     """A model's biLM on a device, its products of one type."""
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype) -> None:
-        self.config, self._vocab, self._device = model.config, model.vocab, device
+        self.config, self._vocab, self.device, self._dtype = model.config, model.vocab, device, dtype
         prepared = prepare(model.bilm, dtype, device)
         if prepared is None and dtype == torch.int8:
             raise ValueError(
@@ -85,9 +87,15 @@ class Engine:
 
     @torch.no_grad()
     def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> tuple[Tensor, BiLMState]:
-        """The layers (L+1, 2, N, D) in stream order and the state after; `state`, `start` as in `BiLM.run_packed`."""
-        words, tokens = self._word_vectors(block.words), block.tokens.to(self._device)
-        return self._bilm.run_packed(words, tokens, block.text.packing, state, start)
+        """The layers (L+1, 2, N, D) in stream order and the state after; `state`, `start` as in `BiLM.run_packed`.
+
+        ValueError where products in float16 overflow.
+        """
+        words, tokens = self._word_vectors(block.words), block.tokens.to(self.device)
+        layers, after = self._bilm.run_packed(words, tokens, block.text.packing, state, start)
+        if self._dtype == torch.float16 and not layers.isfinite().all():
+            raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
+        return layers, after
 
     def initial_state(self, rows: int) -> BiLMState:
         return self._bilm.initial_state(rows)
@@ -114,7 +122,7 @@ class Engine:
         ids = word_ids(words, self.config, self._vocab)
         if self._known is None:
             ids = in_few_shapes(ids, self.config)
-        return self._bilm.encode_words(ids.to(self._device))
+        return self._bilm.encode_words(ids.to(self.device))
 
 
 def _moved(bilm: BiLM, device: torch.device, dtype: torch.dtype) -> BiLM:

@@ -48,10 +48,14 @@ def embed_file(
 
     The same call takes up a run that was stopped: it repeats one part of `sentences_per_part` lines at most. Memory
     holds one line of the text, and the vectors of some sentences or of a window of a long one. ValueError for invalid
-    UTF-8 (before anything is written), an empty file, and a directory that holds other vectors; OSError where the
-    output cannot be written.
+    UTF-8 (before anything is written), an empty file, a directory that holds other vectors, and numbers beyond what
+    float16 holds; FileExistsError for an HDF5 file that is there; OSError where the output cannot be written.
     """
     output = Path(output)
+    is_hdf5 = output.suffix in HDF5_SUFFIXES
+    if is_hdf5 and dtype != "float32":
+        raise ValueError(f"AllenNLP's HDF5 holds float32, not {dtype}: write a directory, or leave dtype out")
+    parts = _parts_beside(output) if is_hdf5 else output
     embedder = opened(model, device, products)
     job = FileJob(
         text=TextFile.read(file),
@@ -62,14 +66,10 @@ def embed_file(
         sentences_per_part=sentences_per_part,
         tokenize=tokenize,
     )
-    if output.suffix not in HDF5_SUFFIXES:
-        return make_parts(job, output, output)
-    if dtype != "float32":
-        raise ValueError(f"AllenNLP's HDF5 holds float32, not {dtype}: write a directory, or leave dtype out")
-    parts = _parts_beside(output)
     report = make_parts(job, parts, output)
-    write_allennlp_hdf5(EmbeddingStore(parts), output)
-    _discard(parts)
+    if is_hdf5:
+        write_allennlp_hdf5(EmbeddingStore(parts), output)
+        _discard(parts)
     return report
 
 
@@ -97,6 +97,7 @@ def encode_file(
         raise ValueError('one vector a line needs one representation: layers="all" is not one')
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
+    pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
     embedder = opened(model, device, products)
     job = FileJob(
         text=TextFile.read(file),
@@ -106,18 +107,22 @@ def encode_file(
         dtype="float32",
         sentences_per_part=sentences_per_part,
         tokenize=tokenize,
-        pooling=Pooling(pooling, normalize_embeddings),
+        pooling=pooled,
     )
-    parts = _parts_beside(output)
     report = make_parts(job, parts, output)
     _write_npy(EmbeddingStore(parts), output)
     _discard(parts)
     return report
 
 
+def _aside(parts: Path) -> Path:
+    return parts.with_name(f".partial-{parts.name}")
+
+
 def _parts_beside(output: Path) -> Path:
     """Where the parts of a single file grow. An output without them is finished, and of what is not known."""
     parts = output.with_name(output.name + ".parts")
+    shutil.rmtree(_aside(parts), ignore_errors=True)  # which a kill may have left
     if output.exists() and not parts.exists():
         raise FileExistsError(f"{output} exists: remove it or choose another name")
     return parts
@@ -127,13 +132,11 @@ def _write_npy(store: EmbeddingStore, output: Path) -> None:
     header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), *store.index.vector_shape)}
     with atomic_path(output) as partial, partial.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
-        for _, vectors in store:
-            stream.write(vectors.astype("<f4").tobytes())
+        for line in range(len(store)):
+            stream.write(store.vectors(line).astype("<f4").tobytes())
 
 
 def _discard(parts: Path) -> None:
     """Remove a directory; a kill in between leaves it with another name, not half of it with its own."""
-    aside = parts.with_name(f".partial-{parts.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    os.replace(parts, aside)
-    shutil.rmtree(aside)
+    os.replace(parts, _aside(parts))
+    shutil.rmtree(_aside(parts), ignore_errors=True)

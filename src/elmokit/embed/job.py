@@ -116,7 +116,7 @@ class Progress:
     """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
 
     def __init__(self, text: TextFile) -> None:
-        self.bar = tqdm(total=text.characters, unit="B", unit_scale=True, desc=text.path.name, disable=None)
+        self.bar = tqdm(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name, disable=None)
         self.words = self.truncated_words = self._words_made = 0
         self._start = time.perf_counter()
 

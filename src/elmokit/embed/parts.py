@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from elmokit.embed.embedder import WORDS_AT_ONCE, TruncationWarning
+from elmokit.embed.embedder import TruncationWarning
+from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put, long_apart
 from elmokit.embed.pooling import RunningPool

@@ -68,6 +68,8 @@ def convert(
     """
     if to not in get_args(Target):
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
+    if vocab is not None and to != "token-embeddings":
+        raise ValueError(f"{vocab} has words for token-embeddings, but {to} is asked for: leave it out")
     model, output = load(input), Path(output)
     if to == "native":
         save(model, output)

@@ -10,6 +10,7 @@ vocab.txt, softmax.safetensors, state.safetensors, README.md
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,13 +143,12 @@ def _softmax_loader(path: Path, config: BiLMConfig, vocab: Vocab | None) -> Call
         return None
     if vocab is None:
         raise CheckpointError(f"{path} has no vocab.txt beside it, so its words are unknown")
-    num_words, dim = len(vocab), config.lstm.projection_dim
+    return partial(_read_softmax, path.absolute(), len(vocab), config.lstm.projection_dim)
 
-    def load_softmax() -> FullSoftmax:
-        tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
-        return filled(lambda: FullSoftmax(num_words, dim), tensors)
 
-    return load_softmax
+def _read_softmax(path: Path, num_words: int, dim: int) -> FullSoftmax:
+    tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
+    return filled(lambda: FullSoftmax(num_words, dim), tensors)
 
 
 def _read_warm_state(path: Path, config: BiLMConfig) -> BiLMState | None:

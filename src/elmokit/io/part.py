@@ -83,8 +83,21 @@ def _laid_out(spool: TokenSpool, vector_shape: tuple[int, ...], dtype: str) -> t
 # --- Writing -------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _nothing_overflows(dtype: np.dtype) -> Iterator[None]:
+    """ValueError where a number becomes infinite only because `dtype` is too small for it."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError as error:
+        raise ValueError(f"a vector has numbers that are too large for {dtype.name}: write float32") from error
+
+
 class PartWriter:
-    """A part in the making: its words are there, its vectors come in any order, each once."""
+    """A part in the making: its words are there, its vectors come in any order, each once.
+
+    ValueError where vectors do not fit their places, or numbers the type that they are stored in.
+    """
 
     def __init__(self, file: BufferedRandom, place: _Place) -> None:
         self._file, self._place = file, place
@@ -103,7 +116,8 @@ class PartWriter:
         found = np.empty((rows.stop - rows.start, *self._place.shape[1:]), self._place.dtype)
         self._file.seek(self._place.offset + rows.start * self._place.row_size)
         self._file.readinto(found.reshape(-1).view(np.uint8).data)
-        found[..., columns] = self._words_first(vectors)
+        with _nothing_overflows(found.dtype):
+            found[..., columns] = self._words_first(vectors)
         self._write(rows.start, found)
         self._halves_missing -= len(found)
 
@@ -116,7 +130,8 @@ class PartWriter:
         return np.moveaxis(vectors, 1, 0) if len(self._place.shape) == 3 else vectors
 
     def _write(self, begin: int, rows: np.ndarray) -> None:
-        rows = np.ascontiguousarray(rows, self._place.dtype)
+        with _nothing_overflows(self._place.dtype):
+            rows = np.ascontiguousarray(rows, self._place.dtype)
         self._file.seek(self._place.offset + begin * self._place.row_size)
         self._file.write(rows.reshape(-1).view(np.uint8).data)
 
@@ -201,6 +216,6 @@ def open_part(path: Path) -> Part:
         raise ValueError(f"{path} has {num_words} vectors for {places['token_offsets'].shape[0] - 1} words")
     part = Part(path, places, places["offsets"].read(path, 0, places["offsets"].shape[0]))
     bytes_told = int(places["token_offsets"].read(path, num_words, num_words + 1)[0])
-    if part.offsets[-1] != num_words or bytes_told != num_bytes:
+    if part.offsets[-1:].tolist() != [num_words] or bytes_told != num_bytes:
         raise ValueError(f"{path} does not agree with itself about its {num_words} words: remove it and run again")
     return part

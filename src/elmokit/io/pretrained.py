@@ -76,7 +76,7 @@ class Pretrained:
         return self._bilm is not None
 
     def let_weights_go(self) -> None:
-        """Free the memory of the biLM, where it can be read again: for who has a copy that suits him better."""
+        """Free the memory of the biLM where it can be read again, for whoever has a copy of the weights."""
         if self.read_again is not None:
             self._bilm = None
 
@@ -89,7 +89,7 @@ class Pretrained:
 
 
 def fingerprint(model: Pretrained) -> str:
-    """A hash of all that its vectors depend on: configuration, weights, mix, state policy and warm state."""
+    """A hash of all that its vectors depend on: configuration, weights, words, tokenizer, mix, and warm state."""
     held = model.holds_weights
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
@@ -99,6 +99,8 @@ def fingerprint(model: Pretrained) -> str:
     for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().contiguous().numpy())
+    if model.vocab is not None and model.config.num_words is not None:  # which say what each row of the table is
+        digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
     if not held:
         model.let_weights_go()
     return digest.hexdigest()

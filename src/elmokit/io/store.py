@@ -8,6 +8,8 @@ Every part holds the same number of sentences (the last may hold fewer):
     token_offsets  (N+1,)                    int64, word n is the bytes token_offsets[n] : token_offsets[n+1]
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,7 +96,8 @@ def _is_readable(path: Path) -> bool:
 def finished_parts(directory: str | Path) -> list[int]:
     """The numbers of the parts that are there and readable; a cut or foreign file does not count."""
     paths = Path(directory).glob("part-[0-9]*.safetensors")
-    return sorted(int(path.stem.removeprefix("part-")) for path in paths if _is_readable(path))
+    numbers = {path.stem.removeprefix("part-"): path for path in paths}
+    return sorted(int(number) for number, path in numbers.items() if number.isdecimal() and _is_readable(path))
 
 
 def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
@@ -163,6 +166,10 @@ class EmbeddingStore:
             raise ValueError(f"{directory} is not finished: run the same command again, it takes up where it was")
         self._part = lru_cache(maxsize=64)(lambda number: open_part(_part_path(self.directory, number)))
 
+    def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path]]:
+        """A copy, as for another process, opens the directory again."""
+        return EmbeddingStore, (self.directory,)
+
     def __len__(self) -> int:
         return self.index.num_sentences
 
@@ -181,9 +188,11 @@ class EmbeddingStore:
         return part.words(begin, end)
 
     def vectors(self, number: int, rows: slice = slice(None)) -> np.ndarray:
-        """The vectors of the words `rows` (a slice of step 1) of line `number`; no others are read."""
+        """The vectors of the words `rows` of line `number`; no others are read. ValueError for a slice with a step."""
         part, begin, end = self._bounds(number)
-        first, stop, _ = rows.indices(end - begin)
+        first, stop, step = rows.indices(end - begin)
+        if step != 1:
+            raise ValueError(f"rows have a step of {step}: read them without, and take from the array what is wanted")
         return part.vectors(begin + first, begin + max(first, stop))
 
     def _bounds(self, number: int) -> tuple[Part, int, int]:

@@ -91,8 +91,8 @@ class SpooledSentence(Sequence[str]):
     @overload
     def __getitem__(self, which: slice) -> list[str]: ...
     def __getitem__(self, which: int | slice) -> str | list[str]:
-        if isinstance(which, slice):
-            first, stop, step = which.indices(len(self))
-            return self.spool.words(self.begin + first, self.begin + max(first, stop))[::step]
-        word = range(self.begin, self.end)[which]
-        return self.spool.words(word, word + 1)[0]
+        chosen = range(self.begin, self.end)[which]
+        if isinstance(chosen, int):
+            return self.spool.words(chosen, chosen + 1)[0]
+        first, last = sorted((chosen[0], chosen[-1])) if chosen else (self.begin, self.begin - 1)
+        return self.spool.words(first, last + 1)[:: chosen.step]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from elmokit.config import BiLMConfig
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import STATES, Block, blocks_of, count_cut_words, deal_evenly, scoring_block, word_ids
 from elmokit.files import read_lines
@@ -63,6 +64,12 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
 
 
+def check_predicts(config: BiLMConfig) -> None:
+    """ValueError where a direction has seen the word that it is to predict."""
+    if config.lstm.joins_directions:
+        raise ValueError("this model's directions join, so it cannot predict words: it gives nothing but vectors")
+
+
 def block_outputs(
     bilm: BiLM | PreparedBiLM,
     vocab: Vocab,
@@ -71,6 +78,7 @@ def block_outputs(
     start: BiLMState | None = None,
 ) -> tuple[torch.Tensor, BiLMState]:
     """What the softmax of each direction reads, (2, N, D) in text order, and the state after the block."""
+    check_predicts(bilm.config)
     words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(bilm.device))
     layers, after = bilm.run_packed(words, block.tokens.to(bilm.device), block.text.packing, state, start)
     return torch.stack(block.text.to_text(layers[-1]).chunk(2, dim=1)), after
@@ -95,6 +103,8 @@ def log_losses(
         raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     start = start if state == "warm" else None
     ready = prepare(bilm, next(bilm.layers.parameters()).dtype, bilm.device) or bilm
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.data.streams import STATES, scoring_block
+from elmokit.data.streams import STATES, count_cut_words, scoring_block
 from elmokit.files import atomic_path, create_bytes, read_lines
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
@@ -38,6 +38,8 @@ DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 class SentenceScore:
     """Log-probabilities of a sentence of T words, `unknown` of which were scored as <UNK>.
 
+    `truncated` of them have more bytes than the model reads.
+
     `forward` (T+1,): of each word given those before it, then of </S>. `backward` (T+1,): of <S>, then of each word
     given those after it.
     """
@@ -46,6 +48,7 @@ class SentenceScore:
     forward: np.ndarray
     backward: np.ndarray
     unknown: int
+    truncated: int = 0
 
     @property
     def losses(self) -> np.ndarray:
@@ -55,7 +58,7 @@ class SentenceScore:
     @property
     def perplexity(self) -> Perplexity:
         """That of this sentence alone, as `elmokit.lm.evaluate` defines it: the boundary counts."""
-        return Perplexity.of(self.losses, 1, len(self.forward), self.unknown)
+        return Perplexity.of(self.losses, 1, len(self.forward), self.unknown, self.truncated)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def _scores(
         unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
         for sentence, (forward, backward), is_unknown in zip(group, log_p, unknown, strict=True):
-            yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()))
+            truncated = count_cut_words(sentence, bilm.config)
+            yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()), truncated)
 
 
 def score(
@@ -236,16 +240,18 @@ def score_file(
     """
     pretrained = model if isinstance(model, Pretrained) else load(model)
     pretrained.bilm.to(pick_device(device))
-    lines = [number for number, line in enumerate(read_lines(file), start=1) if line.strip()]
-    if not lines:
+    count = sum(1 for line in read_lines(file) if line.strip())
+    if not count:
         raise ValueError(f"{file} holds no sentence to score")
+    lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
     texts = (line for line in read_lines(file) if line.strip())
     sentences = (words_of(pretrained, text) if tokenize else text.split() for text in texts)
-    losses, predictions, unknown = np.zeros(2), 0, 0
+    losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
         found = _scores(pretrained, sentences, state, batch_size)
-        for number, each in tqdm(zip(lines, found, strict=True), "score", len(lines), disable=None):
+        for number, each in tqdm(zip(lines, found, strict=True), "score", count, disable=None):
             stream.write(_as_json(number, each) + "\n")
             losses += each.losses
             predictions, unknown = predictions + len(each.forward), unknown + each.unknown
-    return Perplexity.of(losses, len(lines), predictions, unknown)
+            truncated += each.truncated
+    return Perplexity.of(losses, count, predictions, unknown, truncated)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import BiLMConfig
+from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.joined_lstm import joined_layers, run_joined
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing, pack_sentences
 from elmokit.nn.words_and_characters import WordsAndCharacters
-
-# Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
-# large product, few enough that they stay in cache until the steps have used them.
-SLOTS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -45,33 +43,15 @@ class BiLMOutput:
     state: BiLMState
 
 
-def _run_layer(
-    layer: BidirectionalLSTM,
-    x: Tensor,
-    of_words: tuple[Tensor, Tensor] | None,
-    packing: Packing,
-    state: LSTMState,
-    start: LSTMState | None,
-) -> tuple[Tensor, LSTMState]:
-    """One layer over the whole stream; the lowest one (`of_words`) multiplies each distinct word once and gathers."""
-    if of_words is not None:
-        words, tokens = of_words
-        table = layer.input_products(words.expand(2, *words.shape))
-
-        def inputs(window: slice) -> Tensor:
-            return torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
-    else:
-
-        def inputs(window: slice) -> Tensor:
-            return layer.input_products(x[:, window])
-
-    if torch.is_grad_enabled():
-        return layer(inputs(slice(None)), packing, state, start)
-    outputs = []
-    for window, piece in packing.pieces(SLOTS_AT_ONCE):
-        out, state = layer(inputs(window), piece, state, start)
-        outputs.append(out)
-    return torch.cat(outputs, dim=1) if outputs else torch.zeros_like(x), state
+def _input_products(
+    layer: BidirectionalLSTM, x: Tensor, of_words: tuple[Tensor, Tensor] | None
+) -> Callable[[slice], Tensor]:
+    """Of any slots of a stream x (2, N, D); the lowest layer (`of_words`) multiplies each distinct word once."""
+    if of_words is None:
+        return lambda window: layer.input_products(x[:, window])
+    words, tokens = of_words
+    table = layer.input_products(words.expand(2, *words.shape))
+    return lambda window: torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
 
 
 class _Layers:
@@ -92,11 +72,15 @@ class _Layers:
         return torch.stack(self._layers) if self._room is None else self._room
 
 
-def check_rows(state: BiLMState, packing: Packing) -> None:
-    """ValueError where the state is of another number of rows than the packing."""
-    found, expected = state.h.shape[2], len(packing.row_order)
-    if found != expected:
-        raise ValueError(f"the state has {found} rows, the batch {expected}: give one row for each")
+def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
+    """ValueError where the state is of another number of rows, or of another model."""
+    found = [tuple(part.shape) for part in (state.h, state.c)]
+    expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
+    if found == expected:
+        return
+    if state.h.dim() == 4 and state.h.shape[2] != rows:
+        raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
+    raise ValueError(f"the state is of another model: its h and c are {found}, those of this one {expected}")
 
 
 def in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
@@ -108,6 +92,10 @@ def in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
 def real_words(ids: Tensor) -> Tensor:
     """(B, T, C) ids of characters or (B, T) of words -> (B, T) bool: True where there is a word, any id above 0."""
     return (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
+
+
+def _rows_of_words(table: Tensor, ids: Tensor) -> Tensor:
+    return F.embedding(ids - 1, table)
 
 
 class BiLM(nn.Module):
@@ -152,11 +140,15 @@ class BiLM(nn.Module):
 
     def encode_words(self, ids: Tensor) -> Tensor:
         """Ids of U words, (U, C) of characters or (U,), shifted by one -> token vectors (U, D)."""
+        return self.token_encoder()(ids)
+
+    def token_encoder(self) -> Callable[[Tensor], Tensor]:
+        """`encode_words`, holding on to nothing else of the model."""
         if self.config.char_cnn is not None:
-            return self.char_cnn(ids)
+            return self.char_cnn
         if self.config.words_and_characters is not None:
-            return self.words_and_characters(ids)
-        return F.embedding(ids - 1, self.word_embedding)
+            return self.words_and_characters
+        return partial(_rows_of_words, self.word_embedding)
 
     def run_packed(
         self,
@@ -177,19 +169,20 @@ class BiLM(nn.Module):
         if self.config.lstm.joins_directions:
             return self._run_joined(words, tokens, packing, state or start)
         state = self.initial_state(len(packing.row_order)) if state is None else state
-        check_rows(state, packing)
+        check_state(state, self.config.lstm, len(packing.row_order))
+        if start is not None:
+            check_state(start, self.config.lstm, 1)
         rows = packing.row_order.to(words.device)
         wide = torch.promote_types(words.dtype, torch.float32)
         x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)
         outputs, finals = _Layers(x, self.config.num_representations), []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(cast(BidirectionalLSTM, layer) for layer in self.layers):
             x = F.dropout(x, dropout, training=dropout > 0)
             begin = None if start is None else start.layer(index)
             # with gradients adding up those of a word's every use would cost more than the products it saves
             of_words = (words, tokens) if index == 0 and not torch.is_grad_enabled() else None
-            out, final = _run_layer(
-                cast(BidirectionalLSTM, layer), x, of_words, packing, state.layer(index, rows), begin
-            )
+            inputs = _input_products(layer, x, of_words)
+            out, final = layer.run(inputs, packing, state.layer(index, rows), begin)
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
             if index + 1 == len(self.layers):
                 x = F.dropout(x, dropout, training=dropout > 0)

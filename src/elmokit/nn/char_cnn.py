@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,10 @@ class Highway(nn.Module):
         return torch.lerp(x, torch.relu(transform), torch.sigmoid(carry))
 
 
+def _activated(pooled: PooledCharacters, activation: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
+    return activation(pooled(ids - CHARACTER_SHIFT))
+
+
 class CharCNN(nn.Module):
     """Character ids of words -> token vectors. Weights begin as bilm-tf's did (training.py:183-289)."""
 
@@ -77,8 +82,7 @@ class CharCNN(nn.Module):
         """`pooled` without gradients, with what it computes from the weights alone computed now, where that fits."""
         if not has_tables(self.char_embedding) or len(self.char_embedding) > MOST_CHARACTERS:
             return self.pooled
-        pooled, activation = PooledCharacters(self.char_embedding, *self._filters()), self.activation
-        return lambda ids: activation(pooled(ids - CHARACTER_SHIFT))
+        return partial(_activated, PooledCharacters(self.char_embedding, *self._filters()), self.activation)
 
     def _filters(self) -> tuple[list[Tensor], list[Tensor]]:
         weights, biases = ([getattr(filters, name) for filters in self.convolutions] for name in ("weight", "bias"))

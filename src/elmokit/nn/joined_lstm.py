@@ -12,9 +12,6 @@ from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing
 
-# Without gradients the input products of about this many slots are in memory at a time.
-SLOTS_AT_ONCE = 512
-
 
 def joined_layers(config: LSTMConfig) -> nn.ModuleList:
     """The lowest layer reads tokens (D), each other one both directions of the one below (2H); none projects."""
@@ -52,14 +49,8 @@ def mirrored_slots(packing: Packing) -> Tensor:
 def _run_layer(layer: BidirectionalLSTM, x: Tensor, packing: Packing) -> Tensor:
     """(2, N, .) in stream order -> (2, N, H), each sentence from zeros."""
     zeros = x.new_zeros(2, len(packing.row_order), layer.recurrent_weight.shape[2])
-    state = LSTMState(zeros, zeros.clone())
-    if torch.is_grad_enabled():
-        return layer(layer.input_products(x), packing, state)[0]
-    outputs = [zeros[:, :0]]
-    for window, piece in packing.pieces(SLOTS_AT_ONCE):
-        out, state = layer(layer.input_products(x[:, window]), piece, state)
-        outputs.append(out)
-    return torch.cat(outputs, dim=1)
+    outputs, _ = layer.run(lambda window: layer.input_products(x[:, window]), packing, LSTMState(zeros, zeros))
+    return outputs
 
 
 def run_joined(layers: nn.ModuleList, projection: nn.Linear, x: Tensor, packing: Packing) -> Tensor:

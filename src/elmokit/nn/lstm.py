@@ -7,15 +7,21 @@ of the published files: i, g (TensorFlow's j), f, o.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.kernels.both_linear import both_linear
-from elmokit.nn.kernels.packed import packed_lstm
+from elmokit.nn.kernels.packed import packed_lstm, packed_lstm_in_pieces
 from elmokit.nn.packing import Packing
+
+# Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
+# large product, few enough that they stay in cache until the steps have used them.
+SLOTS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -98,18 +104,32 @@ class BidirectionalLSTM(nn.Module):
         self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None
     ) -> tuple[Tensor, LSTMState]:
         """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`."""
-        outputs, h, c = packed_lstm(
-            inputs,
-            packing,
-            state.h,
-            state.c,
-            self.recurrent_weight,
-            self.projection_weight,
-            cell_clip=self.cell_clip,
-            proj_clip=self.proj_clip,
-            start=None if start is None else (start.h, start.c),
-        )
+        outputs, h, c = packed_lstm(inputs, packing, state.h, state.c, *self._weights(), **self._settings(start))
         return outputs, LSTMState(h, c)
+
+    def run(
+        self,
+        inputs: Callable[[slice], Tensor],
+        packing: Packing,
+        state: LSTMState,
+        start: LSTMState | None = None,
+    ) -> tuple[Tensor, LSTMState]:
+        """`forward` over a stream whose input products `inputs` makes, those of a slice of its slots.
+
+        Without gradients it is asked for a piece after the other, so that few of them are in memory.
+        """
+        if torch.is_grad_enabled():
+            return self(inputs(slice(None)), packing, state, start)
+        pieces = ((inputs(window), piece) for window, piece in packing.pieces(SLOTS_AT_ONCE))
+        outputs, h, c = packed_lstm_in_pieces(pieces, state.h, state.c, *self._weights(), **self._settings(start))
+        return outputs, LSTMState(h, c)
+
+    def _weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.recurrent_weight, self.projection_weight
+
+    def _settings(self, start: LSTMState | None) -> dict[str, Any]:
+        pair = None if start is None else (start.h, start.c)
+        return {"cell_clip": self.cell_clip, "proj_clip": self.proj_clip, "start": pair}
 
     def run_time_bias(self) -> Tensor:
         """The forget gate's constant is added here and never stored: so weights survive any round trip bit for bit."""

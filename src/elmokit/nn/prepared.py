@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, check_rows, in_row_order
+from elmokit.nn.bilm import BiLM, BiLMState, check_state, in_row_order
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
@@ -95,19 +95,16 @@ class PreparedBiLM:
 
     def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
         self.config = bilm.config
-        self._words = None if bilm.config.char_cnn is not None else bilm  # whose token encoder is used as it is
         has_cnn, dim = bilm.config.char_cnn is not None, bilm.config.lstm.projection_dim
-        self._char_cnn = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else None
+        # Another token encoder than characters alone is used as it is.
+        self._token_encoder = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else bilm.token_encoder()
         layers = [cast(BidirectionalLSTM, layer) for layer in bilm.layers]
         self._layers = [[_PreparedDirection(layer, d, dtype) for d in range(2)] for layer in layers]
 
     @torch.no_grad()
     def encode_words(self, ids: Tensor) -> Tensor:
         """Ids of U words, as `BiLM.encode_words` takes them -> token vectors (U, D) float32."""
-        if self._char_cnn is not None:
-            return self._char_cnn(ids)
-        assert self._words is not None
-        return self._words.encode_words(ids).float()
+        return self._token_encoder(ids).float()
 
     @property
     def device(self) -> torch.device:
@@ -132,7 +129,8 @@ class PreparedBiLM:
         rows, words, tokens = packing.row_order, words.float(), tokens.contiguous()
         state = self.initial_state(len(rows)) if state is None else state.float()
         start = self.initial_state(1) if start is None else start.float()
-        check_rows(state, packing)
+        check_state(state, self.config.lstm, len(rows))
+        check_state(start, self.config.lstm, 1)
         layers = words.new_empty(self.config.num_representations, *tokens.shape, words.shape[1])
         finals = [state.layer(index, rows).copy() for index in range(len(self._layers))]
 

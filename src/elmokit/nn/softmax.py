@@ -45,6 +45,7 @@ class LogUniformSampler:
         self.num_classes, self.num_samples = num_classes, num_samples
 
     def sample(self, generator: torch.Generator) -> Samples:
+        """`num_samples` distinct classes, on the CPU, in the order in which they came."""
         draws = torch.empty(0, dtype=torch.int64)
         while True:
             uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator)

@@ -16,7 +16,7 @@ from elmokit.lm.evaluate import Perplexity, evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
-from elmokit.train.pretrain import corpus_tokenizer, total_steps, train, vocabulary
+from elmokit.train.pretrain import corpus_tokenizer, tell, total_steps, train, vocabulary
 from elmokit.train.settings import FinetuneSettings, PretrainSettings
 from elmokit.train.trainer import Trainer
 
@@ -137,7 +137,9 @@ def finetune(settings: FinetuneSettings) -> FinetuneReport:
         if not files:
             raise ValueError("there is no corpus to train on: name files or directories")
         report = check_corpus(files)
-        check_corpus([*heldout, *others])
+        tell("corpus", report)
+        if heldout or others:
+            tell("held out", check_corpus([*heldout, *others]))
         loaded = load(settings.model)
         start = _completed(settings, loaded, files, report)
         assert start.vocab is not None

@@ -46,6 +46,7 @@ def _fused(parameters: list[nn.Parameter]) -> bool:
 
 
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The recipe's optimiser; in `modern` nothing but matrices decays."""
     parameters = list(parameters)
     if name == "original":
         return torch.optim.Adagrad(
@@ -58,6 +59,7 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -71,6 +73,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Let an optimiser of the same parameters remember what `optimizer_tensors` gave."""
     slots: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         number, name = key.split(".", 1)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -39,7 +39,7 @@ def _model_config(settings: PretrainSettings, vocab: Vocab) -> BiLMConfig:
         return BiLMConfig.preset(settings.preset)
     values = json.loads(settings.config.read_text(encoding="utf-8"))
     config = BiLMConfig.from_dict(values.get("model", values))
-    if config.char_cnn is not None:
+    if config.num_words is None:
         return config
     # A word-id model has a row for each word of its vocabulary.
     return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
@@ -85,6 +85,7 @@ def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
 
 
 def total_steps(settings: PretrainSettings, report: CorpusReport) -> int:
+    """Steps of the whole run, by the passes or by the words that are asked for."""
     words = settings.epochs * report.words
     if settings.max_words is not None:
         words = min(words, settings.max_words)
@@ -120,8 +121,10 @@ def _check_finite(trainer: Trainer, losses: Tensor) -> None:
         )
 
 
-def _tell(what: str, report: CorpusReport) -> None:
-    long = f"; {report.long_words:,} words have more than 48 bytes and will be cut" if report.long_words else ""
+def tell(what: str, report: CorpusReport) -> None:
+    """Print what a corpus holds."""
+    too_long = f"; {report.long_words:,} words have more than 48 bytes, of which a model of characters reads no more"
+    long = too_long if report.long_words else ""
     print(f"{what}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
 
 
@@ -170,14 +173,13 @@ def train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perple
     last = latest_snapshot(settings.output / "checkpoints")
     if last is not None:
         trainer.restore(read_snapshot(last))
-    tracker = Tracker(settings.output, settings.tensorboard)
-    kind = "start" if last is None else "resume"
-    tracker.event(kind, trainer.step, total_steps=trainer.total_steps, settings=asdict(settings), **asdict(report))
-    with _stop_request() as stop:
-        _loop(trainer, tracker, heldout, stop, words_per_step(settings, report))
-    final = trainer.heldout_perplexity(heldout, None) if heldout else None
-    tracker.event("end", trainer.step, **(asdict(final) if final else {}))
-    tracker.close()
+    with closing(Tracker(settings.output, settings.tensorboard)) as tracker:
+        kind = "start" if last is None else "resume"
+        tracker.event(kind, trainer.step, total_steps=trainer.total_steps, settings=asdict(settings), **asdict(report))
+        with _stop_request() as stop:
+            _loop(trainer, tracker, heldout, stop, words_per_step(settings, report))
+        final = trainer.heldout_perplexity(heldout, None) if heldout else None
+        tracker.event("end", trainer.step, **(asdict(final) if final else {}))
     return final
 
 
@@ -216,9 +218,9 @@ def pretrain(settings: PretrainSettings) -> Path:
         if not files:
             raise ValueError("there is no corpus to train on: name files or directories")
         report = check_corpus(files)
-        _tell("corpus", report)
+        tell("corpus", report)
         if heldout:
-            _tell("held out", check_corpus(heldout))
+            tell("held out", check_corpus(heldout))
         vocab = vocabulary(settings, files)
         config = _model_config(settings, vocab)
         trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest)

@@ -33,6 +33,7 @@ class Snapshot:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in main memory, their names as `Snapshot.part` looks for them."""
     return {f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 

@@ -19,7 +19,7 @@ from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import TrainingStream, Window, word_ids
 from elmokit.files import read_lines
 from elmokit.io.pretrained import Pretrained
-from elmokit.lm.evaluate import Perplexity, perplexity
+from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
@@ -79,6 +79,7 @@ class Trainer:
         corpus: str = "",
     ) -> None:
         """`files` are those of the corpus whose digest is `corpus`; a snapshot of another corpus is refused."""
+        check_predicts(config)
         seed_everything(settings.seed)
         self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
         self.identity = _identity(settings, config, vocab, corpus)
@@ -100,6 +101,7 @@ class Trainer:
         self.step = 0
 
     def read_from(self, position: Position, rows: Any) -> None:
+        """Go on reading the corpus there, the rows of the stream first with what they still have to read."""
         settings = self.settings
         self.reader = SentenceReader(self._files, settings.seed, position)
         self.stream = TrainingStream(self.reader, self.vocab, settings.batch_size, settings.unroll_steps, rows)
@@ -133,6 +135,7 @@ class Trainer:
         return self.softmax.sampled_losses(hidden, targets, samples, self.sampler)
 
     def snapshot(self) -> Snapshot:
+        """All that `restore` needs to go on as if nothing had happened."""
         tensors = (
             with_prefix("bilm", self.bilm.state_dict())
             | with_prefix("softmax", self.softmax.state_dict())
@@ -172,4 +175,5 @@ class Trainer:
         return perplexity(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
+        """The model as it is now, not a copy."""
         return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)

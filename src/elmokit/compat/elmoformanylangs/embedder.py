@@ -13,9 +13,7 @@ import torch
 from elmokit.compat.notice import warn_once
 from elmokit.data.streams import count_cut_words, word_ids
 from elmokit.embed import embedder
-from elmokit.io.checkpoint import load
 from elmokit.nn.bilm import BiLMState
-from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.lexicon import padding_ids
 
@@ -34,11 +32,10 @@ class Embedder:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.model_dir, self.batch_size = model_dir, batch_size
-        model = load(model_dir)
-        self._bilm = model.bilm.to(pick_device(device))
-        self._embedder = embedder.Embedder(model, device)
+        self._embedder = embedder.Embedder.load(model_dir, device)
+        self._config = self._embedder.model.config
         self._state: BiLMState | str = "carry"
-        self.joins_directions = model.config.lstm.joins_directions  # the encoder called lstm
+        self.joins_directions = self._config.lstm.joins_directions  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Tokenized sentences -> for each (T, 2D) float32: the layer's number, or -1 for the average of all.
@@ -66,7 +63,7 @@ class Embedder:
         if any(isinstance(sentence, str) for sentence in sents):
             warn_once("a string was given in place of a list of tokens: each of its characters is read as a token")
         sentences = [list(sentence) for sentence in sents]
-        if count_cut_words(list(chain.from_iterable(sentences)), self._bilm.config):
+        if count_cut_words(list(chain.from_iterable(sentences)), self._config):
             warn_once("some words are longer than the model reads: as before, only their beginning is read")
         if self.joins_directions:
             return self._padded(sentences)
@@ -101,7 +98,8 @@ class Embedder:
     @torch.no_grad()
     def _batch(self, sentences: list[list[str]]) -> np.ndarray:
         """(B, T+2, 2D) of one batch."""
-        config, device = self._bilm.config, self._embedder.device
+        config, device = self._config, self._embedder.device
+        bilm = self._embedder.model.bilm.to(device)
         encoder = config.words_and_characters
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])
@@ -110,4 +108,4 @@ class Embedder:
         padded = padding.expand(len(sentences), int(lengths.max()), -1).clone()
         padded[torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])] = ids
         everywhere = torch.ones(padded.shape[:2], dtype=torch.bool)
-        return self._bilm(padded.to(device), everywhere.to(device)).layers[0].cpu().numpy()
+        return bilm(padded.to(device), everywhere.to(device)).layers[0].cpu().numpy()

@@ -1,147 +1,27 @@
-"""Directories of ELMoForManyLangs: two files of weights as PyTorch saved them, dictionaries, and two of settings.
+"""Directories of ELMoForManyLangs: two files of weights as PyTorch saved them, beside settings and dictionaries.
 
-config.json names the file with the model's settings by a path of whoever trained it; the file itself lies beside it,
-or is one that came with ELMoForManyLangs. Weights are pickles, of which PyTorch reads tensors and nothing else.
-Sources: ELMoForManyLangs, `elmo.py` (Embedder.get_model), `modules/token_embedder.py`, `elmo.py` and `lstm.py` there.
+Weights are pickles, of which PyTorch reads tensors and nothing else.
+Sources: ELMoForManyLangs, `modules/token_embedder.py`, `modules/elmo.py`, `modules/lstm.py`.
 """
 
-import json
 import pickle
 import struct
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, WordsAndCharactersConfig
-from elmokit.files import read_lines
+from elmokit.config import BiLMConfig, LSTMConfig, WordsAndCharactersConfig
+from elmokit.io.formats.efml_settings import read_config
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM
 
-WORDS, CHARACTERS = "word.dic", "char.dic"
 TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
-MAX_SETTINGS = 1 << 20  # bytes
-
-# What came with the library as configs/*.json, and most published models name: both files say the same.
-PUBLISHED_SETTINGS: dict[str, Any] = {
-    "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
-    "token_embedder": {
-        "name": "cnn",
-        "activation": "relu",
-        "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
-        "n_highway": 2,
-        "word_dim": 100,
-        "char_dim": 50,
-        "max_characters_per_token": 50,
-    },
-}
-PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
-
-
-# --- Settings ----------------------------------------------------------------------------------------------------
-
-
-def _read_json(path: Path) -> Any:
-    if path.stat().st_size > MAX_SETTINGS:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, which no settings have")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that cannot be one
-        return False
-
-
-def settings_path(directory: Path) -> Path | None:
-    """The file that holds the model's settings; None where it is one that came with the library."""
-    named = _read_json(directory / "config.json")["config_path"]
-    name = PureWindowsPath(named).name  # which knows both kinds of slashes
-    for path in (directory / named, directory / name, directory / "configs" / name):
-        if _is_file(path):
-            return path
-    if name in PUBLISHED_NAMES:
-        return None
-    raise ValueError(f"it names {named}, which is not there: put that file, {name}, into {directory}")
-
-
-def _read_dictionary(path: Path) -> tuple[str, ...]:
-    """Entries in the order of their rows: lines of an entry, a tab and its row."""
-    rows: dict[int, str] = {}
-    number = 0
-    for number, line in enumerate(read_lines(path), start=1):
-        entry, tab, row = line.strip("\r\n").rpartition("\t")
-        if not tab or not row.strip().isdecimal():
-            raise ValueError(f"{path}, line {number} is no entry with its row behind a tab: {line[:60]!r}")
-        # It lost white space when it read the dictionary, and took what was left for the ideographic space.
-        rows[int(row)] = entry.strip() or "\u3000"
-    if not rows or sorted(rows) != list(range(number)):
-        raise ValueError(f"{path} does not number its {number} entries from 0 on, each once: fetch it again")
-    return tuple(rows[row] for row in range(number))
-
-
-def _token_encoder_config(settings: dict[str, Any], directory: Path) -> WordsAndCharactersConfig:
-    kind, word_dim, char_dim = settings["name"].lower(), int(settings["word_dim"]), int(settings["char_dim"])
-    if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
-        raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
-    max_characters = int(settings["max_characters_per_token"]) if kind == "cnn" else None
-    characters = _read_dictionary(directory / CHARACTERS) if char_dim > 0 else ()
-    return WordsAndCharactersConfig(
-        words=_read_dictionary(directory / WORDS) if word_dim > 0 else (),
-        word_dim=max(word_dim, 0),
-        characters=characters,
-        char_cnn=CharCNNConfig(
-            embedding_dim=char_dim,
-            filters=tuple((int(width), int(number)) for width, number in settings["filters"]),
-            num_highway=int(settings["n_highway"]),
-            activation=settings["activation"],
-            max_characters=int(settings["max_characters_per_token"]),
-            num_characters=len(characters),
-        )
-        if characters
-        else None,
-        max_characters=max_characters,
-    )
-
-
-def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
-    kind = settings["name"].lower()
-    if kind not in ("elmo", "lstm"):
-        raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
-    config = LSTMConfig(
-        num_layers=int(settings["n_layers"]),
-        cell_dim=int(settings["dim"]),
-        projection_dim=int(settings["projection_dim"]),
-        # A clip of 0 is "off". The plain LSTM has neither clips nor skips.
-        cell_clip=settings.get("cell_clip") or None if kind == "elmo" else None,
-        proj_clip=settings.get("proj_clip") or None if kind == "elmo" else None,
-        use_skip_connections=kind == "elmo",
-        forget_bias=0.0,  # its biases have it inside
-        joins_directions=kind == "lstm",
-    )
-    if kind == "elmo" and not config.has_projection:
-        raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
-    return config
-
-
-def read_config(directory: Path) -> BiLMConfig:
-    """The configuration of a directory, with its dictionaries; CheckpointError where it is none."""
-    try:
-        path = settings_path(directory)
-        settings = PUBLISHED_SETTINGS if path is None else _read_json(path)
-        encoder = _token_encoder_config(settings["token_embedder"], directory)
-        return BiLMConfig(_lstm_config(settings["encoder"]), None, words_and_characters=encoder)
-    # JSON may hold anything, infinity too; a missing dictionary speaks for itself.
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{directory} is no model of ELMoForManyLangs: {reason}") from error
-
 
 # --- The tables --------------------------------------------------------------------------------------------------
 

@@ -1,1 +1,19 @@
-"""Fast paths with the signature of the reference in `nn.lstm`, each tested equal to it."""
+"""Fast paths, each tested equal to what it replaces. Where one is not compiled, its module runs the same in PyTorch.
+
+What the network calls, of which every function says in its docstring what it computes:
+
+    packed              the recurrence of a layer over a stream, with gradients: `nn.lstm.lstm_reference`, only faster
+    both_linear         the input products of a layer
+    pooled_characters   convolutions over characters and their maxima
+    linear_logsumexp    the denominator of the softmax
+    text_order          from streams to the vectors of sentences
+    directions          a function on two cores, or on all
+
+What lies beneath `packed`: `passes` names the tensors that a pass over a stream reads and writes. `fused` runs it as
+one compiled call for all steps; `stepwise` runs it in PyTorch, step by step on any device, with the compiled `cell`.
+Beneath the others: `products` multiplies by weights that were packed once, `packed_logsumexp` is the softmax made of
+such products, `pooled_convolution` what convolutions are without tables.
+
+In C, all of it one library (`library`): avx512.c, which includes avx512_*.h, is `products`, `fused` and
+`packed_logsumexp`; cell.c, characters.c and text_order.c are built for any processor.
+"""

@@ -113,6 +113,16 @@ INLINE void to_tile(tile *sums, ptrdiff_t row, int group, __m512 x) {
     _mm512_store_ps(sums->values[row] + group * LANES, x);
 }
 
+/* carry relu(transform) + (1 - carry) x for 16 units of a row: a panel has both sums of 32 units. `bias` is that of
+ * these units' transform; that of their carry lies `units` behind it. */
+INLINE __m512 highway_of_tile(
+    const tile *sums, ptrdiff_t row, int group, const float *bias, ptrdiff_t units, __mmask16 lanes, __m512 x) {
+    __m512 transform = _mm512_add_ps(of_tile(sums, row, group), load_float(bias, lanes));
+    __m512 carry = _mm512_add_ps(of_tile(sums, row, group + GROUPS / 2), load_float(bias + units, lanes));
+    transform = _mm512_max_ps(_mm512_setzero_ps(), transform);
+    return _mm512_fmadd_ps(sigmoid(carry), _mm512_sub_ps(transform, x), x);
+}
+
 INLINE void multiply_rows_float(
     const int rows, ptrdiff_t depth, const float *a, ptrdiff_t stride, const float *panel, tile *result) {
     __m512 sums[MOST_ROWS][GROUPS];

@@ -150,11 +150,8 @@ FOR_AVX512 void elmokit_highway_int8(
                 for (int group = 0; group < GROUPS / 2; group++) {
                     ptrdiff_t unit = first + group * LANES, place = (row + r) * units + unit;
                     __mmask16 lanes = first_lanes(units - unit);
-                    __m512 transform = _mm512_add_ps(of_tile(&sums, r, group), load_float(bias + unit, lanes));
-                    __m512 carry = of_tile(&sums, r, group + GROUPS / 2), before = load_float(x + place, lanes);
-                    carry = sigmoid(_mm512_add_ps(carry, load_float(bias + units + unit, lanes)));
-                    transform = _mm512_max_ps(_mm512_setzero_ps(), transform);
-                    store_float(out + place, lanes, _mm512_fmadd_ps(carry, _mm512_sub_ps(transform, before), before));
+                    __m512 before = load_float(x + place, lanes);
+                    store_float(out + place, lanes, highway_of_tile(&sums, r, group, bias + unit, units, lanes, before));
                 }
         }
 }

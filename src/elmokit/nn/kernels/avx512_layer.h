@@ -67,7 +67,7 @@ FOR_AVX512 void OF_TYPE(elmokit_product_)(
     }
 }
 
-/* out = carry relu(transform) + (1 - carry) x: a panel holds both products of 32 units (two `gates`). */
+/* x through a highway layer, its weight packed with two `gates`. */
 FOR_AVX512 void OF_TYPE(elmokit_highway_)(
     ptrdiff_t rows, ptrdiff_t units, const TYPE *x, const TYPE *panel, const float *bias, TYPE *out) {
     for (ptrdiff_t first = 0; first < units; first += PANEL / 2, panel += PANEL * units)
@@ -79,11 +79,8 @@ FOR_AVX512 void OF_TYPE(elmokit_highway_)(
                 for (int group = 0; group < GROUPS / 2; group++) {
                     ptrdiff_t unit = first + group * LANES, place = (row + r) * units + unit;
                     __mmask16 lanes = first_lanes(units - unit);
-                    __m512 transform = _mm512_add_ps(of_tile(&sums, r, group), load_float(bias + unit, lanes));
-                    __m512 carry = of_tile(&sums, r, group + GROUPS / 2), before = LOAD(x + place, lanes);
-                    carry = sigmoid(_mm512_add_ps(carry, load_float(bias + units + unit, lanes)));
-                    transform = _mm512_max_ps(_mm512_setzero_ps(), transform);
-                    STORE(out + place, lanes, _mm512_fmadd_ps(carry, _mm512_sub_ps(transform, before), before));
+                    __m512 before = LOAD(x + place, lanes);
+                    STORE(out + place, lanes, highway_of_tile(&sums, r, group, bias + unit, units, lanes, before));
                 }
         }
 }
@@ -155,6 +152,7 @@ INLINE void OF_TYPE(forward_outputs_)(
     }
 }
 
+/* All steps of a layer in one direction, the first one first (stepwise.py, forward_steps). */
 FOR_AVX512 void OF_TYPE(elmokit_forward_)(const steps_of_layer *layer, const forward_pass *pass) {
     ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
     for (ptrdiff_t t = 0; t < layer->steps; slot += layer->batch_sizes[t], t++) {
@@ -239,6 +237,7 @@ INLINE void OF_TYPE(backward_outputs_)(
     }
 }
 
+/* All steps, the last one first (stepwise.py, backward_steps). */
 FOR_AVX512 void OF_TYPE(elmokit_backward_)(const steps_of_layer *layer, const backward_pass *pass) {
     ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
     for (ptrdiff_t t = 0; t < layer->steps; t++) slot += layer->batch_sizes[t];

@@ -87,12 +87,24 @@ def _room(dtype: torch.dtype, rows: int, width: int, hidden: int) -> list[Tensor
     return [torch.empty(rows, size, dtype=dtype) for size in (width, hidden)]
 
 
+def _check_sizes(steps: Steps, layer: PackedLayer, run: Run, which: Tensor | None) -> None:
+    """The compiled passes read and write what they are told to."""
+    slots, (rows, width), hidden = sum(steps.packing.batch_sizes), run.h.shape, run.c.shape[1]
+    assert run.outputs.shape == (slots, width) and max(steps.packing.batch_sizes, default=0) <= rows == len(run.c)
+    assert run.inputs.shape[1] == 4 * hidden and len(run.inputs if which is None else which) == slots
+    assert run.start_h.shape == (1, width) and run.start_c.shape == (1, hidden)
+    assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, width)
+    projected = layer.projection
+    assert width == hidden if projected is None else (projected.columns, projected.depth) == (width, hidden)
+
+
 def forward_steps(steps: Steps, layer: PackedLayer, run: Run, trace: Trace | None, which: Tensor | None = None) -> None:
     """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`. int8: no trace."""
     assert all(tensor.dtype == torch.float32 for tensor in (run.outputs, run.h, run.c, run.start_h, run.start_c))
     dtype, (width, hidden) = layer.recurrent.panels.dtype, (run.h.shape[1], run.c.shape[1])
     assert result_type(dtype) == run.inputs.dtype and (which is None or which.dtype == torch.int64)
     assert dtype != torch.int8 or trace is None
+    _check_sizes(steps, layer, run, which)
     most_rows = max(steps.packing.batch_sizes, default=0)
     room = _room(dtype, most_rows, width, hidden) if trace is None else [None, None]
     traced = [None] * 5

@@ -38,8 +38,8 @@ def compiled(name: str, *arguments: Any, result: Any = None) -> Callable[..., An
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where the values of a contiguous tensor begin; NULL for None."""
+    """Where the values of a contiguous tensor in main memory begin; NULL for None."""
     if tensor is None:
         return None
-    assert tensor.is_contiguous(), "the compiled kernels read rows that lie one after the other"
+    assert tensor.is_cpu and tensor.is_contiguous(), "the compiled kernels read rows that lie one after the other"
     return tensor.data_ptr()

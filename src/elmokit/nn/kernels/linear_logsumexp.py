@@ -95,6 +95,9 @@ class _LinearLogSumExp(torch.autograd.Function):
 def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
     """hidden (N, D), weight (V, D), bias (V,) -> (N,). `excluded` (N,): a class left out in each row, -1 for none.
 
-    Products run in the autocast type where autocast is on, sums in float32.
+    Products run in the autocast type where autocast is on, sums in float32. ValueError where sizes do not fit.
     """
+    count, dim = hidden.shape
+    if weight.shape[1] != dim or len(bias) != len(weight) or not (excluded is None or len(excluded) == count):
+        raise ValueError(f"a softmax of weights {tuple(weight.shape)} has no place for vectors {tuple(hidden.shape)}")
     return _LinearLogSumExp.apply(hidden, weight, bias, excluded, product_type(weight))  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ The gradient of a weight is one product over all steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,34 +27,51 @@ def _start(start: Pair | None, h: Tensor, c: Tensor) -> Pair:
     return start[0].to(h.dtype).contiguous(), start[1].to(c.dtype).contiguous()
 
 
-def _is_fused(inputs: Tensor, h: Tensor, c: Tensor) -> bool:
-    return fused.has_passes(inputs.dtype, c.dtype, inputs.device, h.shape[2], c.shape[2])
+class _Recurrence:
+    """The forward pass of a layer whose weights are made ready once, for one stream or for many pieces of it."""
+
+    def __init__(self, recurrent_weight: Tensor, projection_weight: Tensor | None, dtype: torch.dtype) -> None:
+        projection = None if projection_weight is None else projection_weight.to(dtype)
+        self.weights = Weights(recurrent_weight.to(dtype), projection)
+        self._wide = torch.promote_types(dtype, torch.float32)
+        _, four_h, width = recurrent_weight.shape
+        self.is_fused = fused.has_passes(dtype, self._wide, recurrent_weight.device, width, four_h // 4)
+        self._packed: dict[int, fused.PackedLayer] = {}
+        if self.is_fused:
+            on_both_cores(self._pack, recurrent_weight.device)
+
+    def _pack(self, d: int) -> None:
+        self._packed[d] = fused.pack_layer(part(self.weights, d), self.weights.recurrent.dtype)
+
+    def run(
+        self, steps: Steps, inputs: Tensor, h: Tensor, c: Tensor, start: Pair | None, traced: bool = False
+    ) -> tuple[Run, Trace | None]:
+        """What was run, its outputs and final state filled, and where it is `traced` what the gradient needs."""
+        h, c = (state.to(self._wide, copy=True, memory_format=torch.contiguous_format) for state in (h, c))
+        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
+        run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c))
+        trace = empty_trace(run) if traced else None
+
+        def one(d: int) -> None:
+            own_trace = None if trace is None else part(trace, d)
+            if self.is_fused:
+                fused.forward_steps(steps, self._packed[d], part(run, d), own_trace)
+            else:
+                stepwise.forward_steps(steps, part(self.weights, d), part(run, d), own_trace)
+
+        on_both_cores(one, inputs.device)
+        return run, trace
 
 
 class _PackedLSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, steps, start):
-        projection = None if projection_weight is None else projection_weight.to(inputs.dtype)
-        weights = Weights(recurrent_weight.to(inputs.dtype), projection)
-        wide = torch.promote_types(inputs.dtype, torch.float32)
-        h, c = (state.to(wide, copy=True, memory_format=torch.contiguous_format) for state in (h, c))
-        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
-        run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c))
-        trace = empty_trace(run) if any(ctx.needs_input_grad) else None
-
-        def one(d: int) -> None:
-            own_trace = None if trace is None else part(trace, d)
-            if _is_fused(inputs, h, c):
-                layer = fused.pack_layer(part(weights, d), inputs.dtype)
-                fused.forward_steps(steps, layer, part(run, d), own_trace)
-            else:
-                stepwise.forward_steps(steps, part(weights, d), part(run, d), own_trace)
-
-        on_both_cores(one, inputs.device)
+        recurrence = _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
+        run, trace = recurrence.run(steps, inputs, h, c, start, traced=any(ctx.needs_input_grad))
         if trace is not None:
-            ctx.save_for_backward(*trace, *weights, outputs)
-            ctx.steps = steps
-        return outputs, h, c
+            ctx.save_for_backward(*trace, *recurrence.weights, run.outputs)
+            ctx.steps, ctx.is_fused = steps, recurrence.is_fused
+        return run.outputs, run.h, run.c
 
     @staticmethod
     @once_differentiable
@@ -65,7 +83,7 @@ class _PackedLSTM(torch.autograd.Function):
         grad_weights = Weights(
             torch.empty_like(recurrent), None if projection is None else torch.empty_like(projection)
         )
-        kernel = fused if _is_fused(trace.gates, of_h, of_c) else stepwise
+        kernel = fused if ctx.is_fused else stepwise
 
         def one(d: int) -> None:
             own, own_grad = part(trace, d), part(grad, d)
@@ -93,3 +111,28 @@ def packed_lstm(
     """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least."""
     steps = Steps(packing, cell_clip, proj_clip)
     return _PackedLSTM.apply(inputs, h, c, recurrent_weight, projection_weight, steps, start)  # type: ignore
+
+
+@torch.no_grad()
+def packed_lstm_in_pieces(
+    pieces: Iterable[tuple[Tensor, Packing]],
+    h: Tensor,
+    c: Tensor,
+    recurrent_weight: Tensor,
+    projection_weight: Tensor | None,
+    *,
+    cell_clip: float | None,
+    proj_clip: float | None,
+    start: Pair | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`packed_lstm` without gradients of a stream cut between steps: inputs and packing of one piece after another.
+
+    The weights are made ready once for all pieces.
+    """
+    outputs, recurrence = [], None
+    for inputs, packing in pieces:
+        recurrence = recurrence or _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
+        run, _ = recurrence.run(Steps(packing, cell_clip, proj_clip), inputs, h, c, start)
+        outputs.append(run.outputs)
+        h, c = run.h, run.c
+    return torch.cat(outputs, dim=1) if outputs else h[:, :0], h, c

@@ -75,10 +75,12 @@ class Gradients(NamedTuple):
 
 
 def part(record: Any, index: int | slice) -> Any:
+    """The same part of each tensor, sharing its memory."""
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 
 
 def empty_trace(run: Run) -> Trace:
+    """Room for the trace of a run, of the type of its products where they read it again."""
     slots, width = run.inputs.shape[1], run.c.shape[2]
     cell = run.c.new_empty(2, slots, width)
     return Trace(

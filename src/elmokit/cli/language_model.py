@@ -1,0 +1,149 @@
+"""Verbs that make a language model, measure it, and ask it for words."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from elmokit.cli.options import UNSET, Device, Model, State, Tokenize
+from elmokit.cli.show import show
+from elmokit.train.settings import FinetuneSettings, PretrainSettings
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Split raw text into sentences and tokens: shards with one sentence a line."""
+
+    inputs: Annotated[Positional[tuple[Path, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
+    """Text files (plain, .gz or .zst), a paragraph a line, a blank line between documents."""
+    output: Path
+    """Directory for the shards and their summary, corpus.json."""
+    tokenizer: str = "english-1"
+    """whitespace-1, english-1, characters-1 or spacy:MODEL. Models that are trained on the shards keep the name."""
+    num_shards: Annotated[int | None, UNSET] = None
+    """Number of shards; chosen from the size of the inputs when not given."""
+    processes: Annotated[int | None, UNSET] = None
+    """Worker processes, one per core when not given. The shards do not depend on it."""
+    seed: int = 0
+    """Seed of the assignment of documents to shards."""
+
+    def run(self) -> None:
+        from elmokit.data.prepare import prepare
+
+        show(prepare(**vars(self)))
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pretrain a bidirectional language model on tokenized text. The same command resumes a run that was stopped."""
+
+    settings: Annotated[PretrainSettings, arg(name="")]
+
+    def run(self) -> None:
+        from elmokit.train.pretrain import pretrain
+
+        print(f"model: {pretrain(self.settings)}")
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """Go on training a model on text of a domain. The same command resumes a run that was stopped."""
+
+    settings: Annotated[FinetuneSettings, arg(name="")]
+
+    def run(self) -> None:
+        from elmokit.train.finetune import finetune
+
+        show(finetune(self.settings))
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Exact perplexity of tokenized text under a model: forward, backward and their mean."""
+
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
+    """Tokenized text (plain, .gz or .zst), one sentence a line; or directories as `elmokit prepare` writes them."""
+    model: Model = None
+    state: State = "carry"
+    """LSTM state at the start of a sentence: zeros, the model's warm state, or carried on from the sentence before."""
+    batch_size: int = 1
+    """Rows read side by side. With carried state, sentence i belongs to row i mod batch size."""
+    device: Device = None
+
+    def run(self) -> None:
+        from elmokit.lm.evaluate import evaluate_files
+
+        show(evaluate_files(**vars(self)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Write the log-probability of every word of a file, given the words before it and given those after it."""
+
+    file: Positional[Path]
+    """Text (plain, .gz or .zst), one sentence a line. Blank lines are no sentences."""
+    output: Path
+    """File for the scores, a JSON line for each sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    model: Model = None
+    state: State = "zeros"
+    """LSTM state at the start of a sentence: zeros, the model's warm state, or carried on from the one before."""
+    batch_size: int = 1
+    """Rows read side by side. With carried state, sentence i belongs to row i mod batch size."""
+    device: Device = None
+    tokenize: Tokenize = False
+
+    def run(self) -> None:
+        from elmokit.lm.scoring import score_file
+
+        show(score_file(**vars(self)))
+
+
+@dataclass(frozen=True)
+class Substitutes:
+    """Print the words that are likeliest in the place of each word of a sentence, with their log-probabilities."""
+
+    sentence: Positional[str]
+    """The sentence; it is split as the model's training text was."""
+    positions: tuple[int, ...] = ()
+    """Words to find substitutes for, from 0; all of them when not given."""
+    top: int = 10
+    """How many to print."""
+    direction: Literal["both", "forward", "backward"] = "both"
+    """Given the words on both sides (the sum of two log-probabilities), or those before or after it alone."""
+    model: Model = None
+    state: Literal["zeros", "warm"] = "zeros"
+    """LSTM state at the start of the sentence: zeros, or the model's warm state."""
+
+    def run(self) -> None:
+        from elmokit.io.checkpoint import load
+        from elmokit.lm.scoring import substitutes, words_of
+
+        model = load(self.model)
+        words = words_of(model, self.sentence)
+        positions = self.positions or tuple(range(len(words)))
+        found = substitutes(model, words, positions, self.top, self.direction, self.state)
+        places = (f"{position} {words[position]}" for position in positions)
+        show({place: ", ".join(map(str, row)) for place, row in zip(places, found, strict=True)})
+
+
+@dataclass(frozen=True)
+class NextWords:
+    """Print the likeliest next words after the beginning of a sentence, with their log-probabilities."""
+
+    sentence: Positional[str]
+    """The words so far; they are split as the model's training text was."""
+    top: int = 10
+    """How many to print. </S> says that the sentence ends, <UNK> stands for all words outside the vocabulary."""
+    direction: Literal["forward", "backward"] = "forward"
+    """backward: the words before the end of a sentence."""
+    model: Model = None
+    state: Literal["zeros", "warm"] = "zeros"
+    """LSTM state at the start of the sentence: zeros, or the model's warm state."""
+
+    def run(self) -> None:
+        from elmokit.io.checkpoint import load
+        from elmokit.lm.scoring import next_words
+
+        found = next_words(load(self.model), self.sentence, self.top, self.direction, self.state)
+        show({each.word: each.log_probability for each in found})

@@ -1,0 +1,133 @@
+"""Sentences to vectors, some thousand words at a time: each from the same state, or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.config import BiLMConfig
+from elmokit.data.streams import Block, count_cut_words, deal_evenly, embedding_block
+from elmokit.embed.engine import Engine
+from elmokit.embed.layers import LayerChoice
+from elmokit.embed.long import POSITIONS_AT_ONCE, Put, WholeArray, embed_in_windows, long_apart, row_of, with_row
+from elmokit.embed.pooling import Pooling, RunningPool
+from elmokit.nn.bilm import BiLMState
+from elmokit.nn.kernels.directions import side_by_side
+from elmokit.nn.kernels.text_order import sentence_vectors
+
+WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
+DEFAULT_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made of the layers: one or all of them, of every word or pooled."""
+
+    choose: LayerChoice
+    pooling: Pooling | None = None
+
+
+class Made(NamedTuple):
+    """The arrays of a group of sentences, how many of their words were too long, and the state after them."""
+
+    vectors: list[np.ndarray]
+    truncated_words: int
+    state: BiLMState
+
+
+# --- A group of sentences ------------------------------------------------------------------------------------------
+
+
+def _by_sentence(streams: Tensor, block: Block) -> list[np.ndarray]:
+    """Chosen layers in stream order -> each sentence's own array, without the boundaries."""
+    ends = np.cumsum(block.lengths)
+    found = sentence_vectors(streams, block.text.slots, ends - block.lengths + 1, ends - 1)
+    return [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
+
+
+def _count_truncated(block: Block, config: BiLMConfig) -> int:
+    """How many words of the text, not only distinct ones, are longer than the model reads."""
+    if not count_cut_words(block.words, config):
+        return 0
+    long = [number for number, word in enumerate(block.words) if count_cut_words([word], config)]
+    return int(np.isin(block.tokens[0].numpy(), long).sum())
+
+
+def _run(engine: Engine, block: Block, wanted: Wanted, state: BiLMState | None, start: BiLMState | None) -> Made:
+    """`state` and `start` as in `BiLM.run_packed`."""
+    streams, after = engine.run(block, state, start)
+    vectors = _by_sentence(wanted.choose(streams), block)
+    pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
+    return Made(pooled, _count_truncated(block, engine.config), after)
+
+
+# --- A long sentence -----------------------------------------------------------------------------------------------
+
+
+def embed_long(
+    engine: Engine, words: Sequence[str], choose: LayerChoice, state: BiLMState | None, put: Put
+) -> BiLMState:
+    """One sentence from `state` on (one row; None: zeros), window by window; returns the state after it."""
+
+    def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
+        streams, after = engine.run(block, state, None)
+        (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
+        return vectors[0] if len(vectors) == 1 else vectors, after
+
+    # Where directions join after each layer, both must have read the whole sentence.
+    joined = engine.config.lstm.joins_directions
+    return embed_in_windows(words, run, state, put, len(words) + 2 if joined else POSITIONS_AT_ONCE)
+
+
+def _make_long(engine: Engine, words: Sequence[str], wanted: Wanted, state: BiLMState | None) -> Made:
+    dim = engine.config.output_dim
+    found = RunningPool(wanted.pooling, dim) if wanted.pooling else WholeArray(len(words), dim)
+    after = embed_long(engine, words, wanted.choose, state, found.put)
+    return Made([found.vectors()], count_cut_words(words, engine.config), after)
+
+
+# --- All of them ---------------------------------------------------------------------------------------------------
+
+
+def _words_at_once(sentences: Sequence[Sequence[str]]) -> int:
+    """Groups are smaller where more cores than two would not all have one."""
+    threads = torch.get_num_threads()
+    each = sum(map(len, sentences)) // threads if threads > 2 else WORDS_AT_ONCE
+    return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, each))
+
+
+def from_same_state(
+    engine: Engine, sentences: Sequence[Sequence[str]], wanted: Wanted, start: BiLMState | None, rows: int | None
+) -> Iterator[Made]:
+    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine."""
+
+    def make(group_and_kind: tuple[list[Sequence[str]], bool]) -> Made:
+        group, is_long = group_and_kind
+        if is_long:
+            return _make_long(engine, group[0], wanted, start)
+        lengths, num_rows = [len(words) + 2 for words in group], min(rows or DEFAULT_ROWS, len(group))
+        block = embedding_block(group, deal_evenly(lengths, num_rows), num_rows, reset=True)
+        return _run(engine, block, wanted, None, start)
+
+    return side_by_side(make, long_apart(sentences, _words_at_once(sentences)), engine.device)
+
+
+def from_carried_state(
+    engine: Engine, sentences: Iterable[Sequence[str]], wanted: Wanted, state: BiLMState
+) -> Iterator[Made]:
+    """Sentence i in row i mod the rows of `state`, which runs on (AllenNLP's and bilm-tf's way)."""
+    num_rows, count = state.h.shape[2], 0
+    for group, is_long in long_apart(sentences, WORDS_AT_ONCE):
+        rows = np.arange(count, count + len(group)) % num_rows
+        if is_long:
+            made = _make_long(engine, group[0], wanted, row_of(state, rows[0]))
+            made = made._replace(state=with_row(state, rows[0], made.state))
+        else:
+            made = _run(engine, embedding_block(group, rows, num_rows, reset=False), wanted, state, None)
+        state, count = made.state, count + len(group)
+        yield made
