@@ -154,6 +154,14 @@ def test_a_model_of_elmoformanylangs_can_be_tuned(settings: FinetuneSettings, tm
     assert tuned.bilm.config == load(model).bilm.config and tuned.vocab is not None and tuned.softmax is not None
 
 
+def test_words_that_are_cut_are_told(
+    settings: FinetuneSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "long.txt").write_text(f"a b {'c' * 49} d\n" * 30)
+    finetune(replace(settings, corpus=(tmp_path / "long.txt",), max_words=40, others=()))
+    assert "30 words have more than 48 bytes" in capsys.readouterr().out
+
+
 def test_what_makes_no_sense_is_refused(settings: FinetuneSettings) -> None:
     for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
         with pytest.raises(ValueError, match=name):

@@ -34,6 +34,11 @@ def test_results_come_in_order_and_from_several_threads(four_threads: None) -> N
     assert torch.get_num_threads() == 4
 
 
+def test_an_item_alone_has_all_cores(four_threads: None) -> None:
+    assert list(side_by_side(lambda _: torch.get_num_threads(), [0], CPU)) == [4]
+    assert list(side_by_side(lambda _: torch.get_num_threads(), [], CPU)) == []
+
+
 def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
     found = side_by_side(lambda item: 1 // (item - 2), range(9), CPU)
     assert next(found) == -1 and next(found) == -1

@@ -168,6 +168,26 @@ class LSTMConfig:
         return self.cell_dim != self.projection_dim
 
 
+LATER_SETTINGS = {"words_and_characters", "joins_directions"}  # which older files lack
+
+
+def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values, where they are all the settings of such a configuration and nothing else; else ValueError."""
+    names = {f.name for f in dataclasses.fields(kind)}
+    wrong = sorted((names ^ set(values)) - (names & LATER_SETTINGS))
+    if wrong:
+        raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
+    return values
+
+
+def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
+    if values is None:
+        return None
+    values = dict(_checked(CharCNNConfig, values))
+    values["filters"] = tuple((width, number) for width, number in values["filters"])
+    return CharCNNConfig(**values)
+
+
 @dataclass(frozen=True)
 class BiLMConfig:
     """A bidirectional language model: two stacks of LSTMs over one token encoder.
@@ -229,25 +249,6 @@ class BiLMConfig:
             encoder |= {name: tuple(encoder[name]) for name in ("words", "characters")}
             values["words_and_characters"] = WordsAndCharactersConfig(**encoder)
         return BiLMConfig(**values)
-
-
-LATER_SETTINGS = {"words_and_characters", "joins_directions"}
-
-
-def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in dataclasses.fields(kind)}
-    wrong = sorted((names ^ set(values)) - (names & LATER_SETTINGS))
-    if wrong:
-        raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
-    return values
-
-
-def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
-    if values is None:
-        return None
-    values = dict(_checked(CharCNNConfig, values))
-    values["filters"] = tuple((width, number) for width, number in values["filters"])
-    return CharCNNConfig(**values)
 
 
 def _published(cell_dim: int, projection_dim: int, num_highway: int) -> BiLMConfig:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import chain, islice
 from threading import Barrier
 from typing import TypeVar
 
@@ -62,16 +63,17 @@ def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
 def side_by_side(run: Callable[[Item], Result], items: Iterable[Item], device: torch.device) -> Iterator[Result]:
     """run(item) of each item, in order; on a CPU with more than two cores on all of them, an item on each.
 
-    As many items are taken ahead of the one that is waited for as there are cores.
+    As many items are taken ahead of the one that is waited for as there are cores. One alone has the cores to itself.
     """
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads <= 2:
-        yield from map(run, items)
+    threads, items = torch.get_num_threads(), iter(items)
+    first = list(islice(items, 2)) if device.type == "cpu" and threads > 2 else []
+    if len(first) < 2:
+        yield from map(run, chain(first, items))
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="elmokit-block", initializer=_one_thread_each) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
-            for item in items:
+            for item in chain(first, items):
                 waiting.append(pool.submit(run, item))
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
