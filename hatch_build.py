@@ -1,9 +1,9 @@
 """Builds the compiled kernels when elmokit is installed, where there is a C compiler; elmokit works without them."""
 
+import hashlib
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,17 @@ NO_AVX512 = "-DNO_AVX512"  # for one that does not know these instructions
 WAYS: list[list[str]] = [[], [ONE_PROCESSOR], [ONE_PROCESSOR, NO_AVX512]]
 
 
-def build_library(sources: Sequence[Path], library: Path) -> None:
+def digest(folder: Path) -> str:
+    """Of all sources in the folder, as elmokit/nn/kernels/library.py makes it."""
+    files = sorted([*folder.glob("*.c"), *folder.glob("*.h")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def build_library(folder: Path, library: Path) -> None:
     """Compile the kernels in the first way that the compiler can. OSError, CalledProcessError where there is none."""
     partial = library.with_suffix(".partial")
-    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS]
-    output = [*map(str, sources), "-o", str(partial)]
+    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"']
+    output = [*map(str, sorted(folder.glob("*.c"))), "-o", str(partial)]
     for way in WAYS:
         try:
             subprocess.run([*command, *way, *output], check=True, capture_output=True)
@@ -39,7 +45,7 @@ class KernelBuilder(BuildHookInterface):
             return
         library = Path(self.root) / LIBRARY
         try:
-            build_library(sorted(library.parent.glob("*.c")), library)
+            build_library(library.parent, library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
             self.app.display_warning(f"no compiled kernels ({error}): elmokit will work, but slower on a CPU")

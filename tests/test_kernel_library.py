@@ -51,8 +51,7 @@ def test_kernels_are_built_by_compilers_that_cannot_do_everything(
     wrapper.write_text(f'#!/bin/sh\ncase "$* " in *"{needed}"*) exec {compiler} "$@";; esac\nexit 1\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
-    sources = sorted(library.LIBRARY.parent.glob("*.c"))
-    build.build_library(sources, tmp_path / "_kernels.so")
+    build.build_library(library.LIBRARY.parent, tmp_path / "_kernels.so")
     use(tmp_path / "_kernels.so", monkeypatch)
     assert library.is_compiled()
     assert all(library.compiled.__wrapped__(name) for name in ONE_OF_EACH_FILE)
@@ -64,5 +63,19 @@ def test_no_library_is_left_where_nothing_compiles(tmp_path: Path, monkeypatch: 
     build = load_build_script()
     monkeypatch.setenv("CC", "false")
     with pytest.raises(build.subprocess.CalledProcessError):
-        build.build_library(sorted(library.LIBRARY.parent.glob("*.c")), tmp_path / "_kernels.so")
+        build.build_library(library.LIBRARY.parent, tmp_path / "_kernels.so")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update without another installation: what is called might have changed."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    pytest.importorskip("hatchling")
+    build, folder = load_build_script(), tmp_path / "kernels"
+    shutil.copytree(library.LIBRARY.parent, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (folder / "cell.c").write_text((folder / "cell.c").read_text() + "\n")
+    build.build_library(folder, tmp_path / "_kernels.so")
+    with pytest.warns(UserWarning, match="of other sources"):
+        use(tmp_path / "_kernels.so", monkeypatch)
+    assert not library.is_compiled()

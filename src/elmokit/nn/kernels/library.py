@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -15,12 +17,24 @@ LIBRARY = Path(__file__).with_name("_kernels.so")
 SIZE, POINTER, FLOAT, INT = ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_float, ctypes.c_int
 
 
+def _digest() -> bytes:
+    """Of all sources of the kernels, as hatch_build.py makes it."""
+    folder = Path(__file__).parent
+    files = sorted([*folder.glob("*.c"), *folder.glob("*.h")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest().encode()
+
+
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(str(LIBRARY))
-    except OSError:
+        library = ctypes.CDLL(str(LIBRARY))
+        built_of = (ctypes.c_char * (len(_digest()) + 1)).in_dll(library, "elmokit_sources").value
+    except (OSError, ValueError):  # there is none, or something else
         return None
+    if built_of != _digest():  # its functions may take other arguments than they are given
+        warnings.warn("elmokit's compiled kernels are of other sources: install elmokit again", stacklevel=2)
+        return None
+    return library
 
 
 def is_compiled() -> bool:
@@ -30,7 +44,7 @@ def is_compiled() -> bool:
 
 @cache
 def compiled(name: str, *arguments: Any, result: Any = None) -> Callable[..., Any] | None:
-    """The compiled function of that name; None where there is none, or only a library built from older sources."""
+    """The compiled function of that name; None where there is none."""
     function = getattr(_library(), name, None)
     if function is not None:
         function.argtypes, function.restype = arguments, result
