@@ -18,9 +18,9 @@ for file in "$corpus"/heldout/*.txt.zst; do
 done
 
 elmokit pretrain --corpus "$runs/corpus" --output "$runs/en-small" \
-    --heldout "$runs"/heldout/{misc,openstax,simplewiki}.txt \
-    --preset small --vocab-size 50000 --max-words 8000000 --batch-size 64 --num-samples 8192 \
-    --dropout 0 --learning-rate 0.002 --dtype bfloat16 --threads 2
+    --heldout "$runs"/heldout-100k/{misc,openstax,simplewiki}.txt \
+    --preset small --vocab-size 50000 --max-words 20500000 --batch-size 128 --num-samples 8192 \
+    --dropout 0 --learning-rate 0.002 --dtype bfloat16 --threads 2 --evaluate-every 2000
 python benchmarks/bundle_model.py "$runs/en-small" en-small
 python benchmarks/heldout_perplexity.py --files "$runs"/heldout-100k/*.txt
 python benchmarks/bundle_model.py "$runs/en-small" en-small # with the perplexities on its card
