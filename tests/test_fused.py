@@ -50,12 +50,12 @@ class Case:
         self.upstream = [draw(2, slots, dim), draw(2, rows, dim), draw(2, rows, cell)]
         self.dtype = dtype
 
-    def by_kernel(self) -> list[Tensor]:
+    def by_kernel(self, overwrite: bool = False) -> list[Tensor]:
         """Outputs, h, c, and the gradients of all leaves."""
         leaves = [leaf.clone().requires_grad_() for leaf in self.leaves]
         inputs, h, c, recurrent, *projection = leaves
         found = packed_lstm(
-            inputs.to(self.dtype),
+            inputs.to(self.dtype, copy=True),
             self.packing,
             h,
             c,
@@ -63,6 +63,7 @@ class Case:
             projection[0] if projection else None,
             **self.clips,
             start=self.start,
+            overwrite=overwrite,
         )
         return [*found, *torch.autograd.grad(found, leaves, self.upstream)]
 
@@ -203,6 +204,25 @@ def test_a_traced_pass_gives_what_an_untraced_one_does(dtype: torch.dtype) -> No
     untraced = packed_lstm(inputs.to(dtype), case.packing, h, c, recurrent, projection, **arguments)
     for left, right in zip(case.by_kernel()[:3], untraced, strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("sizes", [(6, 20), (20, 20)])
+def test_gates_in_the_place_of_the_inputs_change_no_bit(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+    case = Case(sizes, "both", "reset to a state", dtype)
+    for left, right in zip(case.by_kernel(overwrite=True), case.by_kernel(), strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_inputs_that_were_overwritten_have_no_other_use(dtype: torch.dtype) -> None:
+    case = Case((6, 20), "both", "carried", dtype)
+    inputs, *others = [leaf.clone().requires_grad_() for leaf in case.leaves]
+    made = inputs.to(dtype, copy=True)
+    squared = made.square().sum()
+    outputs = packed_lstm(made, case.packing, *others, **case.clips, overwrite=True)[0]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (outputs.sum() + squared).backward()
 
 
 def one_direction(dtype: torch.dtype, slots: int) -> tuple[fused.PackedLayer, Callable[[Tensor], Run]]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.joined_lstm import joined_layers, run_joined
+from elmokit.nn.kernels.dropout import dropped
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing, pack_sentences
 from elmokit.nn.words_and_characters import WordsAndCharacters
@@ -177,7 +178,7 @@ class BiLM(nn.Module):
         x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)
         outputs, finals = _Layers(x, self.config.num_representations), []
         for index, layer in enumerate(cast(BidirectionalLSTM, layer) for layer in self.layers):
-            x = F.dropout(x, dropout, training=dropout > 0)
+            x = dropped(x, dropout)
             begin = None if start is None else start.layer(index)
             # with gradients adding up those of a word's every use would cost more than the products it saves
             of_words = (words, tokens) if index == 0 and not torch.is_grad_enabled() else None
@@ -185,7 +186,7 @@ class BiLM(nn.Module):
             out, final = layer.run(inputs, packing, state.layer(index, rows), begin)
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
             if index + 1 == len(self.layers):
-                x = F.dropout(x, dropout, training=dropout > 0)
+                x = dropped(x, dropout)
             x = outputs.append(x)
             finals.append(final)
         return outputs.stacked(), in_row_order(finals, rows)

@@ -101,10 +101,19 @@ class BidirectionalLSTM(nn.Module):
         return both_linear(x, self.input_weight, self.run_time_bias())
 
     def forward(
-        self, inputs: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None
+        self,
+        inputs: Tensor,
+        packing: Packing,
+        state: LSTMState,
+        start: LSTMState | None = None,
+        overwrite: bool = False,
     ) -> tuple[Tensor, LSTMState]:
-        """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`."""
-        outputs, h, c = packed_lstm(inputs, packing, state.h, state.c, *self._weights(), **self._settings(start))
+        """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`.
+
+        With `overwrite` the inputs' values may be lost, which saves memory.
+        """
+        states, settings = (state.h, state.c), self._settings(start)
+        outputs, h, c = packed_lstm(inputs, packing, *states, *self._weights(), **settings, overwrite=overwrite)
         return outputs, LSTMState(h, c)
 
     def run(
@@ -114,12 +123,12 @@ class BidirectionalLSTM(nn.Module):
         state: LSTMState,
         start: LSTMState | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        """`forward` over a stream whose input products `inputs` makes, those of a slice of its slots.
+        """`forward` over a stream whose input products `inputs` makes, those of a slice of its slots, for nothing else.
 
         Without gradients it is asked for a piece after the other, so that few of them are in memory.
         """
         if torch.is_grad_enabled():
-            return self(inputs(slice(None)), packing, state, start)
+            return self(inputs(slice(None)), packing, state, start, overwrite=True)
         pieces = ((inputs(window), piece) for window, piece in packing.pieces(SLOTS_AT_ONCE))
         outputs, h, c = packed_lstm_in_pieces(pieces, state.h, state.c, *self._weights(), **self._settings(start))
         return outputs, LSTMState(h, c)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,12 +24,12 @@ class Samples:
     num_tries: int
 
 
-def _first_occurrences(draws: Tensor) -> Tensor:
-    """Positions at which a value appears for the first time, in order."""
-    values, order = torch.sort(draws, stable=True)
-    is_new = torch.ones_like(values, dtype=torch.bool)
-    is_new[1:] = values[1:] != values[:-1]
-    return torch.sort(order[is_new]).values
+def _first_occurrences(draws: Tensor, num_classes: int) -> Tensor:
+    """Positions at which a class appears for the first time, in order."""
+    positions = np.arange(len(draws))
+    first = np.empty(num_classes, dtype=np.int64)
+    first[draws.numpy()[::-1]] = positions[::-1]  # of the values given to one place the last one stays
+    return torch.from_numpy(np.flatnonzero(first[draws.numpy()] == positions))
 
 
 class LogUniformSampler:
@@ -51,7 +52,7 @@ class LogUniformSampler:
             uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator)
             more = torch.exp(uniform * math.log(self.num_classes + 1)).long() - 1
             draws = torch.cat([draws, more.clamp_(max=self.num_classes - 1)])
-            first = _first_occurrences(draws)
+            first = _first_occurrences(draws, self.num_classes)
             if len(first) >= self.num_samples:
                 first = first[: self.num_samples]
                 return Samples(draws[first], int(first[-1]) + 1)

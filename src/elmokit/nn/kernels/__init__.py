@@ -6,6 +6,7 @@ What the network calls, of which every function says in its docstring what it co
     both_linear         the input products of a layer
     pooled_characters   convolutions over characters and their maxima
     linear_logsumexp    the denominator of the softmax
+    dropout             values set to zero by chance
     text_order          from streams to the vectors of sentences
     directions          a function on two cores, or on all
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from elmokit.nn.kernels import fused, stepwise
 from elmokit.nn.kernels.directions import on_both_cores
@@ -44,13 +45,20 @@ class _Recurrence:
         self._packed[d] = fused.pack_layer(part(self.weights, d), self.weights.recurrent.dtype)
 
     def run(
-        self, steps: Steps, inputs: Tensor, h: Tensor, c: Tensor, start: Pair | None, traced: bool = False
+        self,
+        steps: Steps,
+        inputs: Tensor,
+        h: Tensor,
+        c: Tensor,
+        start: Pair | None,
+        traced: bool = False,
+        overwrite: bool = False,
     ) -> tuple[Run, Trace | None]:
         """What was run, its outputs and final state filled, and where it is `traced` what the gradient needs."""
         h, c = (state.to(self._wide, copy=True, memory_format=torch.contiguous_format) for state in (h, c))
         outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
         run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c))
-        trace = empty_trace(run) if traced else None
+        trace = empty_trace(run, overwrite) if traced else None
 
         def one(d: int) -> None:
             own_trace = None if trace is None else part(trace, d)
@@ -65,10 +73,13 @@ class _Recurrence:
 
 class _PackedLSTM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, steps, start):
+    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, steps, start, overwrite):
         recurrence = _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
-        run, trace = recurrence.run(steps, inputs, h, c, start, traced=any(ctx.needs_input_grad))
+        traced = any(ctx.needs_input_grad)
+        run, trace = recurrence.run(steps, inputs, h, c, start, traced, overwrite)
         if trace is not None:
+            if overwrite:
+                increment_version(inputs)  # so that autograd refuses any other use of their values
             ctx.save_for_backward(*trace, *recurrence.weights, run.outputs)
             ctx.steps, ctx.is_fused = steps, recurrence.is_fused
         return run.outputs, run.h, run.c
@@ -93,7 +104,7 @@ class _PackedLSTM(torch.autograd.Function):
                 torch.mm(own_grad.outputs.to(own.hidden.dtype).T, own.hidden, out=grad_weights.projection[d])
 
         on_both_cores(one, outputs.device)
-        return grad.gates, grad.h, grad.c, *grad_weights, None, None
+        return grad.gates, grad.h, grad.c, *grad_weights, None, None, None
 
 
 def packed_lstm(
@@ -107,10 +118,15 @@ def packed_lstm(
     cell_clip: float | None,
     proj_clip: float | None,
     start: Pair | None = None,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least."""
+    """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least.
+
+    With `overwrite` and gradients, what the gradient needs of the gates is kept in the place of `inputs`, the largest
+    tensor of all, whose values are lost.
+    """
     steps = Steps(packing, cell_clip, proj_clip)
-    return _PackedLSTM.apply(inputs, h, c, recurrent_weight, projection_weight, steps, start)  # type: ignore
+    return _PackedLSTM.apply(inputs, h, c, recurrent_weight, projection_weight, steps, start, overwrite)  # type: ignore
 
 
 @torch.no_grad()

@@ -79,12 +79,13 @@ def part(record: Any, index: int | slice) -> Any:
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 
 
-def empty_trace(run: Run) -> Trace:
-    """Room for the trace of a run, of the type of its products where they read it again."""
+def empty_trace(run: Run, gates_in_place: bool) -> Trace:
+    """Room for the trace of a run, of the type of its products where they read it again; for its gates, which come in
+    the order in which inputs are read, that may be the place of the inputs."""
     slots, width = run.inputs.shape[1], run.c.shape[2]
     cell = run.c.new_empty(2, slots, width)
     return Trace(
-        gates=run.inputs.new_empty(run.inputs.shape),
+        gates=run.inputs if gates_in_place else run.inputs.new_empty(run.inputs.shape),
         hidden=run.inputs.new_empty(2, slots, width),
         cell=cell,
         previous_h=run.inputs.new_empty(2, slots, run.h.shape[2]),
