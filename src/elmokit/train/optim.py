@@ -58,6 +58,17 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate:
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=_fused(parameters))
 
 
+def clip_gradients(parameters: list[nn.Parameter], most: float) -> Tensor:
+    """Scale all gradients to a common norm of `most` where it is larger; returns the norm that it was.
+
+    `nn.utils.clip_grad_norm_` multiplies each gradient in any case, by one if nothing else.
+    """
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if norm > most:
+        nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return norm
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """The learning rate of the next step."""
     for group in optimizer.param_groups:

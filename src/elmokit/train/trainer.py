@@ -25,7 +25,7 @@ from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
-from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
+from elmokit.train.optim import clip_gradients, make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import Snapshot, with_prefix
 
@@ -112,7 +112,7 @@ class Trainer:
         losses = self._losses(next(self.stream))
         loss = losses.mean()
         (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
-        self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm)
+        self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
