@@ -10,10 +10,6 @@ call of `BiLM.forward`, which holds the whole.
 
 import argparse
 import json
-import platform
-import resource
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import chain, cycle, islice
@@ -21,20 +17,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from embedding_apart import argument_parser, embedded_apart, peak_megabytes, settings_of
+from measuring import machine, write_report
 
 from elmokit.data.streams import word_ids
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.long import POSITIONS_AT_ONCE
-from elmokit.files import atomic_path, read_lines
+from elmokit.files import read_lines
 from elmokit.io.store import EmbeddingStore
 from elmokit.runtime import pick_dtype
 from elmokit.text.characters import BOS, EOS
-
-RESULTS = Path(__file__).parent / "results" / "long_document.json"
-MEGABYTE = 1_000_000
-STATUS = Path("/proc/self/status")
 
 
 def words_of(texts: list[Path]) -> Iterator[str]:
@@ -45,15 +39,6 @@ def words_of(texts: list[Path]) -> Iterator[str]:
     return chain.from_iterable(map(str.split, lines))
 
 
-def peak_megabytes() -> int:
-    """Peak resident memory of this process. On Linux what getrusage says includes the process that started it."""
-    if STATUS.is_file():
-        (peak,) = (line.split()[1] for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return round(int(peak) * 1024 / MEGABYTE)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MEGABYTE)
-
-
 def measure(arguments: argparse.Namespace) -> None:
     """What the child process does: embed one line, and print what it took."""
     embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
@@ -62,16 +47,6 @@ def measure(arguments: argparse.Namespace) -> None:
     report = embed_file(arguments.texts[0], arguments.child, embedder, **options)
     found = {"words": report.words, "seconds": report.seconds, "words_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes(), "megabytes_before": loaded}))
-
-
-def embedded_apart(arguments: argparse.Namespace, line: Path, vectors: Path, **other: str) -> dict:
-    """What `measure` printed in a process of its own."""
-    names = ("layers", "dtype", "products", "device", "model")
-    options = {name: getattr(arguments, name) for name in names} | other
-    command = [sys.executable, __file__, str(line), f"--child={vectors}"]
-    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(printed.splitlines()[-1])
 
 
 @torch.no_grad()
@@ -94,44 +69,29 @@ def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", type=Path, nargs="+")
-    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
+    parser = argument_parser(__doc__, layers="all")
     parser.add_argument("--words", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--layers", default="all", choices=("mix", "average", "top", "all"))
-    parser.add_argument("--dtype", default="float16", choices=("float32", "float16"), help="of the written vectors")
-    parser.add_argument("--products", default="float32", choices=("float32", "bfloat16", "auto"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--temporary", type=Path, help="where the vectors go for the while")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         return measure(arguments)
     documents, compared = [], {}
     for count in sorted(arguments.words):
         with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
-            line, vectors = Path(directory) / "line.txt", Path(directory) / "vectors"
+            line = Path(directory) / "line.txt"
             line.write_text(" ".join(islice(words_of(arguments.texts), count)) + "\n", encoding="utf-8")
-            found = embedded_apart(arguments, line, vectors)
-            size = sum(part.stat().st_size for part in vectors.iterdir())
-            documents.append({**found, "vectors_megabytes": round(size / MEGABYTE)})
+            documents.append(embedded_apart(arguments, line, Path(directory) / "vectors"))
             print(json.dumps(documents[-1]), flush=True)
             if not compared:
                 compared = difference_from_whole(arguments, line, Path(directory) / "compared")
                 print(json.dumps(compared), flush=True)
-    settings = {name: getattr(arguments, name) for name in ("layers", "dtype", "products", "device")}
     report = {
-        "model": arguments.model or "en-small",
-        **settings,
+        **settings_of(arguments),
         "window": POSITIONS_AT_ONCE,
         "documents": documents,
         "compared_with_the_whole": compared,
-        "threads": torch.get_num_threads(),
-        "machine": f"{platform.machine()}, torch {torch.__version__}",
+        "machine": machine(),
     }
-    with atomic_path(arguments.output) as path:
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_report(arguments.output, report)
 
 
 if __name__ == "__main__":

@@ -171,14 +171,19 @@ def machine() -> Answer:
     }
 
 
+def write_report(path: Path, report: Answer) -> None:
+    """A result file, whole or not at all."""
+    with atomic_path(path) as partial:
+        partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
 def write_results(path: Path | None, part: str, figures: Answer) -> None:
     """Put a part into a result file; the other parts, measured at other times, stay as they are. No file: nothing."""
     if path is None:
         return
     report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     report[part] = {**figures, "machine": machine()}
-    with atomic_path(path) as partial:
-        partial.write_text(json.dumps(dict(sorted(report.items())), indent=1) + "\n", encoding="utf-8")
+    write_report(path, dict(sorted(report.items())))
 
 
 # --- The command line --------------------------------------------------------------------------------------------

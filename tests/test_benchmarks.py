@@ -79,3 +79,29 @@ def test_a_result_file_keeps_its_other_parts(tmp_path):
     report = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert {part: figures["seconds"] for part, figures in report.items()} == {"a": 3, "b": 2}
     assert report["a"]["machine"]["torch"] == torch.__version__
+
+
+def report_of(script, arguments, monkeypatch, *options):
+    """What a benchmark writes that embeds the text in a process of its own."""
+    output = arguments.text.with_name("report.json")
+    given = [arguments.text, f"--model={arguments.models / 'tiny'}", f"--output={output}", *options]
+    monkeypatch.setattr(sys, "argv", [script.__file__, *map(str, given)])
+    script.main()
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
+    import embed_memory
+
+    report = report_of(embed_memory, arguments, monkeypatch, f"--megabytes={(2 * len(TEXT) + 1) / 1e6}")
+    assert report["text_megabytes"] == 2 * len(TEXT) / 1e6 and report["words"] == 2 * len(TEXT.split())
+    assert (report["layers"], report["products"], report["sentences"]) == ("mix", "float32", 6)
+    assert 50 < report["peak_megabytes"] < 2000 and "output" not in report
+
+
+def test_a_line_of_any_length_has_the_vectors_of_one_call(arguments, monkeypatch):
+    import long_document
+
+    report = report_of(long_document, arguments, monkeypatch, "--words", "30")
+    assert [document["words"] for document in report["documents"]] == [30]
+    assert report["compared_with_the_whole"]["largest_difference"] < 1e-4

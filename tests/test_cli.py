@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import patch
 
@@ -152,6 +153,32 @@ def test_bad_input_is_one_line_and_code_2(
     monkeypatch.setenv("ELMOKIT_DEBUG", "1")
     with pytest.raises(type(error)):
         cli.main(["info"])
+
+
+def test_a_warning_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    def warn(_: verbs.Info) -> None:
+        warnings.warn("some words:\n  are too long", UserWarning, stacklevel=2)
+
+    warnings.simplefilter("always")
+    monkeypatch.setattr(verbs.Info, "run", warn)
+    monkeypatch.delenv("ELMOKIT_DEBUG", raising=False)
+    assert cli.main(["info"]) == 0
+    assert capsys.readouterr().err == "elmokit: warning: some words: are too long\n"
+    assert not recwarn
+    warnings.warn("outside the command", stacklevel=1)  # goes where it went before
+    monkeypatch.setenv("ELMOKIT_DEBUG", "1")
+    assert cli.main(["info"]) == 0
+    assert [str(each.message)[:10] for each in recwarn] == ["outside th", "some words"]
+
+
+def test_a_warning_is_one_line_in_a_real_process() -> None:
+    arguments = ["compare", "apple", f"an apple {'long' * 20}", "the apple"]
+    environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
+    command = [sys.executable, "-m", "elmokit", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert run.stderr == "elmokit: warning: 1 words are too long and were cut\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,23 @@ def test_what_cannot_be_built_is_refused() -> None:
         CharCNNConfig(filters=((6, 1),), max_characters=5)
     with pytest.raises(ValueError, match="small, medium, original"):
         BiLMConfig.preset("large")
+
+
+@pytest.mark.parametrize(
+    "rows", [None, 3, "01", [], [0], [0, 1, 2], [0, -1], [0, 1.0], [True, 0], ["0", "1"], {"a": 0}]
+)
+def test_boundary_words_are_two_row_numbers(rows: Any) -> None:
+    for config in (BiLMConfig.preset("tiny"), BiLMConfig(char_cnn=None, num_words=7)):
+        with pytest.raises(ValueError, match=r"boundary_words must be two row numbers.*<S>"):
+            BiLMConfig.from_dict(config.to_dict() | {"boundary_words": rows})
+
+
+def test_boundary_words_are_rows_of_the_word_table() -> None:
+    values = BiLMConfig(char_cnn=None, num_words=7, boundary_words=(6, 0)).to_dict()
+    for rows in ([7, 0], [0, 7]):
+        with pytest.raises(ValueError, match=r"table that has 7, from 0: give those of <S> and </S>"):
+            BiLMConfig.from_dict(values | {"boundary_words": rows})
+    assert BiLMConfig.from_dict(values | {"boundary_words": [6, 5]}).boundary_words == (6, 5)
 
 
 def test_the_lstm_projects_only_where_that_changes_its_width() -> None:

@@ -198,7 +198,7 @@ def test_held_out_perplexity_changes_nothing(settings: PretrainSettings, tmp_pat
 
 
 def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Path) -> None:
-    config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=1)
+    config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     model = load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60)))
     assert model.vocab is not None

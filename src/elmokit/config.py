@@ -209,6 +209,18 @@ class BiLMConfig:
             )
         if self.num_words is not None:
             _check_numbers("model", 0, 10 * MAX_SIZE, num_words=self.num_words)
+        self._check_boundary_words()
+
+    def _check_boundary_words(self) -> None:
+        rows = self.boundary_words
+        pair = isinstance(rows, tuple) and len(rows) == 2 and all(type(row) is int and row >= 0 for row in rows)
+        if not pair:
+            raise ValueError(f"model.boundary_words must be two row numbers, of <S> and of </S>, not {rows!r}")
+        if self.num_words and max(rows) >= self.num_words:  # 0: a table that is not there yet
+            raise ValueError(
+                f"model.boundary_words are rows {rows[0]} and {rows[1]} of a word table that has {self.num_words}, "
+                "from 0: give those of <S> and </S>, or as num_words the size of the whole table"
+            )
 
     @property
     def output_dim(self) -> int:
@@ -242,7 +254,8 @@ class BiLMConfig:
         values = dict(_checked(BiLMConfig, values))
         values["lstm"] = LSTMConfig(**_checked(LSTMConfig, values["lstm"]))
         values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
-        values["boundary_words"] = tuple(values["boundary_words"])
+        if isinstance(values["boundary_words"], list):
+            values["boundary_words"] = tuple(values["boundary_words"])
         if values.get("words_and_characters") is not None:
             encoder = dict(_checked(WordsAndCharactersConfig, values["words_and_characters"]))
             encoder["char_cnn"] = _char_cnn_from_dict(encoder["char_cnn"])

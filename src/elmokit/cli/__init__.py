@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tyro
 
 import elmokit
+from elmokit.cli.messages import is_debugging, one_line, warnings_of_one_line
 from elmokit.cli.verbs import RESUMED, Verb
 
 DESCRIPTION = (
@@ -15,14 +16,10 @@ DESCRIPTION = (
 )
 
 
-def _one_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return "; ".join(filter(None, lines)).replace(":; ", ": ") or type(error).__name__
-
-
 def _run(verb: Verb) -> int:
     try:
-        verb.run()
+        with warnings_of_one_line():
+            verb.run()
     except KeyboardInterrupt:
         how = "; the same command goes on where this one stopped" if isinstance(verb, RESUMED) else ""
         print(f"elmokit: interrupted{how}", file=sys.stderr)
@@ -33,7 +30,7 @@ def _run(verb: Verb) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code: 0 done, 2 bad input, 130 interrupted.
 
-    With ELMOKIT_DEBUG=1 in the environment, errors keep their traceback.
+    With ELMOKIT_DEBUG=1 in the environment, errors keep their traceback, and warnings their place.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     # torch's idle threads would spin on the cores that the two directions compute on
@@ -54,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        if os.environ.get("ELMOKIT_DEBUG") == "1":
+        if is_debugging():
             raise
-        print(f"elmokit: error: {_one_line(error)}", file=sys.stderr)
+        print(f"elmokit: error: {one_line(error)}", file=sys.stderr)
         return 2

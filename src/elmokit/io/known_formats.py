@@ -85,8 +85,8 @@ def _load_hdf5(weights: Path) -> Pretrained:
     config, state_dict = read_bilm_hdf5(_options_beside(weights), weights)
     words = (weights.with_name(name) for name in VOCABULARIES)
     vocab = _read_words(next(filter(Path.is_file, words), None), config)
-    config = _with_boundaries(config, vocab)
     try:
+        config = _with_boundaries(config, vocab)
         return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=vocab, card=_read_text(weights.parent))
     except ValueError as error:
         raise CheckpointError(f"{weights} does not fit what lies beside it: {error}") from error
@@ -115,8 +115,8 @@ def _load_tensorflow(prefix: Path) -> Pretrained:
     num_words = found.num_softmax_words
     if vocab is not None and num_words not in (None, len(vocab)):
         raise CheckpointError(f"{prefix} has a softmax over {num_words} words, {words} has {len(vocab)}")
-    config = _with_boundaries(found.config, vocab)
     try:
+        config = _with_boundaries(found.config, vocab)
         bilm = filled(lambda: BiLM(config), found.state_dict)
         return Pretrained(bilm, softmax=found.softmax, vocab=vocab, card=read_card(prefix.parent), mix=found.mix)
     except ValueError as error:

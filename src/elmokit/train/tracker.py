@@ -9,11 +9,34 @@ from pathlib import Path
 from typing import Any
 
 
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _end_last_line(log: Path) -> None:
+    """Cut off the part of a line that a killed run left at the end; a line that lacks only its end gets it."""
+    content = log.read_bytes() if log.is_file() else b""
+    last = content[content.rfind(b"\n") + 1 :]
+    if not last:
+        return
+    with log.open("r+b") as file:
+        file.seek(len(content))
+        if _is_json(last):
+            file.write(b"\n")
+        else:
+            file.truncate(len(content) - len(last))
+
+
 class Tracker:
     """Appends events to `log.jsonl`. A resumed run appends after a `resume` event."""
 
     def __init__(self, directory: Path, tensorboard: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        _end_last_line(directory / "log.jsonl")
         self._file = (directory / "log.jsonl").open("a", encoding="utf-8")
         self._writer: Any = None
         if tensorboard:
