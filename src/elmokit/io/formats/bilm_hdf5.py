@@ -21,6 +21,7 @@ from elmokit.files import atomic_path
 from elmokit.io.formats.bilm_options import options_from_config, read_options
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.shapes_only import shapes_only
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
@@ -143,7 +144,7 @@ def _read_rows(piece: Piece, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
 
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
     """The float32 state_dict of `BiLM(config)` from datasets that have the names and shapes of the table."""
-    with torch.device("meta"):
+    with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
     for piece in pieces_of(config):

@@ -20,6 +20,7 @@ from elmokit.config import BiLMConfig, LSTMConfig, WordsAndCharactersConfig
 from elmokit.io.formats.efml_settings import read_config
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.shapes_only import shapes_only
 
 TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
 
@@ -159,7 +160,7 @@ def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
         shapes = {key: tuple(tensor.shape) for key, tensor in files[name].items()}
         check_shapes(directory / name, {piece.name: piece.shape for piece in pieces}, shapes)
     # Only now is it certain that the sizes in the settings are those of the files.
-    with torch.device("meta"):
+    with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
     state = {name: torch.zeros(shape) for name, shape in shapes.items()}
     for name, pieces in tables.items():

@@ -19,6 +19,7 @@ from elmokit.io.formats.bilm_options import read_options
 from elmokit.io.formats.tensor_bundle import StoredTensor, read_index, read_tensor
 from elmokit.io.pretrained import MixWeights
 from elmokit.io.strict import CheckpointError, Shape, check_shapes
+from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 
 # Whatever stands before these ends: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
@@ -193,7 +194,7 @@ def _softmax_loader(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Sh
     bias, weight = shapes
 
     def load_softmax() -> FullSoftmax:
-        with torch.device("meta"):
+        with shapes_only():
             softmax = FullSoftmax(*shapes[weight])
         arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors[bias])}
         softmax.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()}, assign=True)

@@ -1,0 +1,84 @@
+"""The biLM under the old names is prepared once, and gives what it gives when it runs itself, carried state and all."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from elmokit.compat import allennlp, bilm_tf, tf_hub
+from elmokit.nn.kernels.products import has_products
+
+SENTENCES = [["the", "cat", "is", "on", "the", "mat"], ["dogs"], [], ["First", "sentence", "."]]
+
+needs_products = pytest.mark.skipif(
+    not has_products(torch.float32, torch.device("cpu")), reason="no compiled products on this machine"
+)
+
+
+def old_files(folder: Path) -> tuple[Path, Path]:
+    return folder / "options.json", folder / "model.hdf5"
+
+
+def by_allennlp(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
+    elmo = allennlp.Elmo(*old_files(folder), 1, dropout=0.0)
+    ids = allennlp.batch_to_ids(SENTENCES)
+    return elmo._elmo_lstm, elmo._elmo_lstm._bilm, lambda: elmo(ids)["elmo_representations"][0]
+
+
+def by_bilm_tf(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
+    model = bilm_tf.BidirectionalLanguageModel(*old_files(folder))
+    ids = bilm_tf.Batcher(None, 50).batch_sentences(SENTENCES)
+    return model, model.bilm, lambda: model(ids)["lm_embeddings"]
+
+
+def by_tf_hub(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
+    module = tf_hub.Module(folder)
+    texts = [" ".join(sentence) for sentence in SENTENCES]
+    return module, module.bilm, lambda: module(texts, as_dict=True)["elmo"]
+
+
+@needs_products
+@pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
+def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -> None:
+    holder, _, call = build(old_model)
+    _, hooked, call_unprepared = build(old_model)
+    hooked.register_forward_hook(lambda module, inputs, outputs: None)
+    kept = None
+    for _ in range(3):  # the state is carried from call to call, but for the TF-Hub module
+        torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
+        assert holder._while_frozen._kept is not None and kept in (None, holder._while_frozen._kept)
+        kept = holder._while_frozen._kept
+
+
+@needs_products
+@pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
+def test_loaded_weights_are_read(build: Callable[..., Any], old_model: Path) -> None:
+    _, bilm, call = build(old_model)
+    _, hooked, call_unprepared = build(old_model)
+    hooked.register_forward_hook(lambda module, inputs, outputs: None)
+    for scale in (1.0, 0.5):
+        bilm.load_state_dict({name: scale * weight for name, weight in hooked.state_dict().items()})
+        hooked.load_state_dict(bilm.state_dict())
+        torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
+
+
+def test_allennlps_elmo_that_is_tuned_is_not_prepared(old_model: Path) -> None:
+    elmo = allennlp.Elmo(*old_files(old_model), 1, requires_grad=True)
+    with torch.no_grad():
+        elmo(allennlp.batch_to_ids(SENTENCES))
+    assert elmo._elmo_lstm._while_frozen._kept is None
+
+
+def test_state_dicts_and_copies_are_as_before(old_model: Path) -> None:
+    elmo = allennlp.Elmo(*old_files(old_model), 1).eval()
+    elmo._elmo_lstm._elmo_lstm.stateful = False
+    ids, names = allennlp.batch_to_ids(SENTENCES), list(elmo.state_dict())
+    expected = elmo(ids)["elmo_representations"][0]
+    assert list(elmo.state_dict()) == names and isinstance(elmo, nn.Module)
+    other = copy.deepcopy(elmo)
+    assert other._elmo_lstm._while_frozen._kept is None
+    assert torch.equal(other(ids)["elmo_representations"][0], expected)

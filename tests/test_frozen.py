@@ -1,0 +1,322 @@
+"""A frozen biLM with packed weights: the same as the biLM itself, whatever is done to its weights between calls."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from oracle import random_weights
+from processors import needs_products
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.nn import frozen as frozen_module
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+from elmokit.nn.elmo import Elmo
+from elmokit.nn.frozen import PreparedWhileFrozen
+from elmokit.text.characters import encode_sentences
+
+LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
+AS_PUBLISHED = BiLMConfig(LSTM, CharCNNConfig(4, ((1, 3), (2, 33), (5, 4)), num_highway=1))
+WORD_IDS = BiLMConfig(LSTM, None, num_words=30)
+JOINED = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True), AS_PUBLISHED.char_cnn)
+SENTENCES = [["<S>", "a", "naïve", "a", "</S>"], ["<S>", "</S>"], ["<S>", "bc", "x" * 60, "词", "d", "e", "</S>"]]
+
+pytestmark = needs_products(torch.float32)
+
+
+def draw_bilm(config: BiLMConfig = AS_PUBLISHED, seed: int = 1) -> BiLM:
+    bilm = BiLM(config)
+    random_weights(bilm, seed, scale=0.3)
+    return bilm.requires_grad_(False)
+
+
+def ids(config: BiLMConfig = AS_PUBLISHED) -> Tensor:
+    characters = torch.from_numpy(encode_sentences(SENTENCES)).long()
+    return characters if config.char_cnn is not None else characters[..., 1] % 30 * (characters > 0).any(dim=-1)
+
+
+def random_state(bilm: BiLM) -> BiLMState:
+    zeros = bilm.initial_state(len(SENTENCES))
+    return BiLMState(*(torch.rand(part.shape) - 0.5 for part in (zeros.h, zeros.c)))
+
+
+@torch.no_grad()
+def run(frozen: PreparedWhileFrozen, bilm: BiLM, state: BiLMState | None = None) -> BiLMOutput:
+    return frozen.run(bilm, ids(bilm.config), state)
+
+
+@torch.no_grad()
+def assert_is_that_of(bilm: BiLM, found: BiLMOutput, state: BiLMState | None = None) -> None:
+    """The biLM itself packs its weights at every call."""
+    expected = bilm(ids(bilm.config), state=state)
+    assert torch.equal(found.mask, expected.mask) and not found.layers.requires_grad
+    pairs = [(found.layers, expected.layers), (found.state.h, expected.state.h), (found.state.c, expected.state.c)]
+    for left, right in pairs:
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [AS_PUBLISHED, WORD_IDS], ids=["characters", "words"])
+def test_layers_and_state_are_those_of_the_bilm(config: BiLMConfig) -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm(config)
+    first = run(frozen, bilm)
+    assert frozen._kept is not None
+    assert_is_that_of(bilm, first)
+    assert_is_that_of(bilm, run(frozen, bilm, first.state), first.state)
+    state = random_state(bilm)
+    assert_is_that_of(bilm, run(frozen, bilm, state), state)
+
+
+def test_weights_are_packed_once() -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    first, kept = run(frozen, bilm), frozen._kept
+    second = run(frozen, bilm)
+    assert frozen._kept is kept and torch.equal(first.layers, second.layers)
+
+
+# --- Weights that change -------------------------------------------------------------------------------------------
+
+
+def optimizer_step(bilm: BiLM) -> None:
+    for parameter in bilm.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(bilm.parameters(), lr=0.1).step()
+
+
+def one_number(bilm: BiLM) -> None:
+    with torch.no_grad():
+        bilm.layers[1].recurrent_weight[1, 3, 2] += 5.0
+
+
+def in_inference_mode(bilm: BiLM) -> None:
+    with torch.inference_mode():
+        bilm.layers[0].bias += 0.5
+
+
+def loaded(bilm: BiLM) -> None:
+    bilm.load_state_dict(draw_bilm(seed=2).state_dict())
+
+
+def loaded_in_place_of_others(bilm: BiLM) -> None:
+    bilm.load_state_dict(draw_bilm(seed=2).state_dict(), assign=True)
+
+
+def other_memory(bilm: BiLM) -> None:
+    weight = bilm.layers[0].input_weight
+    weight.data = torch.where(torch.arange(weight.shape[2]) > 0, torch.randn_like(weight), weight)  # the first remain
+
+
+def other_memory_many_times(bilm: BiLM) -> None:
+    for _ in range(20):  # freed memory is given out again
+        other_memory(bilm)
+
+
+def through_data(bilm: BiLM) -> None:
+    bilm.layers[1].projection_weight.data.mul_(1.5)
+
+
+def other_types_and_back(bilm: BiLM) -> None:
+    bilm.bfloat16().float()
+
+
+def another_parameter(bilm: BiLM) -> None:
+    bilm.char_cnn.highways[0].gates.bias = nn.Parameter(torch.ones(80), requires_grad=False)
+
+
+CHANGES = [
+    *(optimizer_step, one_number, in_inference_mode, loaded, loaded_in_place_of_others, other_memory),
+    *(other_memory_many_times, through_data, other_types_and_back, another_parameter),
+]
+
+
+@pytest.mark.parametrize("values", [1, 1000])
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_that_change_are_packed_anew(
+    change: Callable[[BiLM], None], values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen_module, "VALUES_REMEMBERED", values)
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    before = run(frozen, bilm).layers
+    for _ in range(2):
+        change(bilm)
+        found = run(frozen, bilm)
+        assert frozen._kept is not None and not torch.equal(found.layers, before)
+        assert_is_that_of(bilm, found)
+
+
+def test_another_bilm_is_packed_anew() -> None:
+    elmo = Elmo(draw_bilm())
+    words = ids()[:, 1:-1] * 0
+    words[:, 0] = ids()[:, 1]
+    elmo(words)
+    elmo.bilm = draw_bilm(seed=2)
+    again = Elmo(elmo.bilm)
+    torch.testing.assert_close(elmo.eval()(words).representations[0], again.eval()(words).representations[0])
+
+
+def test_weights_that_were_let_go_are_not_taken_for_others_in_their_place() -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    for seed in range(2, 12):
+        run(frozen, bilm)
+        del bilm
+        bilm = draw_bilm(seed=seed)
+        assert_is_that_of(bilm, run(frozen, bilm))
+
+
+# --- What runs itself ----------------------------------------------------------------------------------------------
+
+
+class _Other(BiLM):
+    pass
+
+
+class _Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def trained(bilm: BiLM) -> BiLM:
+    bilm.layers[1].bias.requires_grad_(True)
+    return bilm
+
+
+def hooked(bilm: BiLM) -> BiLM:
+    bilm.char_cnn.register_forward_hook(lambda module, inputs, outputs: outputs + 1)
+    return bilm
+
+
+def parametrized(bilm: BiLM) -> BiLM:
+    parametrize.register_parametrization(bilm.layers[0], "recurrent_weight", _Doubled())
+    return bilm.requires_grad_(False)
+
+
+def another_module(bilm: BiLM) -> BiLM:
+    bilm.char_cnn.projection = nn.Sequential(bilm.char_cnn.projection, nn.Tanh())
+    return bilm
+
+
+def subclass(bilm: BiLM) -> BiLM:
+    bilm.__class__ = _Other
+    return bilm
+
+
+def made_in_inference_mode(bilm: BiLM) -> BiLM:
+    with torch.inference_mode():
+        return copy.deepcopy(bilm)
+
+
+OTHERS: list[Callable[[BiLM], BiLM]] = [
+    *(trained, hooked, parametrized, another_module, subclass, made_in_inference_mode),
+    *(lambda bilm: bilm.double(), lambda bilm: bilm.bfloat16(), lambda bilm: bilm.share_memory()),
+    lambda bilm: draw_bilm(JOINED),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_is_not_frozen_and_plain_runs_itself(other: Callable[[BiLM], BiLM]) -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    run(frozen, bilm)
+    bilm = other(bilm)
+    found = run(frozen, bilm)
+    assert frozen._kept is None
+    with torch.no_grad():
+        assert torch.equal(found.layers, bilm(ids()).layers)
+
+
+def test_autocast_is_obeyed() -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(frozen.run(bilm, ids()).layers, bilm(ids()).layers) and frozen._kept is None
+
+
+def test_gradients_reach_a_state_and_free_what_was_prepared() -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    run(frozen, bilm)
+    state = random_state(bilm)
+    state.h.requires_grad_(True)
+    frozen.run(bilm, ids(), state).layers.sum().backward()
+    assert state.h.grad is not None and frozen._kept is None
+
+
+def test_a_machine_without_the_products(without_products: None) -> None:
+    frozen, bilm = PreparedWhileFrozen(), draw_bilm()
+    assert_is_that_of(bilm, run(frozen, bilm))
+    assert frozen._kept is None
+
+
+# --- In a model ----------------------------------------------------------------------------------------------------
+
+
+def words() -> Tensor:
+    return torch.from_numpy(encode_sentences([sentence[1:-1] for sentence in SENTENCES])).long()
+
+
+def unprepared(elmo: Elmo) -> Elmo:
+    """A copy that packs its weights at every call, as something hooks into it."""
+    other = copy.deepcopy(elmo)
+    other.bilm.register_forward_hook(lambda module, inputs, outputs: None)
+    return other
+
+
+def test_mixes_get_the_same_gradients() -> None:
+    elmo = Elmo(draw_bilm(), num_mixes=2, dropout=0.0)
+    other = unprepared(elmo)
+    for model in (elmo, other):
+        for number, representation in enumerate(model(words()).representations):
+            (representation.square().sum() * (number + 1)).backward()
+    assert elmo._while_frozen._kept is not None and other._while_frozen._kept is None
+    for left, right in zip(elmo.mixes.parameters(), other.mixes.parameters(), strict=True):
+        assert left.grad is not None and left.grad.any()
+        torch.testing.assert_close(left.grad, right.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_mixes_learn_after_a_first_call_in_inference_mode() -> None:
+    elmo = Elmo(draw_bilm())
+    with torch.inference_mode():
+        elmo(words())
+    elmo(words()).representations[0].sum().backward()
+    assert elmo.mixes[0].gamma.grad is not None
+
+
+def test_a_model_that_is_tuned_between_evaluations() -> None:
+    elmo = Elmo(draw_bilm(), freeze=False, dropout=0.0)
+    optimizer = torch.optim.SGD(elmo.parameters(), lr=0.05)
+    for _ in range(2):
+        elmo(words()).representations[0].square().sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            found, expected = (model(words()).representations[0] for model in (elmo, unprepared(elmo)))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_no_part_of_the_state() -> None:
+    elmo = Elmo(draw_bilm()).eval()
+    names, size = list(elmo.state_dict()), len(pickle.dumps(elmo))
+    expected = elmo(words()).representations[0]
+    assert list(elmo.state_dict()) == names and len(pickle.dumps(elmo)) == size
+    file = io.BytesIO()
+    torch.save(elmo, file)
+    file.seek(0)
+    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo)), torch.load(file, weights_only=False)):
+        assert other._while_frozen._kept is None
+        assert torch.equal(other(words()).representations[0], expected)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    elmo = Elmo(draw_bilm()).eval()
+    expected = elmo(words()).representations[0]
+    other = copy.deepcopy(elmo)
+    loaded(other.bilm)
+    assert not torch.equal(other(words()).representations[0], expected)
+    assert torch.equal(elmo(words()).representations[0], expected)
+
+
+def test_many_threads() -> None:
+    elmo = Elmo(draw_bilm()).eval()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: elmo(words()).representations[0], range(16)))
+    assert all(torch.equal(one, found[0]) for one in found)
