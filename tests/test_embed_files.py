@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
+from elmokit.embed.job import Progress
 from elmokit.io.checkpoint import save
 from elmokit.io.part import PartWriter
 from elmokit.io.pretrained import MixWeights, Pretrained
@@ -226,7 +228,7 @@ def test_a_full_disk_leaves_the_finished_parts(
 
     def write_until_full(writer: PartWriter, begin: int, vectors: np.ndarray) -> None:
         written.append(begin)
-        if len(written) > 12:  # in the third part
+        if len(written) > 2:  # in the third part, each a group
             raise OSError(errno.ENOSPC, "No space left on device")
         write(writer, begin, vectors)
 
@@ -238,6 +240,40 @@ def test_a_full_disk_leaves_the_finished_parts(
     assert not read_index(tmp_path / "out").complete
     monkeypatch.undo()
     assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5).parts_kept == 2
+
+
+@pytest.mark.parametrize("failing", ["embed", "counted"])
+def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    calls: list[int] = []
+    where = {"embed": Embedder, "counted": Progress}[failing]
+    unpatched = getattr(where, failing)
+
+    def stopped_in_the_third_part(*given: object) -> object:
+        calls.append(1)
+        if len(calls) == {"embed": 4, "counted": 11}[failing]:  # the first embedding tells the shape
+            raise KeyboardInterrupt
+        return unpatched(*given)
+
+    threads = threading.active_count()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(where, failing, stopped_in_the_third_part)
+        embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+    assert threading.active_count() <= threads + 2  # the two that compute, which stay
+    names = ["index.json", "part-00000.safetensors", "part-00001.safetensors", "state-00001.safetensors"]
+    assert sorted(contents(tmp_path / "out")) == names
+    embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+    embed_file(text, tmp_path / "whole", embedder, state="carry", sentences_per_part=5)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Path) -> None:
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    large = Embedder(Pretrained(bilm, mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
+    with pytest.raises(ValueError, match="too large for float16"):
+        embed_file(text, tmp_path / "out", large, "mix", "zeros", "float16", sentences_per_part=5)
+    assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
 def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, embedder: Embedder) -> None:

@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
+from elmokit.io.part import as_stored
 from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
-from elmokit.io.token_spool import TokenSpool
+from elmokit.io.token_spool import TokenSpool, read_together
 
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
 TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
@@ -28,14 +29,12 @@ def vectors_of(index: StoreIndex) -> list[np.ndarray]:
 
 
 def write_part(directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]) -> None:
-    with TokenSpool(directory) as spool:
-        for sentence in sentences:
-            spool.add_sentence([sentence[:1], sentence[1:]])
-        with new_part(directory, index, number, spool) as writer:
-            row = 0
-            for array in vectors:
-                writer.write(row, array)
-                row += array.shape[-2]
+    spool = TokenSpool(directory)
+    for sentence in sentences:
+        spool.add_sentence([sentence[:1], sentence[1:]])
+    with new_part(directory, index, number, spool) as writer:
+        writer.write(0, as_stored(vectors[:1], index.vector_shape, index.dtype))
+        writer.write(len(sentences[0]), as_stored(vectors[1:], index.vector_shape, index.dtype))
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
@@ -116,7 +115,7 @@ def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
 
 def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
-    wrong = {(3, 4): "do not fit words 0", (2, 5): "do not fit words 0", (1, 4): "1 of 2 words have no vectors"}
+    wrong = {(3, 4): "do not fit words 0", (2, 5): "not those of words with", (1, 4): "1 of 2 words have no vectors"}
     for shape, message in wrong.items():
         with pytest.raises(ValueError, match=message):
             write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros(shape, np.float32)])
@@ -143,11 +142,11 @@ def test_the_bytes_are_those_of_safetensors(tmp_path: Path, index: StoreIndex, s
 @pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])
 def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreIndex) -> None:
     words, vectors = SENTENCES[0] + SENTENCES[2], np.concatenate([vectors_of(index)[0], vectors_of(index)[2]], axis=-2)
-    with TokenSpool() as spool:
-        spool.add_sentence([words])
-        with new_part(tmp_path, index, 0, spool) as writer:
-            for rows, columns in (((4, 6), (2, 4)), ((0, 3), (0, 2)), ((0, 4), (2, 4)), ((3, 6), (0, 2))):
-                writer.fill(slice(*rows), slice(*columns), vectors[..., slice(*rows), slice(*columns)])
+    spool = TokenSpool()
+    spool.add_sentence([words])
+    with new_part(tmp_path, index, 0, spool) as writer:
+        for rows, columns in (((4, 6), (2, 4)), ((0, 3), (0, 2)), ((0, 4), (2, 4)), ((3, 6), (0, 2))):
+            writer.fill(slice(*rows), slice(*columns), vectors[..., slice(*rows), slice(*columns)])
     finish_store(tmp_path, index, num_parts=1)
     store = EmbeddingStore(tmp_path)
     words_first = vectors.swapaxes(0, 1) if index is ALL else vectors
@@ -162,38 +161,48 @@ def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreInde
 def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: bool) -> None:
     vectors = np.full((1, 4), 7e4, np.float32)
     for dtype in ("float32", "float16"):
-        index = replace(TOP, dtype=dtype)
+        index, spool = replace(TOP, dtype=dtype), TokenSpool(tmp_path)
+        spool.add_sentence([["a", "b"]])
         with (
-            TokenSpool(tmp_path) as spool,
             pytest.raises(ValueError, match="no vectors" if dtype == "float32" else "too large for float16"),
+            new_part(tmp_path, index, 0, spool) as writer,
         ):
-            spool.add_sentence([["a", "b"]])
-            with new_part(tmp_path, index, 0, spool) as writer:
-                if is_half:
-                    writer.fill(slice(0, 1), slice(0, 2), vectors[:, :2])
-                else:
-                    writer.write(0, vectors)
+            if is_half:
+                writer.fill(slice(0, 1), slice(0, 2), vectors[:, :2])
+            else:
+                writer.write(0, as_stored([vectors], TOP.vector_shape, dtype))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("numbers", [[65519.9, -65519.9, 6e-8, 1 / 3], [np.inf, 1.0, -np.inf, np.nan]])
+def test_float16_is_that_of_numpy(numbers: list[float]) -> None:
+    vectors = np.full((3, 1, 4), numbers, np.float32)
+    found = as_stored([vectors, vectors[:, :0], vectors[:, [0, 0]]], (3, 4), "float16")
+    np.testing.assert_array_equal(found, np.full((3, 3, 4), numbers, np.float16))
+    vectors[1, 0, 2] = -65520
+    with pytest.raises(ValueError, match="too large for float16"):
+        as_stored([vectors[:, :0], vectors], (3, 4), "float16")
 
 
 def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.io.token_spool.IN_MEMORY", 4)  # so that they wait on disk
-    with TokenSpool(tmp_path) as spool:
-        for sentence in SENTENCES:
-            spool.add_sentence([sentence])
-        lazily = spool.sentences()
-        assert [sentence[:] for sentence in lazily] == SENTENCES
-        assert (lazily[2][1], lazily[2][-1], lazily[0][1:], lazily[0][5:], len(lazily[1])) == (
-            "词向量",
-            "",
-            ["like", "apple"],
-            [],
-            0,
-        )
-        for rows in (slice(None, None, -1), slice(None, None, 2), slice(2, 0, -2), slice(-2, None), slice(0, 0)):
-            assert lazily[0][rows] == SENTENCES[0][rows]
-        with pytest.raises(IndexError):
-            lazily[0][3]
+    spool = TokenSpool(tmp_path)
+    for sentence in SENTENCES:
+        spool.add_sentence([sentence])
+    lazily = spool.sentences()
+    assert [sentence[:] for sentence in lazily] == SENTENCES
+    assert read_together(lazily) == SENTENCES and read_together(lazily[1:3]) == SENTENCES[1:3]
+    assert (lazily[2][1], lazily[2][-1], lazily[0][1:], lazily[0][5:], len(lazily[1])) == (
+        "词向量",
+        "",
+        ["like", "apple"],
+        [],
+        0,
+    )
+    for rows in (slice(None, None, -1), slice(None, None, 2), slice(2, 0, -2), slice(-2, None), slice(0, 0)):
+        assert lazily[0][rows] == SENTENCES[0][rows]
+    with pytest.raises(IndexError):
+        lazily[0][3]
     assert not list(tmp_path.iterdir())
 
 

@@ -4,29 +4,32 @@ Every part is computed by itself and written whole or not at all. A later run wi
 that are missing, and the result is bit for bit that of a run that was never stopped. A part that was stopped is made
 again from its beginning, however long its lines are.
 
-A part's words wait in a spool until they are counted, and its vectors go to their place in its file as they are made.
-So memory holds one line of text, a block of vectors or the window of a long sentence, and never a part.
+A part's words wait in a spool until they are counted, and its vectors go to their place in its file while the next ones
+are being made. So memory holds one line of text, three blocks of vectors or windows of a long sentence, never a part.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from elmokit.embed.behind import used_behind
 from elmokit.embed.embedder import TruncationWarning
 from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put, long_apart
 from elmokit.embed.pooling import RunningPool
 from elmokit.files import atomic_path, only_one_in
-from elmokit.io.part import PartWriter
+from elmokit.io.part import PartWriter, as_stored
 from elmokit.io.store import begin_store, finish_store, new_part
-from elmokit.io.token_spool import TokenSpool
+from elmokit.io.token_spool import SpooledSentence, TokenSpool, read_together
 from elmokit.nn.bilm import BiLMState
 
 
@@ -50,15 +53,53 @@ def _taken_up(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[s
     return (set(range(first_missing)), BiLMState(**load_file(path))) if path.is_file() else (set(), job.state)
 
 
+# --- Writing, in a thread of its own -------------------------------------------------------------------------------
+
+
+class _Begun(NamedTuple):
+    """A part, of which vectors will come for these words."""
+
+    number: int
+    words: TokenSpool
+
+
+class _Made(NamedTuple):
+    """The end of a part, and what the next one starts from."""
+
+    state: str | BiLMState
+
+
+# What the writing thread is given: of each part its beginning, what to do with its writer, and its end.
+Step: TypeAlias = "_Begun | _Made | Callable[[PartWriter], None]"
+
+
+def _write_parts(job: FileJob, directory: Path, steps: Iterator[Step]) -> None:
+    for begun in steps:
+        assert isinstance(begun, _Begun)
+        with new_part(directory, job.index, begun.number, begun.words) as writer:
+            while not isinstance(step := next(steps), _Made):
+                assert not isinstance(step, _Begun)
+                step(writer)
+            if isinstance(step.state, BiLMState):
+                # Before its part is there, so that the last finished part always has its state beside it.
+                _write_state(_state_path(directory, begun.number), step.state)
+        _state_path(directory, begun.number - 1).unlink(missing_ok=True)
+
+
+# --- Making --------------------------------------------------------------------------------------------------------
+
+
 class _PartInTheMaking:
     """The vectors of one part's sentences, group by group, each from the state that the one before it left."""
 
-    def __init__(self, job: FileJob, writer: PartWriter, state: str | BiLMState, progress: Progress) -> None:
+    def __init__(
+        self, job: FileJob, state: str | BiLMState, progress: Progress, hand_over: Callable[[Step], None]
+    ) -> None:
         self.state = state
-        self._job, self._writer, self._progress = job, writer, progress
+        self._job, self._progress, self._hand_over = job, progress, hand_over
         self._row = 0  # where the next vector goes
 
-    def make(self, sentences: Iterable[Sequence[str]], characters: Iterable[int]) -> None:
+    def make(self, sentences: Sequence[SpooledSentence], characters: Iterable[int]) -> None:
         """`characters` are those of each sentence's line, for the bar."""
         remaining = iter(characters)
         for group, is_long in long_apart(sentences, WORDS_AT_ONCE):
@@ -66,28 +107,25 @@ class _PartInTheMaking:
             if is_long:
                 self._make_long(group[0], sum(lengths))
             else:
-                self._make_group([sentence[:] for sentence in group], sum(lengths))
+                self._make_group(read_together(cast(list[SpooledSentence], group)), sum(lengths))
 
-    def _make_group(self, group: list[Sequence[str]], characters: int) -> None:
+    def _make_group(self, group: list[list[str]], characters: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
             found = self._job.embedder.embed(group, self._job.layers, self.state)
-        for vectors in found if self._job.pooling is None else map(self._job.pooling, found):
-            self._writer.write(self._row, vectors)
-            self._row += vectors.shape[-2]
+        self._write(found if self._job.pooling is None else list(map(self._job.pooling, found)))
         self.state = found.state or self.state
         self._progress.made(characters, sum(map(len, group)))
 
     def _make_long(self, words: Sequence[str], characters: int) -> None:
         if self._job.pooling is None:
             begin = self._row
-            self._embed_long(words, characters, lambda rows, *half: self._writer.fill(_moved(rows, begin), *half))
+            self._embed_long(words, characters, lambda rows, *half: self._fill(_moved(rows, begin), *half))
             self._row += len(words)
         else:
             pool = RunningPool(self._job.pooling, self._job.embedder.dim)
             self._embed_long(words, characters, pool.put)
-            self._writer.write(self._row, pool.vectors())
-            self._row += 1
+            self._write([pool.vectors()])
 
     def _embed_long(self, words: Sequence[str], characters: int, put: Put) -> None:
         def put_and_tell(rows: slice, columns: slice, vectors: np.ndarray) -> None:
@@ -98,29 +136,39 @@ class _PartInTheMaking:
 
         self.state = self._job.embedder.embed_long(words, put_and_tell, self._job.layers, self.state) or self.state
 
+    def _write(self, sentences: Sequence[np.ndarray]) -> None:
+        begin, vectors = self._row, as_stored(sentences, self._job.index.vector_shape, self._job.dtype)
+        self._row += len(vectors)
+        self._hand_over(lambda writer: writer.write(begin, vectors))
+
+    def _fill(self, rows: slice, columns: slice, vectors: np.ndarray) -> None:
+        self._hand_over(lambda writer: writer.fill(rows, columns, vectors))
+
 
 def _moved(rows: slice, by: int) -> slice:
     return slice(rows.start + by, rows.stop + by)
 
 
 def _make_part(
-    job: FileJob, directory: Path, number: int, lines: Iterable[str], state: str | BiLMState, progress: Progress
+    job: FileJob,
+    directory: Path,
+    number: int,
+    lines: Iterable[str],
+    state: str | BiLMState,
+    progress: Progress,
+    hand_over: Callable[[Step], None],
 ) -> str | BiLMState:
-    """Write one part; returns what the next one starts from."""
-    characters = []
-    with TokenSpool(directory) as words, TokenSpool(directory) as unnamed:
-        for line in lines:
-            words.add_sentence(progress.counted(job, line))
-            characters.append(len(line))
-            if job.pooling is not None:
-                unnamed.add_sentence([[""]])  # one vector a line, which no one will ask for words
-        with new_part(directory, job.index, number, words if job.pooling is None else unnamed) as writer:
-            part = _PartInTheMaking(job, writer, state, progress)
-            part.make(words.sentences(), characters)
-            if isinstance(part.state, BiLMState):
-                # Before its part is there, so that the last finished part always has its state beside it.
-                _write_state(_state_path(directory, number), part.state)
-    _state_path(directory, number - 1).unlink(missing_ok=True)
+    """Make one part, which is written behind this; returns what the next one starts from."""
+    characters, words, unnamed = [], TokenSpool(directory), TokenSpool(directory)
+    for line in lines:
+        words.add_sentence(progress.counted(job, line))
+        characters.append(len(line))
+        if job.pooling is not None:
+            unnamed.add_sentence([[""]])  # one vector a line, which no one will ask for words
+    hand_over(_Begun(number, words if job.pooling is None else unnamed))
+    part = _PartInTheMaking(job, state, progress, hand_over)
+    part.make(words.sentences(), characters)
+    hand_over(_Made(part.state))
     return part.state
 
 
@@ -130,10 +178,10 @@ def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     with only_one_in(directory):
         kept, state = _taken_up(job, directory, begin_store(directory, index))
         progress = Progress(job.text)
-        with progress.bar:
+        with progress.bar, used_behind(partial(_write_parts, job, directory)) as hand_over:
             for number, lines in enumerate(job.parts()):
                 if number not in kept:
-                    state = _make_part(job, directory, number, lines, state, progress)
+                    state = _make_part(job, directory, number, lines, state, progress, hand_over)
                     continue
                 for line in lines:
                     for _ in progress.counted(job, line):

@@ -1,26 +1,30 @@
 """One part of a directory of embeddings: a safetensors file that is laid out first and filled in any order.
 
 So neither its words nor its vectors are ever held together: words wait in a `TokenSpool`, vectors go to their place
-as they are made, whole or half a vector at a time. The bytes are those that safetensors' own `save_file` writes.
+as they are made, those of some sentences or half of those of a long one at a time. The bytes are those that
+safetensors' own `save_file` writes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedRandom
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 
 from elmokit.io.token_spool import TokenSpool, cut_words
+from elmokit.nn.kernels.directions import on_both_cores
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
 NAME_OF_DTYPE = {numpy_name: name for name, numpy_name in DTYPES.items()}
 TENSORS = {"offsets", "token_offsets", "vectors", "token_bytes"}
+WRITE_SIZE = 1 << 20  # bytes at a time: Linux took six times as long for a whole block of vectors
 
 
 # --- Where tensors lie ---------------------------------------------------------------------------------------------
@@ -93,6 +97,34 @@ def _nothing_overflows(dtype: np.dtype) -> Iterator[None]:
         raise ValueError(f"a vector has numbers that are too large for {dtype.name}: write float32") from error
 
 
+def as_stored(sentences: Sequence[np.ndarray], vector_shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """(T, 2D) of each sentence, or (L+1, T, 2D) for all layers -> the vectors of all words, as a part holds them.
+
+    ValueError where they are of another shape than `vector_shape` says, or numbers are too large for `dtype`.
+    """
+    for vectors in sentences:
+        if (*vectors.shape[:-2], vectors.shape[-1]) != vector_shape:
+            raise ValueError(f"vectors {vectors.shape} are not those of words with {vector_shape} each")
+    stored = np.empty((sum(vectors.shape[-2] for vectors in sentences), *vector_shape), dtype)
+    middle = len(sentences) // 2
+    row = sum(vectors.shape[-2] for vectors in sentences[:middle])
+    halves = (sentences[:middle], stored[:row]), (sentences[middle:], stored[row:])
+    on_both_cores(lambda half: _lay_end_to_end(*halves[half]), torch.device("cpu"))
+    return stored
+
+
+def _lay_end_to_end(sentences: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """`out` is of all their words; ValueError where numbers are too large for it."""
+    if not sentences:
+        return
+    found = torch.from_numpy(out)
+    torch.cat([torch.from_numpy(vectors) for vectors in sentences], dim=-2, out=torch.movedim(found, 0, -2))
+    if out.dtype == np.float16 and out.size and not all(end.isfinite() for end in found.aminmax()):
+        with _nothing_overflows(out.dtype):  # torch does not tell whether they were finite before
+            for vectors in sentences:
+                vectors.astype(out.dtype)
+
+
 class PartWriter:
     """A part in the making: its words are there, its vectors come in any order, each once.
 
@@ -104,12 +136,11 @@ class PartWriter:
         self._halves_missing = 2 * place.shape[0]
 
     def write(self, begin: int, vectors: np.ndarray) -> None:
-        """Whole vectors, (n, 2D), or (L+1, n, 2D) for all layers, of the words from `begin` on."""
-        rows = self._words_first(vectors)
-        if rows.shape[1:] != self._place.shape[1:] or begin + len(rows) > self._place.shape[0]:
+        """Whole vectors, as `as_stored` gives them, of the words from `begin` on."""
+        if vectors.shape[1:] != self._place.shape[1:] or begin + len(vectors) > self._place.shape[0]:
             raise ValueError(f"vectors {vectors.shape} do not fit words {begin} and on of {self._place.shape}")
-        self._write(begin, rows)
-        self._halves_missing -= 2 * len(rows)
+        self._write(begin, vectors)
+        self._halves_missing -= 2 * len(vectors)
 
     def fill(self, rows: slice, columns: slice, vectors: np.ndarray) -> None:
         """Half of the columns, those of one direction, (n, D) or (L+1, n, D), of the words `rows`."""
@@ -117,7 +148,7 @@ class PartWriter:
         self._file.seek(self._place.offset + rows.start * self._place.row_size)
         self._file.readinto(found.reshape(-1).view(np.uint8).data)
         with _nothing_overflows(found.dtype):
-            found[..., columns] = self._words_first(vectors)
+            found[..., columns] = np.moveaxis(vectors, 1, 0) if found.ndim == 3 else vectors
         self._write(rows.start, found)
         self._halves_missing -= len(found)
 
@@ -126,14 +157,11 @@ class PartWriter:
         if self._halves_missing:
             raise ValueError(f"{self._halves_missing / 2:g} of {self._place.shape[0]} words have no vectors")
 
-    def _words_first(self, vectors: np.ndarray) -> np.ndarray:
-        return np.moveaxis(vectors, 1, 0) if len(self._place.shape) == 3 else vectors
-
     def _write(self, begin: int, rows: np.ndarray) -> None:
-        with _nothing_overflows(self._place.dtype):
-            rows = np.ascontiguousarray(rows, self._place.dtype)
+        data = np.ascontiguousarray(rows, self._place.dtype).reshape(-1).view(np.uint8).data
         self._file.seek(self._place.offset + begin * self._place.row_size)
-        self._file.write(rows.reshape(-1).view(np.uint8).data)
+        for at in range(0, len(data), WRITE_SIZE):
+            self._file.write(data[at : at + WRITE_SIZE])
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import weakref
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from types import TracebackType
+from threading import Lock
 from typing import IO, overload
 
 import numpy as np
@@ -18,50 +20,58 @@ IN_MEMORY = 1 << 20  # bytes of words that wait in memory; more of them wait on 
 
 def cut_words(token_bytes: bytes, offsets: np.ndarray) -> list[str]:
     """The words that lie end to end in `token_bytes`; `offsets`, where they begin, may count from elsewhere."""
-    bounds = pairwise((offsets - offsets[0]).tolist())
-    return [token_bytes[begin:end].decode("utf-8", "surrogatepass") for begin, end in bounds]
+    text, bounds = token_bytes.decode("utf-8", "surrogatepass"), offsets - offsets[0]
+    if len(text) < len(token_bytes):  # a character is where a byte does not go on with another one
+        is_first = (np.frombuffer(token_bytes, np.uint8) & 0xC0) != 0x80
+        bounds = np.concatenate([[0], np.cumsum(is_first)])[bounds]
+    return [text[begin:end] for begin, end in pairwise(bounds.tolist())]
+
+
+def _encoded(word: str) -> bytes:
+    return word.encode("utf-8", "surrogatepass")
 
 
 class TokenSpool:
-    """The words of sentences on their way to a part: in once, in order; out in any stretch, at any time."""
+    """The words of sentences on their way to a part: in once, in order; out in any stretch, at any time.
+
+    Several threads may read them once all are in. They are let go with the last who knows the spool.
+    """
 
     def __init__(self, directory: str | Path | None = None) -> None:
         """`directory` is where they lie when they are many, in files without a name."""
         self.offsets = [0]  # sentence s is the words offsets[s] : offsets[s + 1]
         self.num_words = self.num_bytes = 0
         folder = None if directory is None else str(directory)
-        self._bytes = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115  (closed by __exit__)
+        self._bytes = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115  (closed below)
         self._token_offsets = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115
         self._token_offsets.write(np.zeros(1, np.int64).tobytes())
-
-    def __enter__(self) -> TokenSpool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bytes.close()
-        self._token_offsets.close()
+        self._lock = Lock()  # between a seek and what is read there
+        for file in (self._bytes, self._token_offsets):
+            weakref.finalize(self, file.close)
 
     def add_sentence(self, pieces: Iterable[Sequence[str]]) -> None:
         """One sentence, whose words may come in pieces."""
         self._bytes.seek(0, 2)
         self._token_offsets.seek(0, 2)
         for words in pieces:
-            encoded = [word.encode("utf-8", "surrogatepass") for word in words]
-            ends = self.num_bytes + np.cumsum([len(word) for word in encoded], dtype=np.int64)
-            self._bytes.write(b"".join(encoded))
-            self._token_offsets.write(ends.tobytes())
-            self.num_words += len(encoded)
-            self.num_bytes = int(ends[-1]) if encoded else self.num_bytes
+            joined = "".join(words)
+            encoded = joined.encode("utf-8", "surrogatepass")
+            sizes = map(len, words if len(encoded) == len(joined) else map(_encoded, words))
+            ends = array("q", accumulate(sizes, initial=self.num_bytes))
+            self._bytes.write(encoded)
+            self._token_offsets.write(ends[1:].tobytes())
+            self.num_words += len(words)
+            self.num_bytes = ends[-1]
         self.offsets.append(self.num_words)
 
     def words(self, begin: int, end: int) -> list[str]:
         """Words begin : end of all that were added."""
-        self._token_offsets.seek(8 * begin)
-        offsets = np.frombuffer(self._token_offsets.read(8 * (end + 1 - begin)), np.int64)
-        self._bytes.seek(int(offsets[0]))
-        return cut_words(self._bytes.read(int(offsets[-1] - offsets[0])), offsets)
+        with self._lock:
+            self._token_offsets.seek(8 * begin)
+            offsets = np.frombuffer(self._token_offsets.read(8 * (end + 1 - begin)), np.int64)
+            self._bytes.seek(int(offsets[0]))
+            token_bytes = self._bytes.read(int(offsets[-1] - offsets[0]))
+        return cut_words(token_bytes, offsets)
 
     def sentences(self) -> list[SpooledSentence]:
         """All sentences; their words are read when asked for."""
@@ -69,10 +79,11 @@ class TokenSpool:
 
     def copy_to(self, file: IO[bytes], token_offsets_at: int, token_bytes_at: int) -> None:
         """Write both tensors of words to their places in a file."""
-        for source, place in ((self._token_offsets, token_offsets_at), (self._bytes, token_bytes_at)):
-            source.seek(0)
-            file.seek(place)
-            shutil.copyfileobj(source, file)
+        with self._lock:
+            for source, place in ((self._token_offsets, token_offsets_at), (self._bytes, token_bytes_at)):
+                source.seek(0)
+                file.seek(place)
+                shutil.copyfileobj(source, file)
 
 
 @dataclass(frozen=True)
@@ -96,3 +107,10 @@ class SpooledSentence(Sequence[str]):
             return self.spool.words(chosen, chosen + 1)[0]
         first, last = sorted((chosen[0], chosen[-1])) if chosen else (self.begin, self.begin - 1)
         return self.spool.words(first, last + 1)[:: chosen.step]
+
+
+def read_together(sentences: Sequence[SpooledSentence]) -> list[list[str]]:
+    """The words of sentences that follow one another in a spool, read at once."""
+    first = sentences[0].begin
+    words = sentences[0].spool.words(first, sentences[-1].end)
+    return [words[sentence.begin - first : sentence.end - first] for sentence in sentences]

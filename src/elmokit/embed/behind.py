@@ -1,0 +1,68 @@
+"""What one thread makes, another one uses behind it: a few things at a time, and what goes wrong comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from queue import Queue
+from threading import Thread
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class _Last(Enum):
+    """What comes after the items."""
+
+    END = 0
+    FAILURE = 1
+
+
+class Abandoned(Exception):
+    """No more items come, since who made them has failed: what is begun is to be undone."""
+
+
+def _received(items: Queue[Any]) -> Iterator[Any]:
+    while (item := items.get()) is not _Last.END:
+        if item is _Last.FAILURE:
+            raise Abandoned
+        yield item
+
+
+@contextmanager
+def used_behind(use: Callable[[Iterator[Item]], None]) -> Iterator[Callable[[Item], None]]:
+    """Gives a function that hands an item to `use`, which runs in a thread of its own until the block ends.
+
+    One item is in use and one waits at most: the function waits for room. What `use` raises is raised by it, or by the
+    end of the block. Where the block raises, `use` gets `Abandoned` from its iterator, and has ended before it goes on.
+    """
+    items: Queue[Any] = Queue(maxsize=1)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            use(_received(items))
+        except Abandoned:
+            pass
+        except BaseException as error:
+            errors.append(error)
+            while not isinstance(items.get(), _Last):  # or there would never be room again
+                pass
+
+    def hand_over(item: Item) -> None:
+        if errors:
+            raise errors[0]
+        items.put(item)
+
+    thread = Thread(target=run, name="elmokit-behind", daemon=True)  # so that a second Ctrl-C ends the process
+    thread.start()
+    last = _Last.FAILURE
+    try:
+        yield hand_over
+        last = _Last.END
+    finally:
+        items.put(last)
+        thread.join()
+    if errors:
+        raise errors[0]
