@@ -67,7 +67,9 @@ def test_windows_cut_the_streams_of_their_rows(
     stream = TrainingStream(endless(sentences), VOCAB, batch_size, steps)
     rows = [whole_streams(row) for row in dealt(endless(sentences), batch_size, steps, windows)]
     for number in range(windows):
-        words, targets = rows_of(next(stream), batch_size)
+        window = next(stream)
+        words, targets = rows_of(window, batch_size)
+        assert ((words[0] == "<S>") == window.begins.numpy().reshape(-1, batch_size).T).all()
         cut = slice(number * steps, (number + 1) * steps)
         for row, expected in enumerate(rows):
             for d, name in enumerate(["fwd", "bwd"]):

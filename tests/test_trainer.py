@@ -1,6 +1,7 @@
 """The arithmetic of a training step, of both recipes, by hand; optimisers come back whole."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from toy_run import settings_for, write_text
 
 from elmokit.config import BiLMConfig
+from elmokit.nn.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer
@@ -23,7 +25,7 @@ def settings(tmp_path: Path) -> PretrainSettings:
 
 
 def trainer(settings: PretrainSettings, total_steps: int = 100, **changes: Any) -> Trainer:
-    settings = replace(settings, num_samples=0, dropout=0.0, **changes)
+    settings = replace(settings, **{"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0} | changes)
     vocab = Vocab.from_counts(count_words(settings.corpus))
     return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps)
 
@@ -70,14 +72,52 @@ def test_the_first_step_of_the_modern_recipe(settings: PretrainSettings) -> None
         torch.testing.assert_close(parameter.detach()[sure], expected[sure], atol=2e-6, rtol=1e-5)
 
 
+def losses_of_each_sentence_alone(run: Trainer) -> torch.Tensor:
+    """Of the first window, whose rows are cut where a sentence begins: every piece from zeros."""
+    window, rows = next(run.stream), run.settings.batch_size
+    words = run.bilm.encode_words(torch.from_numpy(encode_words(window.words)))
+    losses: list[list[torch.Tensor]] = [[], []]
+    for row in range(rows):
+        begins = [*window.begins[row::rows].nonzero().flatten().tolist(), run.settings.unroll_steps]
+        for begin, end in pairwise(begins):
+            piece = slice(begin * rows + row, (end - 1) * rows + row + 1, rows)
+            layers, _ = run.bilm.run_packed(words, window.tokens[:, piece], Packing.rectangle(end - begin, 1))
+            logits = layers[-1] @ run.softmax.weight.T + run.softmax.bias
+            for d in range(2):
+                losses[d].append(F.cross_entropy(logits[d], window.targets[d, piece], reduction="none"))
+    return torch.stack([torch.cat(part).mean() for part in losses])
+
+
+def test_sentences_may_start_afresh(settings: PretrainSettings) -> None:
+    changes = {"recipe": "modern", "unroll_steps": 17, "fresh_starts": 1.0}
+    expected = losses_of_each_sentence_alone(trainer(settings, **changes)).detach()
+    found = trainer(settings, **changes).train_step()
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    carried = trainer(settings, **changes | {"fresh_starts": 0.0}).train_step()
+    assert (found - carried).abs().min() > 1e-5
+
+
+def test_as_many_sentences_start_afresh_as_asked_for(settings: PretrainSettings) -> None:
+    for recipe_of_run, fresh_starts, share in (("modern", None, 0.1), ("original", None, 0.0), ("modern", 0.5, 0.5)):
+        run = trainer(settings, recipe=recipe_of_run, fresh_starts=fresh_starts)
+        afresh = total = 0
+        for _ in range(400):
+            window = next(run.stream)
+            resets = run._with_fresh_starts(window).resets
+            afresh += 0 if resets is None else int(resets.sum())
+            total += int(window.begins.sum())
+            assert resets is None or not (resets & ~window.begins).any()
+        assert abs(afresh / total - share) < 5 * (share * (1 - share) / total) ** 0.5 + 1e-9
+
+
 def test_rates_warm_up_and_decay() -> None:
-    modern = recipe("modern", None)
+    modern = recipe("modern")
     rates = [modern.rate(step, 1000) for step in range(1000)]
     assert rates[0] == pytest.approx(2e-3 / 50) and rates[49] == pytest.approx(2e-3) == max(rates)
     assert rates[:50] == sorted(rates[:50]) and rates[50:] == sorted(rates[50:], reverse=True)
     assert rates[-1] == pytest.approx(0.05 * 2e-3, rel=0.01)
     assert modern.rate(999, 100_000) == pytest.approx(2e-3)  # warm-up is never longer than 1000 steps
-    assert {recipe("original", None).rate(step, 10) for step in range(10)} == {0.2}
+    assert {recipe("original").rate(step, 10) for step in range(10)} == {0.2}
 
 
 @pytest.mark.parametrize("name", ["modern", "original"])

@@ -49,11 +49,15 @@ def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
 
 @dataclass(frozen=True)
 class Window:
-    """One training step: which of the distinct `words` stands where, `tokens` (2, T*B), and the `targets` (2, T*B)."""
+    """One training step: which of the distinct `words` stands where, `tokens` (2, T*B), and the `targets` (2, T*B).
+
+    `begins` (T*B,): where a sentence begins, the same slots in both directions. (A literal <S> in the text counts too.)
+    """
 
     words: list[str]
     tokens: Tensor
     targets: Tensor
+    begins: Tensor
 
 
 def _both_readings(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
@@ -101,8 +105,9 @@ class TrainingStream:
             self._done[number] = end
         inputs, targets = ([self._time_major(columns[d]) for d in which] for which in ((0, 2), (1, 3)))
         words, tokens = number_words(chain(*inputs))
-        target_ids = self._vocab.ids(chain(*targets))
-        return Window(words, torch.from_numpy(tokens).view(2, -1), torch.from_numpy(target_ids).view(2, -1))
+        which, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (tokens, self._vocab.ids(chain(*targets))))
+        begins = which[0] == words.index(BOS) if BOS in words else torch.zeros_like(which[0], dtype=torch.bool)
+        return Window(words, which, target_ids, begins)
 
     def _fill(self, number: int) -> None:
         """Sentences for a row that has too few words for a window."""

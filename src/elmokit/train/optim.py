@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ class Recipe:
     clip_norm: float
     multiply_loss_by_steps: bool  # bilm-tf's gradient is that of loss * unroll_steps: its rate of 0.2 rests on that
     decays: bool
+    fresh_starts: float  # part of the sentences that start from zeros, as when text is embedded
 
     def rate(self, step: int, total_steps: int) -> float:
         """Learning rate of a step (from 0)."""
@@ -34,11 +35,15 @@ class Recipe:
         return self.learning_rate * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-def recipe(name: str, learning_rate: float | None) -> Recipe:
-    """`original` (bilm/training.py:689-721) or `modern`."""
-    if name == "original":
-        return Recipe(learning_rate or 0.2, clip_norm=10.0, multiply_loss_by_steps=True, decays=False)
-    return Recipe(learning_rate or 2e-3, clip_norm=1.0, multiply_loss_by_steps=False, decays=True)
+ORIGINAL = Recipe(0.2, clip_norm=10.0, multiply_loss_by_steps=True, decays=False, fresh_starts=0.0)
+MODERN = Recipe(2e-3, clip_norm=1.0, multiply_loss_by_steps=False, decays=True, fresh_starts=0.1)
+
+
+def recipe(name: str, learning_rate: float | None = None, fresh_starts: float | None = None) -> Recipe:
+    """`original` (bilm/training.py:689-721) or `modern`, with other values where they are given."""
+    given = {"learning_rate": learning_rate, "fresh_starts": fresh_starts}
+    chosen = ORIGINAL if name == "original" else MODERN
+    return replace(chosen, **{name: value for name, value in given.items() if value is not None})
 
 
 def _fused(parameters: list[nn.Parameter]) -> bool:

@@ -41,6 +41,9 @@ class PretrainSettings:
     """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
     """0.2 for the original recipe, 0.002 for the modern one when not given."""
+    fresh_starts: float | None = None
+    """Part of the sentences that start from zeros, as when text is embedded, and not from the state that the sentence
+    before them left: 0 for the original recipe, 0.1 for the modern one when not given."""
     dropout: float = 0.1
     """On the input of every layer and on the last output."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
@@ -85,6 +88,8 @@ class PretrainSettings:
             raise ValueError(f"num_samples must be 0 (the full softmax) or more, not {self.num_samples}")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.fresh_starts is not None and not 0 <= self.fresh_starts <= 1:
+            raise ValueError(f"fresh_starts is a part of the sentences, from 0 to 1, not {self.fresh_starts}")
         if self.epochs <= 0:
             raise ValueError(f"epochs must be above 0, not {self.epochs}")
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class Trainer:
         self.bilm = BiLM(config).to(self.device)
         self.softmax = FullSoftmax(len(vocab), config.lstm.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
-        self.recipe = recipe(settings.recipe, settings.learning_rate)
+        self.recipe = recipe(settings.recipe, settings.learning_rate, settings.fresh_starts)
         self.optimizer = make_optimizer(settings.recipe, self.parameters, self.recipe.learning_rate)
         # As many negatives as there are words would be the full softmax, only slower.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
@@ -124,9 +124,17 @@ class Trainer:
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
             words = self.bilm.encode_words(ids)
-            layers, state = self.bilm.run_packed(words, tokens, self.packing, self.state, dropout=self.settings.dropout)
+            packing = self._with_fresh_starts(window)
+            layers, state = self.bilm.run_packed(words, tokens, packing, self.state, dropout=self.settings.dropout)
             self.state = BiLMState(state.h.detach(), state.c.detach())
             return self._softmax_losses(layers[-1], targets).mean(dim=1)
+
+    def _with_fresh_starts(self, window: Window) -> Packing:
+        share = self.recipe.fresh_starts
+        if not share:
+            return self.packing
+        drawn = torch.rand(window.begins.shape, generator=self.draws) < share
+        return replace(self.packing, resets=window.begins & drawn)
 
     def _softmax_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         if self.sampler is None:
