@@ -20,7 +20,7 @@ done
 elmokit pretrain --corpus "$runs/corpus" --output "$runs/en-small" \
     --heldout "$runs"/heldout-100k/{misc,openstax,simplewiki}.txt \
     --preset small --vocab-size 50000 --max-words 20500000 --batch-size 128 --num-samples 8192 \
-    --dropout 0 --learning-rate 0.002 --dtype bfloat16 --threads 2 --evaluate-every 2000
+    --dropout 0 --fresh-starts 0 --learning-rate 0.002 --dtype bfloat16 --threads 2 --evaluate-every 2000
 python benchmarks/bundle_model.py "$runs/en-small" en-small
 python benchmarks/heldout_perplexity.py --files "$runs"/heldout-100k/*.txt
 python benchmarks/bundle_model.py "$runs/en-small" en-small # with the perplexities on its card
