@@ -1,6 +1,7 @@
 """What is handed over is used in order, and what goes wrong on one side ends the other."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -37,3 +38,60 @@ def test_what_is_handed_over_is_used_in_order_and_what_fails_is_abandoned() -> N
         hand_over(5)
         raise KeyboardInterrupt
     assert used[-2:] == [5, "abandoned"]
+
+
+def fails_when_abandoned(items: Iterator[int]) -> None:
+    try:
+        list(items)
+    finally:
+        raise OSError("full")
+
+
+def fails_at_the_end(items: Iterator[int]) -> None:
+    list(items)
+    raise OSError("full")
+
+
+def ends_early(items: Iterator[int]) -> None:
+    next(items)
+
+
+@pytest.mark.parametrize("use", [fails_when_abandoned, fails_at_the_end, ends_early])
+@pytest.mark.parametrize("fails", [False, True], ids=["", "the block fails"])
+def test_the_block_ends_whatever_becomes_of_who_uses(use: Callable[[Iterator[int]], None], fails: bool) -> None:
+    ended: list[str] = []
+
+    def run() -> None:
+        try:
+            with used_behind(use) as hand_over:
+                for item in range(5):
+                    hand_over(item)
+                if fails:
+                    raise KeyError
+        except (OSError, KeyError) as error:
+            ended.append(type(error).__name__)
+        else:
+            ended.append("")
+
+    block = threading.Thread(target=run, daemon=True)
+    block.start()
+    block.join(timeout=20)
+    error_of_use = "" if use is ends_early else "OSError"
+    assert ended == ["KeyError" if fails else error_of_use]
+    assert "elmokit-behind" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_an_interrupted_wait_leaves_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, waits = [], []
+    join = threading.Thread.join
+
+    def interrupted_once(thread: threading.Thread) -> None:
+        waits.append(1)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        join(thread)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted_once)
+    with pytest.raises(KeyboardInterrupt), used_behind(used.extend) as hand_over:
+        hand_over(1)
+    assert used == [1] and len(waits) == 2

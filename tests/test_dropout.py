@@ -54,6 +54,12 @@ def test_the_smallest_chances_are_a_level(probability: float) -> None:
     assert 0 < min(share, 1 - share) < 5 / LEVELS
 
 
+@pytest.mark.parametrize("probability", [-0.1, 1.0, 50, math.nan])
+def test_what_is_no_probability_is_refused(probability: float) -> None:
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        dropped(torch.ones(3), probability)
+
+
 def test_nothing_falls_at_zero_and_an_empty_tensor_stays_empty() -> None:
     x = torch.rand(5)
     assert dropped(x, 0) is x

@@ -127,7 +127,12 @@ def another_parameter(bilm: BiLM) -> None:
     bilm.char_cnn.highways[0].gates.bias = nn.Parameter(torch.ones(80), requires_grad=False)
 
 
+def another_clip(bilm: BiLM) -> None:
+    bilm.layers[0].proj_clip = 0.3 if bilm.layers[0].proj_clip == 0.8 else 0.2
+
+
 CHANGES = [
+    another_clip,
     *(optimizer_step, one_number, in_inference_mode, loaded, loaded_in_place_of_others, other_memory),
     *(other_memory_many_times, through_data, other_types_and_back, another_parameter),
 ]
@@ -189,6 +194,12 @@ def hooked(bilm: BiLM) -> BiLM:
     return bilm
 
 
+def with_another_forward(bilm: BiLM) -> BiLM:
+    unchanged = bilm.char_cnn.forward
+    bilm.char_cnn.forward = lambda ids: unchanged(ids) + 1
+    return bilm
+
+
 def parametrized(bilm: BiLM) -> BiLM:
     parametrize.register_parametrization(bilm.layers[0], "recurrent_weight", _Doubled())
     return bilm.requires_grad_(False)
@@ -210,7 +221,7 @@ def made_in_inference_mode(bilm: BiLM) -> BiLM:
 
 
 OTHERS: list[Callable[[BiLM], BiLM]] = [
-    *(trained, hooked, parametrized, another_module, subclass, made_in_inference_mode),
+    *(trained, hooked, with_another_forward, parametrized, another_module, subclass, made_in_inference_mode),
     *(lambda bilm: bilm.double(), lambda bilm: bilm.bfloat16(), lambda bilm: bilm.share_memory()),
     lambda bilm: draw_bilm(JOINED),
 ]

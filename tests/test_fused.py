@@ -219,8 +219,9 @@ def test_inputs_that_were_overwritten_have_no_other_use(dtype: torch.dtype) -> N
     case = Case((6, 20), "both", "carried", dtype)
     inputs, *others = [leaf.clone().requires_grad_() for leaf in case.leaves]
     made = inputs.to(dtype, copy=True)
-    squared = made.square().sum()
+    squared, before = made.square().sum(), made.detach().clone()
     outputs = packed_lstm(made, case.packing, *others, **case.clips, overwrite=True)[0]
+    assert not torch.equal(made, before)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (outputs.sum() + squared).backward()
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from elmokit.embed.stored import as_stored
 from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
-from elmokit.io.part import as_stored
 from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
 from elmokit.io.token_spool import TokenSpool, read_together
 
@@ -172,6 +172,13 @@ def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: b
             else:
                 writer.write(0, as_stored([vectors], TOP.vector_shape, dtype))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_part_takes_vectors_as_they_are_stored(tmp_path: Path) -> None:
+    index, spool = replace(TOP, dtype="float16"), TokenSpool(tmp_path)
+    spool.add_sentence([["a"]])
+    with pytest.raises(ValueError, match=r"float32 .* do not fit"), new_part(tmp_path, index, 0, spool) as writer:
+        writer.write(0, np.ones((1, 4), np.float32))
 
 
 @pytest.mark.parametrize("numbers", [[65519.9, -65519.9, 6e-8, 1 / 3], [np.inf, 1.0, -np.inf, np.nan]])

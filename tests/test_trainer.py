@@ -14,7 +14,7 @@ from elmokit.config import BiLMConfig
 from elmokit.nn.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.optim import make_optimizer, optimizer_tensors, recipe, restore_optimizer
+from elmokit.train.optim import clip_gradients, make_optimizer, optimizer_tensors, recipe, restore_optimizer
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.trainer import Trainer
 
@@ -70,6 +70,14 @@ def test_the_first_step_of_the_modern_recipe(settings: PretrainSettings) -> None
         expected = decayed - rate * clipped / (clipped.abs() + 1e-8)
         sure = clipped.abs() > 1e-5  # elsewhere the sign hangs on rounding
         torch.testing.assert_close(parameter.detach()[sure], expected[sure], atol=2e-6, rtol=1e-5)
+
+
+def test_a_gradient_that_is_no_number_spoils_all_of_them() -> None:
+    """So that it is seen whichever weight it came to, as with PyTorch's own clipping."""
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    parameters[0].grad, parameters[1].grad = torch.tensor([1.0, torch.nan, 0.0]), torch.ones(3)
+    assert clip_gradients(parameters, 1.0).isnan()
+    assert all(parameter.grad is not None and parameter.grad.isnan().all() for parameter in parameters)
 
 
 def losses_of_each_sentence_alone(run: Trainer) -> torch.Tensor:

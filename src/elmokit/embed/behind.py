@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from queue import Queue
 from threading import Thread
@@ -35,19 +35,22 @@ def used_behind(use: Callable[[Iterator[Item]], None]) -> Iterator[Callable[[Ite
     """Gives a function that hands an item to `use`, which runs in a thread of its own until the block ends.
 
     One item is in use and one waits at most: the function waits for room. What `use` raises is raised by it, or by the
-    end of the block. Where the block raises, `use` gets `Abandoned` from its iterator, and has ended before it goes on.
+    end of the block. Where the block raises, `use` gets `Abandoned` from its iterator, and has ended before it goes on;
+    so it has when Ctrl-C comes while it is waited for, but not when a second one comes.
     """
     items: Queue[Any] = Queue(maxsize=1)
     errors: list[BaseException] = []
 
     def run() -> None:
+        received = _received(items)
         try:
-            use(_received(items))
+            use(received)
         except Abandoned:
             pass
         except BaseException as error:
             errors.append(error)
-            while not isinstance(items.get(), _Last):  # or there would never be room again
+        with suppress(Abandoned):
+            for _ in received:  # what is left, or there would never be room again
                 pass
 
     def hand_over(item: Item) -> None:
@@ -62,7 +65,12 @@ def used_behind(use: Callable[[Iterator[Item]], None]) -> Iterator[Callable[[Ite
         yield hand_over
         last = _Last.END
     finally:
-        items.put(last)
-        thread.join()
+        try:
+            items.put(last)
+            thread.join()
+        except BaseException:
+            items.put(_Last.FAILURE)  # where `last` did not come that far
+            thread.join()
+            raise
     if errors:
         raise errors[0]

@@ -5,7 +5,7 @@ that are missing, and the result is bit for bit that of a run that was never sto
 again from its beginning, however long its lines are.
 
 A part's words wait in a spool until they are counted, and its vectors go to their place in its file while the next ones
-are being made. So memory holds one line of text, three blocks of vectors or windows of a long sentence, never a part.
+are being made. So memory holds one line of text, four blocks of vectors or windows of a long sentence, never a part.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put, long_apart
 from elmokit.embed.pooling import RunningPool
+from elmokit.embed.stored import as_stored
 from elmokit.files import atomic_path, only_one_in
-from elmokit.io.part import PartWriter, as_stored
+from elmokit.io.part import PartWriter
 from elmokit.io.store import begin_store, finish_store, new_part
 from elmokit.io.token_spool import SpooledSentence, TokenSpool, read_together
 from elmokit.nn.bilm import BiLMState

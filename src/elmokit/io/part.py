@@ -8,18 +8,16 @@ safetensors' own `save_file` writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedRandom
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 
 from elmokit.io.token_spool import TokenSpool, cut_words
-from elmokit.nn.kernels.directions import on_both_cores
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
 NAME_OF_DTYPE = {numpy_name: name for name, numpy_name in DTYPES.items()}
@@ -88,41 +86,13 @@ def _laid_out(spool: TokenSpool, vector_shape: tuple[int, ...], dtype: str) -> t
 
 
 @contextmanager
-def _nothing_overflows(dtype: np.dtype) -> Iterator[None]:
+def nothing_overflows(dtype: np.dtype) -> Iterator[None]:
     """ValueError where a number becomes infinite only because `dtype` is too small for it."""
     try:
         with np.errstate(over="raise"):
             yield
     except FloatingPointError as error:
         raise ValueError(f"a vector has numbers that are too large for {dtype.name}: write float32") from error
-
-
-def as_stored(sentences: Sequence[np.ndarray], vector_shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """(T, 2D) of each sentence, or (L+1, T, 2D) for all layers -> the vectors of all words, as a part holds them.
-
-    ValueError where they are of another shape than `vector_shape` says, or numbers are too large for `dtype`.
-    """
-    for vectors in sentences:
-        if (*vectors.shape[:-2], vectors.shape[-1]) != vector_shape:
-            raise ValueError(f"vectors {vectors.shape} are not those of words with {vector_shape} each")
-    stored = np.empty((sum(vectors.shape[-2] for vectors in sentences), *vector_shape), dtype)
-    middle = len(sentences) // 2
-    row = sum(vectors.shape[-2] for vectors in sentences[:middle])
-    halves = (sentences[:middle], stored[:row]), (sentences[middle:], stored[row:])
-    on_both_cores(lambda half: _lay_end_to_end(*halves[half]), torch.device("cpu"))
-    return stored
-
-
-def _lay_end_to_end(sentences: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """`out` is of all their words; ValueError where numbers are too large for it."""
-    if not sentences:
-        return
-    found = torch.from_numpy(out)
-    torch.cat([torch.from_numpy(vectors) for vectors in sentences], dim=-2, out=torch.movedim(found, 0, -2))
-    if out.dtype == np.float16 and out.size and not all(end.isfinite() for end in found.aminmax()):
-        with _nothing_overflows(out.dtype):  # torch does not tell whether they were finite before
-            for vectors in sentences:
-                vectors.astype(out.dtype)
 
 
 class PartWriter:
@@ -136,9 +106,11 @@ class PartWriter:
         self._halves_missing = 2 * place.shape[0]
 
     def write(self, begin: int, vectors: np.ndarray) -> None:
-        """Whole vectors, as `as_stored` gives them, of the words from `begin` on."""
-        if vectors.shape[1:] != self._place.shape[1:] or begin + len(vectors) > self._place.shape[0]:
-            raise ValueError(f"vectors {vectors.shape} do not fit words {begin} and on of {self._place.shape}")
+        """Whole vectors (n, 2D), or (n, L+1, 2D) for all layers, as they are stored, of the words from `begin` on."""
+        place, fits = self._place, begin + len(vectors) <= self._place.shape[0]
+        if (vectors.shape[1:], vectors.dtype) != (place.shape[1:], place.dtype) or not fits:
+            found, expected = (f"{array.dtype} {array.shape}" for array in (vectors, place))
+            raise ValueError(f"vectors {found} do not fit words {begin} and on of {expected}")
         self._write(begin, vectors)
         self._halves_missing -= 2 * len(vectors)
 
@@ -147,7 +119,7 @@ class PartWriter:
         found = np.empty((rows.stop - rows.start, *self._place.shape[1:]), self._place.dtype)
         self._file.seek(self._place.offset + rows.start * self._place.row_size)
         self._file.readinto(found.reshape(-1).view(np.uint8).data)
-        with _nothing_overflows(found.dtype):
+        with nothing_overflows(found.dtype):
             found[..., columns] = np.moveaxis(vectors, 1, 0) if found.ndim == 3 else vectors
         self._write(rows.start, found)
         self._halves_missing -= len(found)
@@ -158,7 +130,7 @@ class PartWriter:
             raise ValueError(f"{self._halves_missing / 2:g} of {self._place.shape[0]} words have no vectors")
 
     def _write(self, begin: int, rows: np.ndarray) -> None:
-        data = np.ascontiguousarray(rows, self._place.dtype).reshape(-1).view(np.uint8).data
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         self._file.seek(self._place.offset + begin * self._place.row_size)
         for at in range(0, len(data), WRITE_SIZE):
             self._file.write(data[at : at + WRITE_SIZE])

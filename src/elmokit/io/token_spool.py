@@ -34,7 +34,7 @@ def _encoded(word: str) -> bytes:
 class TokenSpool:
     """The words of sentences on their way to a part: in once, in order; out in any stretch, at any time.
 
-    Several threads may read them once all are in. They are let go with the last who knows the spool.
+    Several threads may read them once all are in. Its files are closed when nothing refers to it any more.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:

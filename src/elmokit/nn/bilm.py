@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -99,6 +99,33 @@ def _rows_of_words(table: Tensor, ids: Tensor) -> Tensor:
     return F.embedding(ids - 1, table)
 
 
+class RunsPacked(Protocol):
+    """What a biLM is to `run_padded`."""
+
+    @property
+    def config(self) -> BiLMConfig: ...
+
+    def encode_words(self, ids: Tensor) -> Tensor: ...
+
+    def run_packed(
+        self, words: Tensor, tokens: Tensor, packing: Packing, state: BiLMState | None = None
+    ) -> tuple[Tensor, BiLMState]: ...
+
+
+def run_padded(
+    model: RunsPacked, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None
+) -> BiLMOutput:
+    """As `BiLM.forward`: each distinct word encoded once, sentences packed, layers back in their places."""
+    mask = real_words(ids) if mask is None else mask.bool()
+    text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
+    distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
+    tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
+    streams, state = model.run_packed(model.encode_words(distinct), tokens, text.packing, state)
+    layers = streams.new_zeros(len(streams), *mask.shape, model.config.output_dim)
+    layers[:, mask] = torch.stack([text.to_text(stream) for stream in streams])
+    return BiLMOutput(layers, mask, state)
+
+
 class BiLM(nn.Module):
     """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side."""
 
@@ -130,14 +157,7 @@ class BiLM(nn.Module):
         Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id
         above 0.
         """
-        mask = real_words(ids) if mask is None else mask.bool()
-        text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
-        distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
-        tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
-        streams, state = self.run_packed(self.encode_words(distinct), tokens, text.packing, state)
-        layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
-        layers[:, mask] = torch.stack([text.to_text(stream) for stream in streams])
-        return BiLMOutput(layers, mask, state)
+        return run_padded(self, ids, mask, state)
 
     def encode_words(self, ids: Tensor) -> Tensor:
         """Ids of U words, (U, C) of characters or (U,), shifted by one -> token vectors (U, D)."""

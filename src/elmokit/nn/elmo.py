@@ -51,8 +51,8 @@ class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
     With `freeze` the given biLM's parameters stop requiring gradients and stay as they are; the mixes always learn,
-    unless `fixed_weights` are given. On a CPU a frozen biLM's weights are packed once, not for every batch: that is 1.5
-    to 1.8 times as fast, and takes the memory of the weights again (see `PreparedWhileFrozen`).
+    unless `fixed_weights` are given. A frozen biLM's weights are packed once, not for every batch, in float32 on a CPU
+    with AVX-512: that is 1.4 to 1.8 times as fast, and takes the memory of the weights again (`PreparedWhileFrozen`).
     """
 
     def __init__(

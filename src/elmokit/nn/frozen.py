@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.char_cnn import CharCNN, Filters, Highway
@@ -14,22 +15,28 @@ from elmokit.nn.prepared import CPU, PreparedBiLM, prepare
 from elmokit.nn.words_and_characters import WordsAndCharacters
 
 PARTS = {BiLM, CharCNN, Filters, Highway, WordsAndCharacters, BidirectionalLSTM, nn.Linear, nn.ModuleList}
-VALUES_REMEMBERED = 1000  # about so many of each weight
+VALUES_REMEMBERED = 1000  # of each weight
 
 
 def _is_as_built(module: nn.Module) -> bool:
-    """Whether its weights alone say what it computes: no hook, no parametrization, nothing put in its place."""
-    return type(module) in PARTS and not (module._forward_hooks or module._forward_pre_hooks)
+    """Whether it computes what its weights and settings say: no hook, no parametrization, nothing in its place."""
+    is_hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return type(module) in PARTS and not is_hooked
+
+
+def _settings(bilm: BiLM) -> tuple[Any, ...]:
+    """All but the weights that a prepared form is made of."""
+    return bilm.config, *((layer.cell_clip, layer.proj_clip, layer.forget_bias) for layer in bilm.layers)
 
 
 def _is_frozen(weight: Tensor) -> bool:
-    """Whether it has no gradient, and PyTorch counts every write to it: not those of other processes, for one."""
+    """Whether it asks for no gradient, and PyTorch counts every write to it: not those of other processes, for one."""
     is_plain = type(weight) in (nn.Parameter, Tensor) and weight.dtype == torch.float32 and weight.device == CPU
     return is_plain and not (weight.requires_grad or weight.is_inference() or weight.is_shared())
 
 
 def _some_values(weight: Tensor) -> Tensor:
-    """Of all rows and columns in turn, as the step between them is odd."""
+    """About a thousand, spread evenly."""
     step = weight.numel() // VALUES_REMEMBERED | 1
     return weight.detach().flatten()[::step].clone()
 
@@ -53,10 +60,11 @@ class _Remembered(NamedTuple):
 
 class _Kept(NamedTuple):
     weights: list[_Remembered]
+    settings: tuple[Any, ...]
     prepared: PreparedBiLM
 
-    def is_of(self, weights: list[Tensor]) -> bool:
-        if len(weights) != len(self.weights):
+    def is_of(self, bilm: BiLM, weights: list[Tensor]) -> bool:
+        if len(weights) != len(self.weights) or self.settings != _settings(bilm):
             return False
         return all(old.is_still(weight) for old, weight in zip(self.weights, weights, strict=True))
 
@@ -80,6 +88,7 @@ class PreparedWhileFrozen:
         """`bilm(ids, state=state)`, by the prepared form where there can be one."""
         weights: list[Tensor] = [*bilm.parameters()]
         is_plain = ids.device == CPU and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+        is_plain = is_plain and not _has_any_global_hook()
         usable = is_plain and all(map(_is_frozen, weights)) and all(map(_is_as_built, bilm.modules()))
         prepared = self._up_to_date(bilm, weights) if usable else None
         if prepared is None:
@@ -89,10 +98,10 @@ class PreparedWhileFrozen:
 
     def _up_to_date(self, bilm: BiLM, weights: list[Tensor]) -> PreparedBiLM | None:
         kept = self._kept
-        if kept is None or not kept.is_of(weights):
+        if kept is None or not kept.is_of(bilm, weights):
             kept = self._kept = None  # its memory is needed
             prepared = prepare(bilm, torch.float32, CPU)
             if prepared is None:
                 return None
-            kept = self._kept = _Kept([_Remembered.of(weight) for weight in weights], prepared)
+            kept = self._kept = _Kept([_Remembered.of(weight) for weight in weights], _settings(bilm), prepared)
         return kept.prepared

@@ -110,7 +110,7 @@ class BidirectionalLSTM(nn.Module):
     ) -> tuple[Tensor, LSTMState]:
         """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`.
 
-        With `overwrite` the inputs' values may be lost, which saves memory.
+        With `overwrite` the inputs' values may be lost, which saves memory; a forward hook does not find them then.
         """
         states, settings = (state.h, state.c), self._settings(start)
         outputs, h, c = packed_lstm(inputs, packing, *states, *self._weights(), **settings, overwrite=overwrite)

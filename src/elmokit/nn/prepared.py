@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, check_state, in_row_order
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, check_state, in_row_order, run_padded
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
@@ -103,8 +103,8 @@ class PreparedBiLM:
 
     @torch.no_grad()
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
-        """A padded batch, as `BiLM.forward` takes it, which asks of a biLM nothing that is not here too."""
-        return BiLM.forward(cast(BiLM, self), ids, state=state)
+        """A padded batch, as `BiLM.forward` takes it."""
+        return run_padded(self, ids, state=state)
 
     @torch.no_grad()
     def encode_words(self, ids: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ INITIALISERS = {"normal_", "uniform_", "kaiming_uniform_"}  # of torch.nn.init, 
 
 
 class _WithoutInitialValues(TorchFunctionMode):
-    """To draw values that no tensor holds, PyTorch would import its compiler, which takes a second."""
+    """To draw initial values on the meta device PyTorch would import its compiler, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", None) in INITIALISERS:

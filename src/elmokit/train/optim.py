@@ -66,10 +66,11 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate:
 def clip_gradients(parameters: list[nn.Parameter], most: float) -> Tensor:
     """Scale all gradients to a common norm of `most` where it is larger; returns the norm that it was.
 
-    `nn.utils.clip_grad_norm_` multiplies each gradient in any case, by one if nothing else.
+    As `nn.utils.clip_grad_norm_`, which also multiplies by one, so as not to wait for a GPU. A norm that is no number
+    spoils all gradients, so that it cannot be missed.
     """
     norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    if norm > most:
+    if norm.device.type != "cpu" or not norm <= most:
         nn.utils.clip_grads_with_norm_(parameters, most, norm)
     return norm
 

@@ -128,6 +128,9 @@ class FinetuneSettings:
     """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
     learning_rate: float = 0.0005
     """Highest rate of the fine-tuning; a new softmax is fitted at 0.002."""
+    fresh_starts: float = 0.1
+    """Part of the sentences that start from zeros, as when text is embedded, and not from the state that the sentence
+    before them left."""
     dropout: float = 0.1
     """On the input of every layer and on the last output."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"

@@ -25,7 +25,15 @@ from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
-from elmokit.train.optim import clip_gradients, make_optimizer, optimizer_tensors, recipe, restore_optimizer, set_rate
+from elmokit.train.optim import (
+    Recipe,
+    clip_gradients,
+    make_optimizer,
+    optimizer_tensors,
+    recipe,
+    restore_optimizer,
+    set_rate,
+)
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import Snapshot, with_prefix
 
@@ -36,9 +44,14 @@ FREE_SETTINGS = {
 }  # fmt: skip
 
 
+def recipe_of(settings: PretrainSettings) -> Recipe:
+    return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts)
+
+
 def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
     """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
     chosen = {name: value for name, value in asdict(settings).items() if name not in FREE_SETTINGS}
+    chosen |= asdict(recipe_of(settings))  # with what the settings leave to it
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
     return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
 
@@ -88,7 +101,7 @@ class Trainer:
         self.bilm = BiLM(config).to(self.device)
         self.softmax = FullSoftmax(len(vocab), config.lstm.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
-        self.recipe = recipe(settings.recipe, settings.learning_rate, settings.fresh_starts)
+        self.recipe = recipe_of(settings)
         self.optimizer = make_optimizer(settings.recipe, self.parameters, self.recipe.learning_rate)
         # As many negatives as there are words would be the full softmax, only slower.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0

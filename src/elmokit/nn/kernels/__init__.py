@@ -1,4 +1,4 @@
-"""Fast paths, each tested equal to what it replaces. Where one is not compiled, its module runs the same in PyTorch.
+"""Fast paths, each tested equal to what it replaces; dropout, in its chances. What is not compiled runs in PyTorch.
 
 What the network calls, of which every function says in its docstring what it computes:
 
