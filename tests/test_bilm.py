@@ -238,6 +238,14 @@ def test_dropout_masks_differ_between_directions_and_steps() -> None:
     assert len({tuple(row.tolist()) for row in dropped[0]}) > 3
 
 
+def test_dropout_falls_on_the_first_layer_without_gradients_too() -> None:
+    bilm = model(TINY)
+    words, tokens, packing = ragged_stream(bilm)
+    with torch.no_grad():
+        plain, dropped = (bilm.run_packed(words, tokens, packing, dropout=p)[0] for p in (0.0, 0.5))
+    assert torch.equal(plain[0], dropped[0]) and (plain[1] - dropped[1]).abs().max() > 1e-3
+
+
 def test_gradients_reach_every_parameter() -> None:
     bilm = model(TINY)
     bilm(random_ids(TINY, 2, 5, seed=1)).layers.square().sum().backward()

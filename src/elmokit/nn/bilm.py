@@ -201,7 +201,7 @@ class BiLM(nn.Module):
             x = dropped(x, dropout)
             begin = None if start is None else start.layer(index)
             # with gradients adding up those of a word's every use would cost more than the products it saves
-            of_words = (words, tokens) if index == 0 and not torch.is_grad_enabled() else None
+            of_words = (words, tokens) if index == 0 and not dropout and not torch.is_grad_enabled() else None
             inputs = _input_products(layer, x, of_words)
             out, final = layer.run(inputs, packing, state.layer(index, rows), begin)
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
