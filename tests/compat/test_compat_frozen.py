@@ -41,12 +41,18 @@ def by_tf_hub(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
     return module, module.bilm, lambda: module(texts, as_dict=True)["elmo"]
 
 
+def never_prepared(build: Callable[..., Any], folder: Path) -> tuple[Any, Callable[[], Tensor]]:
+    """A biLM with a hook runs itself."""
+    _, bilm, call = build(folder)
+    bilm.register_forward_hook(lambda module, inputs, outputs: None)
+    return bilm, call
+
+
 @needs_products
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
 def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -> None:
     holder, _, call = build(old_model)
-    _, hooked, call_unprepared = build(old_model)
-    hooked.register_forward_hook(lambda module, inputs, outputs: None)
+    _, call_unprepared = never_prepared(build, old_model)
     kept = None
     for _ in range(3):  # the state is carried from call to call, but for the TF-Hub module
         torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
@@ -58,8 +64,7 @@ def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
 def test_loaded_weights_are_read(build: Callable[..., Any], old_model: Path) -> None:
     _, bilm, call = build(old_model)
-    _, hooked, call_unprepared = build(old_model)
-    hooked.register_forward_hook(lambda module, inputs, outputs: None)
+    hooked, call_unprepared = never_prepared(build, old_model)
     for scale in (1.0, 0.5):
         bilm.load_state_dict({name: scale * weight for name, weight in hooked.state_dict().items()})
         hooked.load_state_dict(bilm.state_dict())

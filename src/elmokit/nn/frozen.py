@@ -87,8 +87,8 @@ class PreparedWhileFrozen:
     def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """`bilm(ids, state=state)`, by the prepared form where there can be one."""
         weights: list[Tensor] = [*bilm.parameters()]
-        is_plain = ids.device == CPU and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-        is_plain = is_plain and not _has_any_global_hook()
+        is_watched = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or _has_any_global_hook()
+        is_plain = ids.device == CPU and not is_watched
         usable = is_plain and all(map(_is_frozen, weights)) and all(map(_is_as_built, bilm.modules()))
         prepared = self._up_to_date(bilm, weights) if usable else None
         if prepared is None:
