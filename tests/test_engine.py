@@ -10,6 +10,7 @@ from oracle import random_weights
 from processors import each_product_type, needs_products
 
 from elmokit.config import BiLMConfig
+from elmokit.data.streams import embedding_block
 from elmokit.embed import engine
 from elmokit.embed.embedder import Embedder
 from elmokit.io.pretrained import Pretrained
@@ -195,3 +196,27 @@ def test_words_without_characters_are_not_kept() -> None:
     assert made._engine._known is None
     np.testing.assert_array_equal(made.embed([["a", "unknown", "b"]])[0], made.embed([["a", "c", "b"]])[0])
     made.forget_words()
+
+
+@each_product_type
+def test_layers_stay_while_they_are_in_use(dtype: torch.dtype) -> None:
+    """What runs meanwhile has room of its own; what runs afterwards uses the same memory again."""
+    made = embedder(dtype)._engine
+    blocks = [embedding_block([sentence], np.zeros(1, np.int64), 1, reset=True) for sentence in SENTENCES[:3:2]]
+    with made.run(blocks[0], None, None) as (layers, _):
+        before = layers.clone()
+        with made.run(blocks[1], None, None) as (others, _):
+            assert layers.data_ptr() != others.data_ptr()
+        assert torch.equal(layers, before)
+    with made.run(blocks[0], None, None) as (again, _):
+        assert torch.equal(again, before) and again.data_ptr() in (layers.data_ptr(), others.data_ptr())
+
+
+@each_product_type
+def test_room_is_given_up_after_an_error(dtype: torch.dtype) -> None:
+    """Another thread may not have noticed yet."""
+    made = embedder(dtype)._engine
+    block = embedding_block(SENTENCES[:1], np.zeros(1, np.int64), 1, reset=True)
+    with pytest.raises(KeyboardInterrupt), made.run(block, None, None):
+        raise KeyboardInterrupt
+    assert not made._free_rooms

@@ -13,6 +13,7 @@ from torch import Tensor
 from elmokit.nn.kernels import fused, packed, stepwise
 from elmokit.nn.kernels.packed import packed_lstm, packed_lstm_in_pieces
 from elmokit.nn.kernels.passes import Run, Steps, Weights
+from elmokit.nn.kernels.products import in_panels
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
 
@@ -246,6 +247,20 @@ def test_slots_may_share_rows_of_a_table(dtype: torch.dtype) -> None:
     fused.forward_steps(steps, layer, shared, None, which)
     fused.forward_steps(steps, layer, gathered, None)
     assert all(torch.equal(getattr(shared, name), getattr(gathered, name)) for name in ("outputs", "h", "c"))
+
+
+@each_product_type
+@pytest.mark.parametrize("shared", [True, False])
+def test_inputs_may_lie_as_panels_do(dtype: torch.dtype, shared: bool) -> None:
+    layer, run_of = one_direction(dtype, slots=12)
+    inputs, which = torch.randn(12, 80).to(dtype), torch.randint(0, 12, (12,)) if shared else None
+    steps = Steps(Packing.rectangle(3, 4), 3.0, 3.0)
+    by_gate, by_panel = run_of(inputs), run_of(in_panels(inputs.T, gates=4).T.contiguous())
+    fused.forward_steps(steps, layer, by_gate, None, which)
+    fused.forward_steps(steps, layer, by_panel, None, which, inputs_in_panels=True)
+    assert all(torch.equal(getattr(by_gate, name), getattr(by_panel, name)) for name in ("outputs", "h", "c"))
+    with pytest.raises(AssertionError):
+        fused.forward_steps(steps, layer, by_gate, None, which, inputs_in_panels=True)
 
 
 @each_product_type

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elmokit.nn.char_cnn import Highway
 from elmokit.nn.kernels import products
-from elmokit.nn.kernels.products import highway, multiply_into, pack, product
+from elmokit.nn.kernels.products import columns_in_panels, highway, in_panels, multiply_into, pack, product
 
 CPU = torch.device("cpu")
 ROWS = [0, *range(1, 20), 63, 64, 127, 130]
@@ -91,6 +91,18 @@ def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) ->
             unit, of_unit = number * across + place, panel[:, gate, place].flatten()
             expected = weight[gate * units + unit].to(dtype) if unit < units else torch.zeros(depth, dtype=dtype)
             assert torch.equal(of_unit, expected)
+
+
+@pytest.mark.parametrize("gates", [1, 2, 4])
+@pytest.mark.parametrize("units", [1, 16, 37, 64, 100])
+def test_columns_in_the_order_of_panels(gates: int, units: int) -> None:
+    weight, across = draw(gates * units, 5), 64 // gates
+    found = in_panels(weight, gates)
+    assert len(found) == columns_in_panels(len(weight), gates)
+    for place, column in enumerate(found):
+        gate, unit = place % 64 // across, place // 64 * across + place % across
+        assert torch.equal(column, weight[gate * units + unit] if unit < units else torch.zeros(5))
+    assert torch.equal(in_panels(weight[:, 0], gates), found[:, 0])
 
 
 @each_product_type

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 import torch
@@ -13,7 +15,8 @@ from elmokit.config import PAD_CHARACTER, BiLMConfig
 from elmokit.data.streams import Block, word_ids
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.prepared import prepare
+from elmokit.nn.prepared import PreparedBiLM, prepare
+from elmokit.nn.room import Room
 
 WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 CACHE_BYTES = 32 << 20
@@ -83,19 +86,36 @@ class Engine:
         self.has_own_weights = self._bilm is not model.bilm
         # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
         has_use = prepared is not None and self.config.char_cnn is not None
+        self._free_rooms: list[Room] = []
         self._known = _KnownWords(self.config.lstm.projection_dim) if has_use else None
 
+    @contextmanager
     @torch.no_grad()
-    def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> tuple[Tensor, BiLMState]:
+    def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[tuple[Tensor, BiLMState]]:
         """The layers (L+1, 2, N, D) in stream order and the state after; `state`, `start` as in `BiLM.run_packed`.
 
-        ValueError where products in float16 overflow.
+        The layers are good within the context alone. ValueError where products in float16 overflow.
         """
         words, tokens = self._word_vectors(block.words), block.tokens.to(self.device)
-        layers, after = self._bilm.run_packed(words, tokens, block.text.packing, state, start)
-        if self._dtype == torch.float16 and not layers.isfinite().all():
-            raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
-        return layers, after
+        with self._room() as room:
+            packed = words, tokens, block.text.packing, state, start
+            if isinstance(self._bilm, PreparedBiLM):
+                layers, after = self._bilm.run_packed(*packed, room)
+            else:
+                layers, after = self._bilm.run_packed(*packed)
+            if self._dtype == torch.float16 and not layers.isfinite().all():
+                raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
+            yield layers, after
+
+    @contextmanager
+    def _room(self) -> Iterator[Room]:
+        """One that nobody else computes in."""
+        try:
+            room = self._free_rooms.pop()
+        except IndexError:
+            room = Room()
+        yield room
+        self._free_rooms.append(room)  # not after an error: a thread may still compute in it
 
     def initial_state(self, rows: int) -> BiLMState:
         return self._bilm.initial_state(rows)

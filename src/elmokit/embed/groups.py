@@ -60,8 +60,8 @@ def _count_truncated(block: Block, config: BiLMConfig) -> int:
 
 def _run(engine: Engine, block: Block, wanted: Wanted, state: BiLMState | None, start: BiLMState | None) -> Made:
     """`state` and `start` as in `BiLM.run_packed`."""
-    streams, after = engine.run(block, state, start)
-    vectors = _by_sentence(wanted.choose(streams), block)
+    with engine.run(block, state, start) as (streams, after):
+        vectors = _by_sentence(wanted.choose(streams), block)
     pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
     return Made(pooled, _count_truncated(block, engine.config), after)
 
@@ -75,8 +75,8 @@ def embed_long(
     """One sentence from `state` on (one row; None: zeros), window by window; returns the state after it."""
 
     def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
-        streams, after = engine.run(block, state, None)
-        (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
+        with engine.run(block, state, None) as (streams, after):
+            (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
         return vectors[0] if len(vectors) == 1 else vectors, after
 
     # Where directions join after each layer, both must have read the whole sentence.

@@ -13,9 +13,19 @@ from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
 from elmokit.nn.kernels.passes import Run, Steps, Weights
-from elmokit.nn.kernels.products import PackedWeight, has_products, highway, pack, product, value_type
+from elmokit.nn.kernels.products import (
+    PackedWeight,
+    has_products,
+    highway,
+    in_panels,
+    pack,
+    product,
+    result_type,
+    value_type,
+)
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing
+from elmokit.nn.room import Room
 
 # At a time, so that what one step of a computation leaves for the next is still in cache.
 WORDS_AT_ONCE = 128
@@ -71,23 +81,34 @@ class _PreparedDirection:
 
     def __init__(self, layer: BidirectionalLSTM, d: int, dtype: torch.dtype) -> None:
         projection = None if layer.projection_weight is None else layer.projection_weight[d]
-        self.inputs = _Linear.of(layer.input_weight[d], layer.run_time_bias()[d], dtype)
+        self._d = d
+        # In the order of the recurrent weight's panels, so that what they make for a unit lies in one place.
+        weight, bias = in_panels(layer.input_weight[d], gates=4), in_panels(layer.run_time_bias()[d], gates=4)
+        self._inputs = _Linear.of(weight, bias, dtype)
         self.recurrent: PackedLayer = pack_layer(Weights(layer.recurrent_weight[d], projection), dtype)
         self.cell_clip, self.proj_clip = layer.cell_clip, layer.proj_clip
 
+    def input_products(self, x: Tensor, room: Room) -> Tensor:
+        """x (M, D) -> what the gates are given before the recurrence, in panels; the room's until the next call."""
+        weight = self._inputs.weight
+        shape, dtype = (len(x), weight.columns), result_type(weight.panels.dtype)
+        return product(x, *self._inputs, out=room.take(("inputs", self._d), shape, dtype))
+
     def run(
         self, x: Tensor, table: Tensor | None, tokens: Tensor, packing: Packing, out: Tensor, state: LSTMState,
-        start: LSTMState
+        start: LSTMState, room: Room
     ) -> None:  # fmt: skip
         """x (N, D) -> out (N, D), a piece of the stream at a time; `state`, that of this direction, runs on.
 
         With a table, the input products of distinct words, `tokens` (N,) say which one each slot takes.
         """
         for window, piece in packing.pieces(SLOTS_AT_ONCE):
-            inputs = product(x[window], *self.inputs) if table is None else table
+            inputs = self.input_products(x[window], room) if table is None else table
             which = None if table is None else tokens[window]
             run = Run(inputs, out[window], state.h, state.c, start.h, start.c)
-            forward_steps(Steps(piece, self.cell_clip, self.proj_clip), self.recurrent, run, None, which)
+            forward_steps(
+                Steps(piece, self.cell_clip, self.proj_clip), self.recurrent, run, None, which, inputs_in_panels=True
+            )
 
 
 class PreparedBiLM:
@@ -129,23 +150,26 @@ class PreparedBiLM:
         packing: Packing,
         state: BiLMState | None = None,
         start: BiLMState | None = None,
+        room: Room | None = None,
     ) -> tuple[Tensor, BiLMState]:
-        """The engine: see `BiLM.run_packed`."""
+        """The engine: see `BiLM.run_packed`. The layers lie in the room, if one is given, until the next run in it."""
+        room = Room() if room is None else room
         rows, words, tokens = packing.row_order, words.float(), tokens.contiguous()
         state = self.initial_state(len(rows)) if state is None else state.float()
         start = self.initial_state(1) if start is None else start.float()
         check_state(state, self.config.lstm, len(rows))
         check_state(start, self.config.lstm, 1)
-        layers = words.new_empty(self.config.num_representations, *tokens.shape, words.shape[1])
+        shape = (self.config.num_representations, *tokens.shape, words.shape[1])
+        layers = room.take("layers", shape, torch.float32)
         finals = [state.layer(index, rows).copy() for index in range(len(self._layers))]
 
         def run_direction(d: int) -> None:
             torch.index_select(words, 0, tokens[d], out=layers[0, d])
             for index, directions in enumerate(self._layers):
                 x, out, layer = layers[index, d], layers[index + 1, d], directions[d]
-                table = product(words, *layer.inputs) if index == 0 else None
+                table = layer.input_products(words, room) if index == 0 else None
                 begin = start.layer(index).copy().direction(d)
-                layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin)
+                layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin, room)
                 if self.config.lstm.use_skip_connections and index > 0:
                     out += x
 

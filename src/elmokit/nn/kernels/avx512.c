@@ -66,7 +66,7 @@ INLINE __mmask16 inside(__m512 x, float clip) {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(clip), _CMP_LT_OQ);
 }
 
-/* --- Sixteen values from and to memory, and a tile's sums, for each type ------------------------------------------- */
+/* --- Sixteen values from and to memory, for each type ----------------------------------------------------------- */
 
 INLINE __mmask16 first_lanes(ptrdiff_t count) {
     return count >= LANES ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
@@ -103,6 +103,61 @@ INLINE void store_in_panel_bfloat16(bfloat16 *to, __m512 x, __m512 next) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(alternating), both));
 }
 
+/* --- Memory that is needed soon -------------------------------------------------------------------------------------- */
+
+#define LINE 64 /* bytes */
+#define LINE_OF(TYPE) ((ptrdiff_t)(LINE / sizeof(TYPE)))
+#define LINES_OF_A_ROW 40 /* at most: the backward pass with float32 products */
+
+/* A stretch of the next weights, for the larger cache, and lines that lie here and there, for the smaller one. They are
+ * called for bit by bit while a tile is multiplied: all at once they would keep the tile's own weights waiting. */
+typedef struct {
+    const char *next, *end;
+    ptrdiff_t count;
+    const void *lines[MOST_ROWS * LINES_OF_A_ROW];
+} needed_soon;
+
+static const needed_soon nothing_soon;
+
+/* Of the next panel the share of the rows from `row` to `end` out of `rows` that pass by this one; no lines yet. */
+INLINE void need_next(
+    needed_soon *soon, const void *panel, ptrdiff_t bytes, ptrdiff_t row, ptrdiff_t end, ptrdiff_t rows) {
+    soon->next = (const char *)panel + bytes * row / rows / LINE * LINE;
+    soon->end = (const char *)panel + bytes * end / rows / LINE * LINE;
+    soon->count = 0;
+}
+
+INLINE void need_line(needed_soon *soon, const void *line) { soon->lines[soon->count++] = line; }
+
+/* What is left to call for, and how much of it each time. */
+typedef struct {
+    const char *next, *end;
+    const void *const *line, *const *last;
+    ptrdiff_t bytes, lines;
+} calls;
+
+/* One call for each line of a row of the tile. */
+INLINE calls calls_along(const needed_soon *soon, ptrdiff_t bytes_of_row) {
+    ptrdiff_t times = bytes_of_row / LINE + 1, stretch = (soon->end - soon->next) / LINE;
+    return (calls){
+        .next = soon->next,
+        .end = soon->end,
+        .line = soon->lines,
+        .last = soon->lines + soon->count,
+        .bytes = (stretch + times - 1) / times * LINE,
+        .lines = (soon->count + times - 1) / times,
+    };
+}
+
+INLINE void call(calls *left) {
+    for (const char *stop = left->next + left->bytes; left->next < stop && left->next < left->end; left->next += LINE)
+        _mm_prefetch(left->next, _MM_HINT_T1);
+    for (const void *const *stop = left->line + left->lines; left->line < stop && left->line < left->last; left->line++)
+        _mm_prefetch(*left->line, _MM_HINT_T0);
+}
+
+/* --- A tile: rows times a panel -------------------------------------------------------------------------------------- */
+
 /* A tile's sums, in memory: the sums of a loop stay in registers only in a function that needs no others. */
 typedef struct { _Alignas(64) float values[MOST_ROWS][PANEL]; } tile;
 
@@ -123,18 +178,26 @@ INLINE __m512 highway_of_tile(
     return _mm512_fmadd_ps(sigmoid(carry), _mm512_sub_ps(transform, x), x);
 }
 
+INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
 INLINE void multiply_rows_float(
-    const int rows, ptrdiff_t depth, const float *a, ptrdiff_t stride, const float *panel, tile *result) {
+    const int rows, ptrdiff_t depth, const float *a, ptrdiff_t stride, const float *panel, const needed_soon *soon,
+    tile *result) {
+    calls left = calls_along(soon, depth * sizeof(float));
     __m512 sums[MOST_ROWS][GROUPS];
     for (int row = 0; row < rows; row++)
         for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
-    for (ptrdiff_t k = 0; k < depth; k++) {
-        __m512 weights[GROUPS];
-        for (int group = 0; group < GROUPS; group++) weights[group] = _mm512_loadu_ps(panel + k * PANEL + group * LANES);
-        for (int row = 0; row < rows; row++) {
-            __m512 value = _mm512_set1_ps(a[row * stride + k]);
+    for (ptrdiff_t begin = 0; begin < depth; begin += LINE_OF(float)) {
+        call(&left);
+        for (ptrdiff_t k = begin, end = smaller(begin + LINE_OF(float), depth); k < end; k++) {
+            __m512 weights[GROUPS];
             for (int group = 0; group < GROUPS; group++)
-                sums[row][group] = _mm512_fmadd_ps(value, weights[group], sums[row][group]);
+                weights[group] = _mm512_loadu_ps(panel + k * PANEL + group * LANES);
+            for (int row = 0; row < rows; row++) {
+                __m512 value = _mm512_set1_ps(a[row * stride + k]);
+                for (int group = 0; group < GROUPS; group++)
+                    sums[row][group] = _mm512_fmadd_ps(value, weights[group], sums[row][group]);
+            }
         }
     }
     for (int row = 0; row < rows; row++)
@@ -143,20 +206,25 @@ INLINE void multiply_rows_float(
 
 /* depth is even: pairs of values, each pair one number of 32 bits */
 INLINE void multiply_rows_bfloat16(
-    const int rows, ptrdiff_t depth, const bfloat16 *a, ptrdiff_t stride, const bfloat16 *panel, tile *result) {
+    const int rows, ptrdiff_t depth, const bfloat16 *a, ptrdiff_t stride, const bfloat16 *panel,
+    const needed_soon *soon, tile *result) {
+    calls left = calls_along(soon, depth * sizeof(bfloat16));
     __m512 sums[MOST_ROWS][GROUPS];
     for (int row = 0; row < rows; row++)
         for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
-    for (ptrdiff_t k = 0; k < depth; k += 2) {
-        __m512bh weights[GROUPS];
-        for (int group = 0; group < GROUPS; group++)
-            weights[group] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + group * 2 * LANES);
-        for (int row = 0; row < rows; row++) {
-            int32_t pair;
-            memcpy(&pair, a + row * stride + k, sizeof pair);
-            __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
+    for (ptrdiff_t begin = 0; begin < depth; begin += LINE_OF(bfloat16)) {
+        call(&left);
+        for (ptrdiff_t k = begin, end = smaller(begin + LINE_OF(bfloat16), depth); k < end; k += 2) {
+            __m512bh weights[GROUPS];
             for (int group = 0; group < GROUPS; group++)
-                sums[row][group] = _mm512_dpbf16_ps(sums[row][group], value, weights[group]);
+                weights[group] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + group * 2 * LANES);
+            for (int row = 0; row < rows; row++) {
+                int32_t pair;
+                memcpy(&pair, a + row * stride + k, sizeof pair);
+                __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
+                for (int group = 0; group < GROUPS; group++)
+                    sums[row][group] = _mm512_dpbf16_ps(sums[row][group], value, weights[group]);
+            }
         }
     }
     for (int row = 0; row < rows; row++)
@@ -166,14 +234,15 @@ INLINE void multiply_rows_bfloat16(
 /* result = a (rows, depth) times a panel. A loop for each number of rows, so that the sums have registers of their own. */
 #define DEFINE_MULTIPLY(TYPE)                                                                                            \
     FOR_AVX512 static __attribute__((noinline)) void multiply_##TYPE(                                                    \
-        ptrdiff_t rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, tile *result) {             \
+        ptrdiff_t rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, const needed_soon *soon,    \
+        tile *result) {                                                                                                  \
         switch (rows) {                                                                                                  \
-            case 1: multiply_rows_##TYPE(1, depth, a, stride, panel, result); break;                                     \
-            case 2: multiply_rows_##TYPE(2, depth, a, stride, panel, result); break;                                     \
-            case 3: multiply_rows_##TYPE(3, depth, a, stride, panel, result); break;                                     \
-            case 4: multiply_rows_##TYPE(4, depth, a, stride, panel, result); break;                                     \
-            case 5: multiply_rows_##TYPE(5, depth, a, stride, panel, result); break;                                     \
-            default: multiply_rows_##TYPE(6, depth, a, stride, panel, result);                                           \
+            case 1: multiply_rows_##TYPE(1, depth, a, stride, panel, soon, result); break;                               \
+            case 2: multiply_rows_##TYPE(2, depth, a, stride, panel, soon, result); break;                               \
+            case 3: multiply_rows_##TYPE(3, depth, a, stride, panel, soon, result); break;                               \
+            case 4: multiply_rows_##TYPE(4, depth, a, stride, panel, soon, result); break;                               \
+            case 5: multiply_rows_##TYPE(5, depth, a, stride, panel, soon, result); break;                               \
+            default: multiply_rows_##TYPE(6, depth, a, stride, panel, soon, result);                                     \
         }                                                                                                                \
     }
 DEFINE_MULTIPLY(float)
@@ -183,13 +252,6 @@ DEFINE_MULTIPLY(bfloat16)
 static inline ptrdiff_t tile_rows(ptrdiff_t rows_left) {
     ptrdiff_t tiles = (rows_left + MOST_ROWS - 1) / MOST_ROWS;
     return (rows_left + tiles - 1) / tiles;
-}
-
-/* Weights of a large layer come from memory: while the rows from `row` to `end` of `rows` are multiplied by one panel,
- * this part of the next one is called for. */
-FOR_AVX512 static inline void call_for(const void *next, ptrdiff_t bytes, ptrdiff_t row, ptrdiff_t end, ptrdiff_t rows) {
-    for (ptrdiff_t at = bytes * row / rows / 64; at < bytes * end / rows / 64; at++)
-        _mm_prefetch((const char *)next + at * 64, _MM_HINT_T1);
 }
 
 /* --- What a layer's passes read and write (fused.py has the same) ------------------------------------- */
@@ -203,7 +265,8 @@ typedef struct {
 
 typedef struct {
     const void *recurrent, *projection; /* panels; no projection: NULL */
-    const void *inputs;                 /* (any, 4 * hidden) */
+    ptrdiff_t row_apart, gate_apart, units_apart; /* values between inputs of rows, of gates, of 16 units */
+    const void *inputs;
     const int64_t *which;               /* the row of `inputs` for each slot; NULL: the slot itself */
     float *outputs, *h, *c;
     const float *start_h, *start_c;
@@ -220,6 +283,11 @@ typedef struct {
     float *grad_outputs, *grad_h, *grad_c;
     void *grad_gates, *low; /* low: room for a step's gradient of outputs */
 } backward_pass;
+
+/* Where a slot's inputs begin, for 16 units from `unit` on. */
+INLINE ptrdiff_t inputs_begin(const forward_pass *pass, ptrdiff_t slot, ptrdiff_t unit) {
+    return (pass->which ? pass->which[slot] : slot) * pass->row_apart + unit / LANES * pass->units_apart;
+}
 
 /* --- What the gradient of a logsumexp reads and writes (kernels/packed_logsumexp.py has the same) ------------------- */
 

@@ -74,23 +74,28 @@ FOR_AVX512 void elmokit_pack_int8(
 /* --- Products --------------------------------------------------------------------------------------------------------- */
 
 INLINE void multiply_rows_byte(
-    const int rows, ptrdiff_t depth, const byte *a, ptrdiff_t stride, const byte *panel, tile *result) {
+    const int rows, ptrdiff_t depth, const byte *a, ptrdiff_t stride, const byte *panel, const needed_soon *soon,
+    tile *result) {
+    calls left = calls_along(soon, depth);
     const byte *begins = panel + PANEL * in_quads(depth), *scales = begins + PANEL * sizeof(int32_t);
     whole_numbers sums[MOST_ROWS][GROUPS];
     for (int row = 0; row < rows; row++)
         for (int group = 0; group < GROUPS; group++)
             sums[row][group] = (whole_numbers)_mm512_loadu_si512(begins + group * 64);
-    for (ptrdiff_t k = 0; k < depth; k += QUAD) {
-        __m512i weights[GROUPS];
-        for (int group = 0; group < GROUPS; group++)
-            weights[group] = _mm512_loadu_si512(panel + k * PANEL + group * 64);
-        for (int row = 0; row < rows; row++) {
-            int32_t quad;
-            memcpy(&quad, a + row * stride + k, sizeof quad);
-            __m512i value = _mm512_set1_epi32(quad);
+    for (ptrdiff_t begin = 0; begin < depth; begin += LINE_OF(byte)) {
+        call(&left);
+        for (ptrdiff_t k = begin, end = smaller(begin + LINE_OF(byte), depth); k < end; k += QUAD) {
+            __m512i weights[GROUPS];
             for (int group = 0; group < GROUPS; group++)
-                sums[row][group] =
-                    (whole_numbers)_mm512_dpbusd_epi32((__m512i)sums[row][group], value, weights[group]);
+                weights[group] = _mm512_loadu_si512(panel + k * PANEL + group * 64);
+            for (int row = 0; row < rows; row++) {
+                int32_t quad;
+                memcpy(&quad, a + row * stride + k, sizeof quad);
+                __m512i value = _mm512_set1_epi32(quad);
+                for (int group = 0; group < GROUPS; group++)
+                    sums[row][group] =
+                        (whole_numbers)_mm512_dpbusd_epi32((__m512i)sums[row][group], value, weights[group]);
+            }
         }
     }
     for (int row = 0; row < rows; row++)
@@ -121,10 +126,11 @@ FOR_AVX512 void elmokit_product_int8(
     const float *bias, void *out, ptrdiff_t out_stride, int wide) {
     for (ptrdiff_t column = 0; column < columns; column += PANEL, panel += panel_bytes(depth))
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
+            needed_soon soon;
             tile sums;
             height = tile_rows(rows - row);
-            call_for(panel + panel_bytes(depth), panel_bytes(depth), row, row + height, rows);
-            multiply_byte(height, depth, a + row * stride, stride, panel, &sums);
+            need_next(&soon, panel + panel_bytes(depth), panel_bytes(depth), row, row + height, rows);
+            multiply_byte(height, depth, a + row * stride, stride, panel, &soon, &sums);
             for (ptrdiff_t r = 0; r < height; r++)
                 for (int group = 0; group < GROUPS; group++) {
                     ptrdiff_t at = column + group * LANES;
@@ -145,7 +151,7 @@ FOR_AVX512 void elmokit_highway_int8(
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
             tile sums;
             height = tile_rows(rows - row);
-            multiply_byte(height, units, numbers + row * row_bytes(units), row_bytes(units), panel, &sums);
+            multiply_byte(height, units, numbers + row * row_bytes(units), row_bytes(units), panel, &nothing_soon, &sums);
             for (ptrdiff_t r = 0; r < height; r++)
                 for (int group = 0; group < GROUPS / 2; group++) {
                     ptrdiff_t unit = first + group * LANES, place = (row + r) * units + unit;
@@ -161,24 +167,22 @@ FOR_AVX512 void elmokit_highway_int8(
 /* As forward_tile_bfloat16 without a trace, with the quantised rows of h; hidden values are float. */
 INLINE void forward_tile_int8(
     ptrdiff_t rows, const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
-    ptrdiff_t unit, const byte *h, const byte *panel, float *hidden) {
+    ptrdiff_t unit, const byte *h, const byte *panel, needed_soon *soon, float *hidden) {
     ptrdiff_t units = layer->hidden, stride = row_bytes(layer->width);
     __mmask16 lanes = first_lanes(units - unit);
     const bfloat16 *inputs[MOST_ROWS];
     tile sums;
     for (ptrdiff_t r = 0; r < rows; r++) {
-        ptrdiff_t at = pass->which ? pass->which[slot + row + r] : slot + row + r;
-        inputs[r] = (const bfloat16 *)pass->inputs + at * GROUPS * units + unit;
-        for (int gate = 0; gate < GROUPS; gate++)
-            _mm_prefetch((const char *)(inputs[r] + gate * units), _MM_HINT_T0);
-        _mm_prefetch((const char *)(pass->c + (row + r) * units + unit), _MM_HINT_T0);
+        inputs[r] = (const bfloat16 *)pass->inputs + inputs_begin(pass, slot + row + r, unit);
+        for (int gate = 0; gate < GROUPS; gate++) need_line(soon, inputs[r] + gate * pass->gate_apart);
+        need_line(soon, pass->c + (row + r) * units + unit);
     }
-    multiply_byte(rows, layer->width, h + row * stride, stride, panel, &sums);
+    multiply_byte(rows, layer->width, h + row * stride, stride, panel, soon, &sums);
     for (ptrdiff_t r = 0; r < rows; r++) {
         float *cell = pass->c + (row + r) * units + unit;
         __m512 gate[GROUPS];
         for (int k = 0; k < GROUPS; k++)
-            gate[k] = _mm512_add_ps(of_tile(&sums, r, k), load_bfloat16(inputs[r] + k * units, lanes));
+            gate[k] = _mm512_add_ps(of_tile(&sums, r, k), load_bfloat16(inputs[r] + k * pass->gate_apart, lanes));
         __m512 i = sigmoid(gate[0]), g = hyperbolic_tangent(gate[1]), f = sigmoid(gate[2]), o = sigmoid(gate[3]);
         __m512 kept = _mm512_mul_ps(f, load_float(cell, lanes));
         __m512 now = clipped(_mm512_fmadd_ps(i, g, kept), layer->cell_clip);
@@ -216,9 +220,10 @@ FOR_AVX512 void elmokit_forward_int8(const steps_of_layer *layer, const forward_
         const byte *panel = pass->recurrent;
         for (ptrdiff_t unit = 0; unit < hidden; unit += LANES, panel += panel_bytes(width))
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                needed_soon soon;
                 height = tile_rows(rows - row);
-                call_for(panel + panel_bytes(width), panel_bytes(width), row, row + height, rows);
-                forward_tile_int8(height, layer, pass, slot, row, unit, pass->low_h, panel, pass->low_hidden);
+                need_next(&soon, panel + panel_bytes(width), panel_bytes(width), row, row + height, rows);
+                forward_tile_int8(height, layer, pass, slot, row, unit, pass->low_h, panel, &soon, pass->low_hidden);
             }
         forward_outputs_int8(layer, pass, rows, pass->low_hidden, pass->outputs + slot * width);
     }

@@ -32,9 +32,9 @@ INLINE void OF_TYPE(narrow_row_)(ptrdiff_t count, const float *from, TYPE *to) {
 
 INLINE void OF_TYPE(product_tile_)(
     ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel,
-    const float *bias, void *out, ptrdiff_t out_stride, int wide, int more) {
+    const needed_soon *soon, const float *bias, void *out, ptrdiff_t out_stride, int wide, int more) {
     tile sums;
-    MULTIPLY(rows, depth, a, stride, panel, &sums);
+    MULTIPLY(rows, depth, a, stride, panel, soon, &sums);
     for (ptrdiff_t row = 0; row < rows; row++)
         for (int group = 0; group < GROUPS; group++) {
             __mmask16 lanes = first_lanes(columns - group * LANES);
@@ -57,11 +57,12 @@ FOR_AVX512 void OF_TYPE(elmokit_product_)(
         const TYPE *panel = panels + begin * PANEL;
         for (ptrdiff_t column = 0; column < columns; column += PANEL, panel += PANEL * depth)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                needed_soon soon;
                 height = tile_rows(rows - row);
-                call_for(panel + PANEL * depth, deep * PANEL * sizeof(TYPE), row, row + height, rows);
+                need_next(&soon, panel + PANEL * depth, deep * PANEL * sizeof(TYPE), row, row + height, rows);
                 void *to = (char *)out + (row * out_stride + column) * (wide ? sizeof(float) : sizeof(TYPE));
                 OF_TYPE(product_tile_)(
-                    height, columns - column, deep, a + row * stride + begin, stride, panel,
+                    height, columns - column, deep, a + row * stride + begin, stride, panel, &soon,
                     bias ? bias + column : NULL, to, out_stride, wide, begin > 0);
             }
     }
@@ -74,7 +75,7 @@ FOR_AVX512 void OF_TYPE(elmokit_highway_)(
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
             tile sums;
             height = tile_rows(rows - row);
-            MULTIPLY(height, units, x + row * units, units, panel, &sums);
+            MULTIPLY(height, units, x + row * units, units, panel, &nothing_soon, &sums);
             for (ptrdiff_t r = 0; r < height; r++)
                 for (int group = 0; group < GROUPS / 2; group++) {
                     ptrdiff_t unit = first + group * LANES, place = (row + r) * units + unit;
@@ -95,30 +96,29 @@ INLINE void OF_TYPE(start_afresh_)(const steps_of_layer *layer, const forward_pa
 /* c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c), hidden <- sigmoid(o) tanh(c), for 16 units from `unit` on. */
 INLINE void OF_TYPE(forward_tile_)(
     ptrdiff_t rows, const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
-    ptrdiff_t unit, const TYPE *previous, const TYPE *panel, TYPE *hidden) {
+    ptrdiff_t unit, const TYPE *previous, const TYPE *panel, needed_soon *soon, TYPE *hidden) {
     ptrdiff_t units = layer->hidden;
     __mmask16 lanes = first_lanes(units - unit);
     const TYPE *inputs[MOST_ROWS];
     tile sums;
     for (ptrdiff_t r = 0; r < rows; r++) {
         ptrdiff_t at = slot + row + r;
-        inputs[r] = (const TYPE *)pass->inputs + (pass->which ? pass->which[at] : at) * GROUPS * units + unit;
-        for (int gate = 0; gate < GROUPS; gate++)
-            _mm_prefetch((const char *)(inputs[r] + gate * units), _MM_HINT_T0);
-        _mm_prefetch((const char *)(pass->c + (row + r) * units + unit), _MM_HINT_T0);
+        inputs[r] = (const TYPE *)pass->inputs + inputs_begin(pass, at, unit);
+        for (int gate = 0; gate < GROUPS; gate++) need_line(soon, inputs[r] + gate * pass->gate_apart);
+        need_line(soon, pass->c + (row + r) * units + unit);
         if (pass->gates) {
             for (int gate = 0; gate < GROUPS; gate++)
-                __builtin_prefetch((TYPE *)pass->gates + (at * GROUPS + gate) * units + unit, 1);
-            __builtin_prefetch(pass->cells + at * units + unit, 1);
-            __builtin_prefetch(pass->previous_c + at * units + unit, 1);
+                need_line(soon, (const TYPE *)pass->gates + (at * GROUPS + gate) * units + unit);
+            need_line(soon, pass->cells + at * units + unit);
+            need_line(soon, pass->previous_c + at * units + unit);
         }
     }
-    MULTIPLY(rows, layer->width, previous + row * layer->width, layer->width, panel, &sums);
+    MULTIPLY(rows, layer->width, previous + row * layer->width, layer->width, panel, soon, &sums);
     for (ptrdiff_t r = 0; r < rows; r++) {
         float *cell = pass->c + (row + r) * units + unit;
         __m512 before = load_float(cell, lanes), gate[GROUPS];
         for (int k = 0; k < GROUPS; k++)
-            gate[k] = _mm512_add_ps(of_tile(&sums, r, k), LOAD(inputs[r] + k * units, lanes));
+            gate[k] = _mm512_add_ps(of_tile(&sums, r, k), LOAD(inputs[r] + k * pass->gate_apart, lanes));
         __m512 i = sigmoid(gate[0]), g = hyperbolic_tangent(gate[1]), f = sigmoid(gate[2]), o = sigmoid(gate[3]);
         __m512 now = clipped(_mm512_fmadd_ps(i, g, _mm512_mul_ps(f, before)), layer->cell_clip);
         store_float(cell, lanes, now);
@@ -166,9 +166,10 @@ FOR_AVX512 void OF_TYPE(elmokit_forward_)(const steps_of_layer *layer, const for
         const TYPE *panel = pass->recurrent;
         for (ptrdiff_t unit = 0; unit < hidden; unit += LANES, panel += PANEL * width)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                needed_soon soon;
                 height = tile_rows(rows - row);
-                call_for(panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
-                OF_TYPE(forward_tile_)(height, layer, pass, slot, row, unit, low_h, panel, low_hidden);
+                need_next(&soon, panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
+                OF_TYPE(forward_tile_)(height, layer, pass, slot, row, unit, low_h, panel, &soon, low_hidden);
             }
         OF_TYPE(forward_outputs_)(layer, pass, rows, low_hidden, pass->outputs + slot * width);
     }
@@ -179,23 +180,23 @@ FOR_AVX512 void OF_TYPE(elmokit_forward_)(const steps_of_layer *layer, const for
 /* From the gradient of a step's hidden values to that of its gates, and in grad_c that of the cell before it. */
 INLINE void OF_TYPE(backward_tile_)(
     ptrdiff_t rows, const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
-    ptrdiff_t first, const float *grad_outputs, const TYPE *panel) {
+    ptrdiff_t first, const float *grad_outputs, const TYPE *panel, needed_soon *soon) {
     ptrdiff_t units = layer->hidden, width = layer->width;
     tile sums;
     for (ptrdiff_t r = 0; r < rows; r++)
         for (int group = 0; group < GROUPS; group++) {
             ptrdiff_t place = (slot + row + r) * units + first + group * LANES;
-            _mm_prefetch((const char *)(pass->cells + place), _MM_HINT_T0);
-            _mm_prefetch((const char *)(pass->previous_c + place), _MM_HINT_T0);
+            need_line(soon, pass->cells + place);
+            need_line(soon, pass->previous_c + place);
         }
     for (ptrdiff_t r = 0; r < rows; r++)
         for (int gate = 0; gate < GROUPS; gate++)
-            for (ptrdiff_t line = 0; line < PANEL; line += 64 / sizeof(TYPE)) {
-                ptrdiff_t place = ((slot + row + r) * GROUPS + gate) * units + first + line;
-                _mm_prefetch((const char *)((const TYPE *)pass->gates + place), _MM_HINT_T0);
-                __builtin_prefetch((const TYPE *)pass->grad_gates + place, 1);
+            for (ptrdiff_t value = 0; value < PANEL; value += LINE_OF(TYPE)) {
+                ptrdiff_t place = ((slot + row + r) * GROUPS + gate) * units + first + value;
+                need_line(soon, (const TYPE *)pass->gates + place);
+                need_line(soon, (const TYPE *)pass->grad_gates + place);
             }
-    if (panel) MULTIPLY(rows, width, (const TYPE *)pass->low + row * width, width, panel, &sums);
+    if (panel) MULTIPLY(rows, width, (const TYPE *)pass->low + row * width, width, panel, soon, &sums);
     for (ptrdiff_t r = 0; r < rows; r++)
         for (int group = 0; group < GROUPS; group++) {
             ptrdiff_t unit = first + group * LANES, at = slot + row + r;
@@ -247,12 +248,16 @@ FOR_AVX512 void OF_TYPE(elmokit_backward_)(const steps_of_layer *layer, const ba
         float *grad_outputs = pass->grad_outputs + slot * width;
         OF_TYPE(backward_outputs_)(layer, pass, rows, pass->outputs + slot * width, grad_outputs);
         const TYPE *panel = pass->projection;
-        for (ptrdiff_t unit = 0; unit < hidden; unit += PANEL, panel += panel ? PANEL * width : 0)
+        for (ptrdiff_t unit = 0; unit < hidden; unit += PANEL) {
+            const TYPE *next = panel ? panel + PANEL * width : NULL;
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                needed_soon soon;
                 height = tile_rows(rows - row);
-                if (panel) call_for(panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
-                OF_TYPE(backward_tile_)(height, layer, pass, slot, row, unit, grad_outputs, panel);
+                need_next(&soon, next, next ? PANEL * width * sizeof(TYPE) : 0, row, row + height, rows);
+                OF_TYPE(backward_tile_)(height, layer, pass, slot, row, unit, grad_outputs, panel, &soon);
             }
+            panel = next;
+        }
         OF_TYPE(elmokit_product_)(
             rows, width, GROUPS * hidden, (const TYPE *)pass->grad_gates + slot * GROUPS * hidden, GROUPS * hidden,
             pass->recurrent, NULL, pass->grad_h, width, 1);

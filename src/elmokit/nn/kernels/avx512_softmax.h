@@ -14,7 +14,7 @@
 INLINE void OF_TYPE(logits_tile_)(
     ptrdiff_t rows, ptrdiff_t first, ptrdiff_t depth, const TYPE *weight, const float *bias, const TYPE *panel,
     const __m512i *excluded, tile *logits) {
-    MULTIPLY(rows, depth, weight + first * depth, depth, panel, logits);
+    MULTIPLY(rows, depth, weight + first * depth, depth, panel, &nothing_soon, logits);
     for (ptrdiff_t row = 0; row < rows; row++) {
         __m512 constant = _mm512_set1_ps(bias[first + row] * LOG2_E);
         __m512i class = _mm512_set1_epi32((int32_t)(first + row));
@@ -117,7 +117,7 @@ INLINE void OF_TYPE(add_product_)(
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
             height = tile_rows(rows - row);
             OF_TYPE(product_tile_)(
-                height, columns - column, depth, a + row * stride, stride, panels, NULL,
+                height, columns - column, depth, a + row * stride, stride, panels, &nothing_soon, NULL,
                 out + row * out_stride + column, out_stride, 1, 1);
         }
 }

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from elmokit.nn.kernels.library import FLOAT, POINTER, SIZE, address, compiled
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights
-from elmokit.nn.kernels.products import NAMES, PackedWeight, has_products, pack, quantised_bytes, result_type
+from elmokit.nn.kernels.products import (
+    NAMES,
+    PANEL,
+    PackedWeight,
+    columns_in_panels,
+    has_products,
+    pack,
+    quantised_bytes,
+    result_type,
+)
 
 # --- The structures of avx512.c ------------------------------------------------------------------------------------
 
@@ -25,12 +34,16 @@ class _Layer(ctypes.Structure):
 
 
 class _ForwardPass(ctypes.Structure):
-    _fields_ = tuple(
-        (name, POINTER)
-        for name in (
-            "recurrent", "projection", "inputs", "which", "outputs", "h", "c", "start_h", "start_c",
-            "gates", "all_hidden", "previous_h", "cells", "previous_c", "low_h", "low_hidden",
-        )
+    _fields_ = (
+        *((name, POINTER) for name in ("recurrent", "projection")),
+        *((name, SIZE) for name in ("row_apart", "gate_apart", "units_apart")),
+        *(
+            (name, POINTER)
+            for name in (
+                "inputs", "which", "outputs", "h", "c", "start_h", "start_c",
+                "gates", "all_hidden", "previous_h", "cells", "previous_c", "low_h", "low_hidden",
+            )
+        ),
     )  # fmt: skip
 
 
@@ -87,31 +100,48 @@ def _room(dtype: torch.dtype, rows: int, width: int, hidden: int) -> list[Tensor
     return [torch.empty(rows, size, dtype=dtype) for size in (width, hidden)]
 
 
-def _check_sizes(steps: Steps, layer: PackedLayer, run: Run, which: Tensor | None) -> None:
+def _inputs_apart(hidden: int, in_panels: bool) -> tuple[int, int, int]:
+    """How many values inputs lie apart: those of rows, of gates, of 16 units."""
+    units = PANEL // 4
+    return (columns_in_panels(4 * hidden, gates=4), units, PANEL) if in_panels else (4 * hidden, hidden, units)
+
+
+def _check_sizes(steps: Steps, layer: PackedLayer, run: Run, which: Tensor | None, of_row: int) -> None:
     """The compiled passes read and write what they are told to."""
     slots, (rows, width), hidden = sum(steps.packing.batch_sizes), run.h.shape, run.c.shape[1]
     assert run.outputs.shape == (slots, width) and max(steps.packing.batch_sizes, default=0) <= rows == len(run.c)
-    assert run.inputs.shape[1] == 4 * hidden and len(run.inputs if which is None else which) == slots
+    assert run.inputs.shape[1] == of_row and len(run.inputs if which is None else which) == slots
     assert run.start_h.shape == (1, width) and run.start_c.shape == (1, hidden)
     assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, width)
     projected = layer.projection
     assert width == hidden if projected is None else (projected.columns, projected.depth) == (width, hidden)
 
 
-def forward_steps(steps: Steps, layer: PackedLayer, run: Run, trace: Trace | None, which: Tensor | None = None) -> None:
-    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`. int8: no trace."""
+def forward_steps(
+    steps: Steps,
+    layer: PackedLayer,
+    run: Run,
+    trace: Trace | None,
+    which: Tensor | None = None,
+    inputs_in_panels: bool = False,
+) -> None:
+    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`. int8: no trace.
+
+    Inputs in panels are in the order of the recurrent weight's (`products.in_panels`): each is read in one place.
+    """
     assert all(tensor.dtype == torch.float32 for tensor in (run.outputs, run.h, run.c, run.start_h, run.start_c))
     dtype, (width, hidden) = layer.recurrent.panels.dtype, (run.h.shape[1], run.c.shape[1])
     assert result_type(dtype) == run.inputs.dtype and (which is None or which.dtype == torch.int64)
     assert dtype != torch.int8 or trace is None
-    _check_sizes(steps, layer, run, which)
+    apart = _inputs_apart(hidden, inputs_in_panels)
+    _check_sizes(steps, layer, run, which, apart[0])
     most_rows = max(steps.packing.batch_sizes, default=0)
     room = _room(dtype, most_rows, width, hidden) if trace is None else [None, None]
     traced = [None] * 5
     if trace is not None:
         traced = [trace.gates, trace.hidden, trace.previous_h, trace.cell, trace.previous_c]
     tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *traced, *room)
-    fields = _ForwardPass(_panels(layer.recurrent), _panels(layer.projection), *map(address, tensors))
+    fields = _ForwardPass(_panels(layer.recurrent), _panels(layer.projection), *apart, *map(address, tensors))
     _call("forward", dtype, steps, width, hidden, fields)
 
 

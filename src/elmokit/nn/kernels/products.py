@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.nn.kernels.library import INT, POINTER, SIZE, address, compiled
@@ -62,6 +63,19 @@ def _quantised(values: Tensor) -> Tensor:
     return rows
 
 
+def columns_in_panels(columns: int, gates: int) -> int:
+    """Of whole panels, each with the same units of every gate."""
+    across = PANEL // gates
+    return -(-columns // gates // across) * PANEL
+
+
+def in_panels(weight: Tensor, gates: int) -> Tensor:
+    """weight (columns, ...) -> its columns as panels of so many gates have them, with zeros up to whole panels."""
+    of_gate, across = len(weight) // gates, PANEL // gates
+    units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
+    return units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
+
+
 @dataclass(frozen=True)
 class PackedWeight:
     """A weight (columns, depth) in the order in which a product reads it."""
@@ -76,12 +90,10 @@ def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
     weight = weight.detach().float()
     columns, depth = weight.shape
     assert has_products(dtype, weight.device, depth) and columns % gates == 0, "ask has_products first"
-    of_gate = columns // gates
-    across = PANEL // gates
     of_column = depth
     if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
         weight, of_column = _quantised(weight), quantised_bytes(depth) + 4
-    panels = torch.empty(-(-of_gate // across) * PANEL * of_column, dtype=dtype)
+    panels = torch.empty(columns_in_panels(columns, gates) * of_column, dtype=dtype)
     function = compiled(f"elmokit_pack_{NAMES[dtype]}", SIZE, SIZE, SIZE, POINTER, SIZE, SIZE, POINTER)
     assert function is not None
     function(columns, depth, gates, weight.data_ptr(), *weight.stride(), address(panels))
