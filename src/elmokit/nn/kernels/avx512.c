@@ -107,7 +107,8 @@ INLINE void store_in_panel_bfloat16(bfloat16 *to, __m512 x, __m512 next) {
 
 #define LINE 64 /* bytes */
 #define LINE_OF(TYPE) ((ptrdiff_t)(LINE / sizeof(TYPE)))
-#define LINES_OF_A_ROW 40 /* at most: the backward pass with float32 products */
+/* at most, in the backward pass: cells before and after; gates and their gradients, 64 units of each */
+#define LINES_OF_A_ROW (2 * GROUPS + 2 * GROUPS * (PANEL / LINE_OF(float)))
 
 /* A stretch of the next weights, for the larger cache, and lines that lie here and there, for the smaller one. They are
  * called for bit by bit while a tile is multiplied: all at once they would keep the tile's own weights waiting. */
