@@ -85,6 +85,39 @@ class Case:
         return [*found, *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream])]
 
 
+class Beside(Case):
+    """The same with values multiplied beside h, and inputs that are the same for every slot."""
+
+    def __init__(self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, width: int = 10) -> None:
+        super().__init__(sizes, clipped, start, dtype)
+        slots, (dim, cell) = self.leaves[0].shape[1], sizes
+        generator = torch.Generator().manual_seed(width)
+        shapes = (2, 4 * cell), (2, slots, width), (2, 4 * cell, width)
+        self.leaves[:1] = [torch.randn(shape, generator=generator).to(dtype).float() for shape in shapes]
+
+    def by_kernel(self, overwrite: bool = False, passes: int = 1) -> list[Tensor]:
+        leaves = [leaf.clone().requires_grad_() for leaf in self.leaves]
+        constant, x, input_weight, h, c, recurrent, *projection = leaves
+        both, low = torch.cat([input_weight, recurrent], dim=2), constant[:, None].to(self.dtype)
+        settings = {**self.clips, "start": self.start, "beside": x}
+        found = packed_lstm(low, self.packing, h, c, both, projection[0] if projection else None, **settings)
+        for _ in range(passes - 1):
+            torch.autograd.grad(found, leaves, self.upstream, retain_graph=True)
+        return [*found, *torch.autograd.grad(found, leaves, self.upstream)]
+
+    def by_reference(self) -> list[Tensor]:
+        leaves = [leaf.double().requires_grad_() for leaf in self.leaves]
+        constant, x, input_weight, h, c, recurrent, *projection = leaves
+        inputs = x @ input_weight.transpose(1, 2) + constant[:, None]
+        start = None if self.start is None else LSTMState(*(part.double() for part in self.start))
+        last = projection[0] if projection else None
+        outputs, state = lstm_reference(
+            inputs, self.packing, LSTMState(h, c), recurrent, last, **self.clips, start=start
+        )
+        found = [outputs, state.h, state.c]
+        return [*found, *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream])]
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Which kernels ran."""
@@ -114,6 +147,37 @@ def test_float32_equals_the_reference(sizes: tuple[int, int], clipped: str, star
         scale = expected.abs().max().item()
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * max(1, scale))
     assert calls == {"fused"}
+
+
+@each_product_type
+@pytest.mark.parametrize("sizes", [*SIZES, *UNPROJECTED])
+@pytest.mark.parametrize("clipped", CLIPS)
+@pytest.mark.parametrize("start", STARTS)
+def test_values_beside_h(
+    sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, calls: set[str]
+) -> None:
+    case = Beside(sizes, clipped, start, dtype)
+    errors = distance(case.by_kernel(), case.by_reference())
+    within = 1e-5 if dtype == torch.float32 else 0.01
+    assert max(errors[:3]) < within, errors
+    assert max(errors[3:]) < (within if dtype == torch.float32 else 0.03 if clipped == "none" else 0.2), errors
+    assert calls == {"fused"}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_values_beside_h_step_by_step(start: str, monkeypatch: pytest.MonkeyPatch, calls: set[str]) -> None:
+    monkeypatch.setattr(fused, "has_passes", lambda *_: False)
+    case = Beside((6, 20), "both", start, torch.float32)
+    assert max(distance(case.by_kernel(), case.by_reference())) < 1e-5
+    assert calls == {"stepwise"}
+
+
+@each_product_type
+def test_a_graph_that_is_kept_gives_its_gradients_again(dtype: torch.dtype) -> None:
+    """A last pass writes over what it no longer needs."""
+    case = Beside((70, 34), "both", "reset", dtype)
+    for once, again in zip(case.by_kernel(), case.by_kernel(passes=3), strict=True):
+        assert torch.equal(once, again)
 
 
 def distance(found: list[Tensor], expected: list[Tensor]) -> list[float]:

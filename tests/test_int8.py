@@ -249,7 +249,7 @@ def test_there_is_no_trace_for_a_gradient() -> None:
     run = Run(layer.inputs, torch.empty(2, 12, 6), *states)
     weights = fused.pack_layer(part(Weights(layer.recurrent, layer.projection), 0), torch.int8)
     with pytest.raises(AssertionError):
-        fused.forward_steps(Steps(layer.packing, None, None), weights, part(run, 0), part(empty_trace(run, False), 0))
+        fused.forward_steps(Steps(layer.packing, None, None), weights, part(run, 0), part(empty_trace(run, 12, False), 0))
 
 
 # --- Models ----------------------------------------------------------------------------------------------------------

@@ -44,13 +44,8 @@ class BiLMOutput:
     state: BiLMState
 
 
-def _input_products(
-    layer: BidirectionalLSTM, x: Tensor, of_words: tuple[Tensor, Tensor] | None
-) -> Callable[[slice], Tensor]:
-    """Of any slots of a stream x (2, N, D); the lowest layer (`of_words`) multiplies each distinct word once."""
-    if of_words is None:
-        return lambda window: layer.input_products(x[:, window])
-    words, tokens = of_words
+def _products_of_words(layer: BidirectionalLSTM, words: Tensor, tokens: Tensor) -> Callable[[slice], Tensor]:
+    """A layer's input products of any slots, each distinct word multiplied once."""
     table = layer.input_products(words.expand(2, *words.shape))
     return lambda window: torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
 
@@ -201,9 +196,9 @@ class BiLM(nn.Module):
             x = dropped(x, dropout)
             begin = None if start is None else start.layer(index)
             # with gradients adding up those of a word's every use would cost more than the products it saves
-            of_words = (words, tokens) if index == 0 and not dropout and not torch.is_grad_enabled() else None
-            inputs = _input_products(layer, x, of_words)
-            out, final = layer.run(inputs, packing, state.layer(index, rows), begin)
+            by_words = index == 0 and not dropout and not torch.is_grad_enabled()
+            inputs = _products_of_words(layer, words, tokens) if by_words else None
+            out, final = layer.run(x, packing, state.layer(index, rows), begin, inputs)
             x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
             if index + 1 == len(self.layers):
                 x = dropped(x, dropout)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
+from elmokit.nn.kernels.highway import highway
 from elmokit.nn.kernels.pooled_characters import MOST_CHARACTERS, PooledCharacters, has_tables, pooled_characters
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
@@ -41,8 +42,7 @@ class Highway(nn.Module):
             self.gates.bias[dim:] = -2
 
     def forward(self, x: Tensor) -> Tensor:
-        transform, carry = self.gates(x).chunk(2, dim=-1)
-        return torch.lerp(x, torch.relu(transform), torch.sigmoid(carry))
+        return highway(x, self.gates.weight, self.gates.bias)
 
 
 def _activated(pooled: PooledCharacters, activation: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def mirrored_slots(packing: Packing) -> Tensor:
 def _run_layer(layer: BidirectionalLSTM, x: Tensor, packing: Packing) -> Tensor:
     """(2, N, .) in stream order -> (2, N, H), each sentence from zeros."""
     zeros = x.new_zeros(2, len(packing.row_order), layer.recurrent_weight.shape[2])
-    outputs, _ = layer.run(lambda window: layer.input_products(x[:, window]), packing, LSTMState(zeros, zeros))
+    outputs, _ = layer.run(x, packing, LSTMState(zeros, zeros))
     return outputs
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.kernels.both_linear import both_linear
-from elmokit.nn.kernels.packed import packed_lstm, packed_lstm_in_pieces
+from elmokit.nn.kernels.packed import joins_products, packed_lstm, packed_lstm_in_pieces
+from elmokit.nn.kernels.products import product_type
 from elmokit.nn.packing import Packing
 
 # Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
@@ -118,19 +119,36 @@ class BidirectionalLSTM(nn.Module):
 
     def run(
         self,
-        inputs: Callable[[slice], Tensor],
+        x: Tensor,
         packing: Packing,
         state: LSTMState,
         start: LSTMState | None = None,
+        inputs: Callable[[slice], Tensor] | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        """`forward` over a stream whose input products `inputs` makes, those of a slice of its slots, for nothing else.
+        """A stream x (2, N, D) through the layer: outputs (2, N, D) and the final state.
 
-        Without gradients it is asked for a piece after the other, so that few of them are in memory.
+        Without gradients input products are made, or asked of `inputs`, for a slice of the slots at a time, so that few
+        of them are in memory.
         """
         if torch.is_grad_enabled():
-            return self(inputs(slice(None)), packing, state, start, overwrite=True)
-        pieces = ((inputs(window), piece) for window, piece in packing.pieces(SLOTS_AT_ONCE))
+            assert inputs is None
+            return self._run_with_gradients(x, packing, state, start)
+        make = inputs or (lambda window: self.input_products(x[:, window]))
+        pieces = ((make(window), piece) for window, piece in packing.pieces(SLOTS_AT_ONCE))
         outputs, h, c = packed_lstm_in_pieces(pieces, state.h, state.c, *self._weights(), **self._settings(start))
+        return outputs, LSTMState(h, c)
+
+    def _run_with_gradients(
+        self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None
+    ) -> tuple[Tensor, LSTMState]:
+        dtype, hidden = product_type(self.input_weight), state.c.shape[2]
+        if not joins_products(dtype, x, state.h.shape[2], hidden):
+            return self(self.input_products(x), packing, state, start, overwrite=True)
+        constant = self.run_time_bias()[:, None].to(dtype)
+        both = torch.cat([self.input_weight.to(dtype), self.recurrent_weight.to(dtype)], dim=2)
+        outputs, h, c = packed_lstm(
+            constant, packing, state.h, state.c, both, self.projection_weight, **self._settings(start), beside=x
+        )
         return outputs, LSTMState(h, c)
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
+from elmokit.nn.kernels.rows import table_rows
 
 Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), their rows of the weight (S, D) and of the bias (S,)
 
@@ -71,11 +71,6 @@ def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
     return place[targets]
 
 
-def _rows(table: Tensor, ids: Tensor) -> Tensor:
-    """table (V, D), ids (N,) -> (N, D). On a CPU the gradient of F.embedding takes three times as long as this."""
-    return table.index_select(0, ids) if table.device.type == "cpu" else F.embedding(ids, table)
-
-
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """One class for each row: hidden (N, D), weight (N, D), bias (N,) -> (N,), in float32 at least."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -102,11 +97,9 @@ class FullSoftmax(nn.Module):
         hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target of a position is left
         out there.
         """
-        # All rows are gathered at once: every gather would have a gradient as large as the whole table.
-        ids = torch.cat([*(drawn.ids.to(targets.device) for drawn in samples), targets.flatten()])
-        weights, biases = _rows(self.weight, ids), _rows(self.bias[:, None], ids)[:, 0]
-        sizes = [*(len(drawn.ids) for drawn in samples), *(targets.shape[1:] * len(targets))]
-        parts = list(zip(ids.split(sizes), weights.split(sizes), biases.split(sizes), strict=True))
+        ids = [*(drawn.ids.to(targets.device) for drawn in samples), *targets]
+        weights, biases = table_rows(self.weight, ids), table_rows(self.bias[:, None], ids)
+        parts = [(own, weight, bias[:, 0]) for own, weight, bias in zip(ids, weights, biases, strict=True)]
         return torch.stack(
             [
                 self._sampled_loss(hidden[k], parts[len(samples) + k], parts[k], drawn.num_tries, sampler)
@@ -127,4 +120,4 @@ class FullSoftmax(nn.Module):
         return torch.logaddexp(true, rest) - true
 
     def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return _logits(hidden, _rows(self.weight, targets), self.bias[targets])
+        return _logits(hidden, table_rows(self.weight, [targets])[0], self.bias[targets])

@@ -74,6 +74,12 @@ INLINE __mmask16 first_lanes(ptrdiff_t count) {
 
 INLINE __m512 load_float(const float *from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
 INLINE void store_float(float *to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
+INLINE __m512 load_apart(const float *from, ptrdiff_t stride, __mmask16 lanes) {
+    if (stride == 1) return load_float(from, lanes);
+    __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i places = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int32_t)stride));
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), lanes, places, from, sizeof(float));
+}
 
 INLINE __m512 load_bfloat16(const bfloat16 *from, __mmask16 lanes) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
@@ -83,14 +89,6 @@ INLINE __m512 load_bfloat16(const bfloat16 *from, __mmask16 lanes) {
 INLINE void store_bfloat16(bfloat16 *to, __mmask16 lanes, __m512 x) {
     _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(x));
 }
-INLINE float narrow_float(float x) { return x; }
-INLINE bfloat16 narrow_bfloat16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x != x) return 0x7fc0; /* rounding could carry a NaN over to infinity */
-    return (bfloat16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 /* Into a panel at sixteen columns: at one depth, or two of them. */
 INLINE void store_in_panel_float(float *to, __m512 x, __m512 next) {
     (void)next;
@@ -259,6 +257,7 @@ static inline ptrdiff_t tile_rows(ptrdiff_t rows_left) {
 
 typedef struct {
     ptrdiff_t steps, hidden, width; /* hidden: units of the cell; width: of the output */
+    ptrdiff_t beside;               /* values that are multiplied beside h, before it */
     const int64_t *batch_sizes;     /* rows of each step, falling */
     const uint8_t *resets;          /* of each slot, or NULL: the state starts afresh there */
     float cell_clip, projection_clip; /* infinity: none */
@@ -271,18 +270,19 @@ typedef struct {
     const int64_t *which;               /* the row of `inputs` for each slot; NULL: the slot itself */
     float *outputs, *h, *c;
     const float *start_h, *start_c;
-    void *gates, *all_hidden, *previous_h; /* the trace, or NULL ... */
+    void *gates, *all_hidden, *factors; /* the trace, or NULL; factors: what a slot's weights multiply, h filled in ... */
     float *cells, *previous_c;
     void *low_h, *low_hidden; /* ... and without it room for a step */
 } forward_pass;
 
 typedef struct {
-    const void *recurrent, *projection; /* panels of the transposed weights */
+    const void *recurrent, *projection, *beside; /* panels of the transposed weights; nothing beside h: NULL */
     const float *outputs;
     const void *gates;
     const float *cells, *previous_c;
     float *grad_outputs, *grad_h, *grad_c;
-    void *grad_gates, *low; /* low: room for a step's gradient of outputs */
+    void *grad_gates, *low; /* grad_gates: may be `gates`; low: room for a step's gradient of outputs */
+    float *grad_beside, *grad_constant; /* of each slot; of all slots together, added to, or NULL */
 } backward_pass;
 
 /* Where a slot's inputs begin, for 16 units from `unit` on. */

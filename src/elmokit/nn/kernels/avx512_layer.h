@@ -11,14 +11,16 @@ FOR_AVX512 void OF_TYPE(elmokit_pack_)(
     ptrdiff_t depth_stride, TYPE *panels) {
     ptrdiff_t of_gate = columns / gates, across = PANEL / gates;
     for (ptrdiff_t first = 0; first < of_gate; first += across, panels += PANEL * depth)
-        for (ptrdiff_t begin = 0; begin < depth; begin += LANES) /* a block of lines that stay in cache */
-            for (ptrdiff_t place = 0; place < PANEL; place++) {
-                ptrdiff_t end = begin + LANES < depth ? begin + LANES : depth;
-                ptrdiff_t unit = first + place % across, column = place / across * of_gate + unit;
-                for (ptrdiff_t k = begin; k < end; k++)
-                    panels[(k - k % PAIR) * PANEL + place * PAIR + k % PAIR] =
-                        OF_TYPE(narrow_)(unit < of_gate ? weight[column * column_stride + k * depth_stride] : 0.0f);
+        for (ptrdiff_t place = 0; place < PANEL; place += LANES) {
+            ptrdiff_t unit = first + place % across, column = place / across * of_gate + unit;
+            __mmask16 lanes = first_lanes(of_gate - unit);
+            for (ptrdiff_t k = 0; k < depth; k += PAIR) {
+                const float *from = weight + column * column_stride + k * depth_stride;
+                __m512 now = load_apart(from, column_stride, lanes), next = now;
+                if (PAIR == 2) next = load_apart(from + depth_stride, column_stride, lanes);
+                OF_TYPE(store_in_panel_)(panels + k * PANEL + place * PAIR, now, next);
             }
+        }
 }
 
 INLINE void OF_TYPE(narrow_row_)(ptrdiff_t count, const float *from, TYPE *to) {
@@ -96,8 +98,8 @@ INLINE void OF_TYPE(start_afresh_)(const steps_of_layer *layer, const forward_pa
 /* c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c), hidden <- sigmoid(o) tanh(c), for 16 units from `unit` on. */
 INLINE void OF_TYPE(forward_tile_)(
     ptrdiff_t rows, const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
-    ptrdiff_t unit, const TYPE *previous, const TYPE *panel, needed_soon *soon, TYPE *hidden) {
-    ptrdiff_t units = layer->hidden;
+    ptrdiff_t unit, const TYPE *factors, const TYPE *panel, needed_soon *soon, TYPE *hidden) {
+    ptrdiff_t units = layer->hidden, depth = layer->beside + layer->width;
     __mmask16 lanes = first_lanes(units - unit);
     const TYPE *inputs[MOST_ROWS];
     tile sums;
@@ -113,7 +115,7 @@ INLINE void OF_TYPE(forward_tile_)(
             need_line(soon, pass->previous_c + at * units + unit);
         }
     }
-    MULTIPLY(rows, layer->width, previous + row * layer->width, layer->width, panel, soon, &sums);
+    MULTIPLY(rows, depth, factors + row * depth, depth, panel, soon, &sums);
     for (ptrdiff_t r = 0; r < rows; r++) {
         float *cell = pass->c + (row + r) * units + unit;
         __m512 before = load_float(cell, lanes), gate[GROUPS];
@@ -154,22 +156,22 @@ INLINE void OF_TYPE(forward_outputs_)(
 
 /* All steps of a layer in one direction, the first one first (stepwise.py, forward_steps). */
 FOR_AVX512 void OF_TYPE(elmokit_forward_)(const steps_of_layer *layer, const forward_pass *pass) {
-    ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
+    ptrdiff_t width = layer->width, hidden = layer->hidden, depth = layer->beside + width, slot = 0;
     for (ptrdiff_t t = 0; t < layer->steps; slot += layer->batch_sizes[t], t++) {
         ptrdiff_t rows = layer->batch_sizes[t];
-        TYPE *low_h = pass->gates ? (TYPE *)pass->previous_h + slot * width : (TYPE *)pass->low_h;
+        TYPE *factors = pass->gates ? (TYPE *)pass->factors + slot * depth : (TYPE *)pass->low_h;
         TYPE *low_hidden = pass->gates ? (TYPE *)pass->all_hidden + slot * hidden : (TYPE *)pass->low_hidden;
         for (ptrdiff_t row = 0; row < rows; row++) {
             if (layer->resets && layer->resets[slot + row]) OF_TYPE(start_afresh_)(layer, pass, row);
-            OF_TYPE(narrow_row_)(width, pass->h + row * width, low_h + row * width);
+            OF_TYPE(narrow_row_)(width, pass->h + row * width, factors + row * depth + layer->beside);
         }
         const TYPE *panel = pass->recurrent;
-        for (ptrdiff_t unit = 0; unit < hidden; unit += LANES, panel += PANEL * width)
+        for (ptrdiff_t unit = 0; unit < hidden; unit += LANES, panel += PANEL * depth)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
                 needed_soon soon;
                 height = tile_rows(rows - row);
-                need_next(&soon, panel + PANEL * width, PANEL * width * sizeof(TYPE), row, row + height, rows);
-                OF_TYPE(forward_tile_)(height, layer, pass, slot, row, unit, low_h, panel, &soon, low_hidden);
+                need_next(&soon, panel + PANEL * depth, PANEL * depth * sizeof(TYPE), row, row + height, rows);
+                OF_TYPE(forward_tile_)(height, layer, pass, slot, row, unit, factors, panel, &soon, low_hidden);
             }
         OF_TYPE(forward_outputs_)(layer, pass, rows, low_hidden, pass->outputs + slot * width);
     }
@@ -197,11 +199,12 @@ INLINE void OF_TYPE(backward_tile_)(
                 need_line(soon, (const TYPE *)pass->grad_gates + place);
             }
     if (panel) MULTIPLY(rows, width, (const TYPE *)pass->low + row * width, width, panel, soon, &sums);
-    for (ptrdiff_t r = 0; r < rows; r++)
-        for (int group = 0; group < GROUPS; group++) {
-            ptrdiff_t unit = first + group * LANES, at = slot + row + r;
-            __mmask16 lanes = first_lanes(units - unit);
-            if (!lanes) break;
+    for (int group = 0; group < GROUPS; group++) {
+        ptrdiff_t unit = first + group * LANES;
+        __mmask16 lanes = first_lanes(units - unit);
+        __m512 total[GROUPS] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (ptrdiff_t r = 0; lanes && r < rows; r++) {
+            ptrdiff_t at = slot + row + r;
             const TYPE *gates = (const TYPE *)pass->gates + at * GROUPS * units + unit;
             TYPE *grad_gates = (TYPE *)pass->grad_gates + at * GROUPS * units + unit;
             float *grad_c = pass->grad_c + (row + r) * units + unit;
@@ -217,12 +220,18 @@ INLINE void OF_TYPE(backward_tile_)(
             __m512 of_g = _mm512_mul_ps(_mm512_mul_ps(of_c, i), one_minus(_mm512_mul_ps(g, g)));
             __m512 of_f = _mm512_mul_ps(_mm512_mul_ps(of_c, before), _mm512_mul_ps(f, one_minus(f)));
             __m512 of_o = _mm512_mul_ps(_mm512_mul_ps(from, tanh_c), _mm512_mul_ps(o, one_minus(o)));
-            STORE(grad_gates, lanes, of_i);
-            STORE(grad_gates + units, lanes, of_g);
-            STORE(grad_gates + 2 * units, lanes, of_f);
-            STORE(grad_gates + 3 * units, lanes, of_o);
+            __m512 grad[GROUPS] = {of_i, of_g, of_f, of_o};
+            for (int gate = 0; gate < GROUPS; gate++) {
+                STORE(grad_gates + gate * units, lanes, grad[gate]);
+                total[gate] = _mm512_add_ps(total[gate], grad[gate]);
+            }
             store_float(grad_c, lanes, _mm512_mul_ps(of_c, f));
         }
+        for (int gate = 0; lanes && pass->grad_constant && gate < GROUPS; gate++) {
+            float *place = pass->grad_constant + gate * units + unit;
+            store_float(place, lanes, _mm512_add_ps(load_float(place, lanes), total[gate]));
+        }
+    }
 }
 
 /* Into grad_outputs what came over h and stays within the clip; the same, narrow, into pass->low. */
@@ -240,7 +249,7 @@ INLINE void OF_TYPE(backward_outputs_)(
 
 /* All steps, the last one first (stepwise.py, backward_steps). */
 FOR_AVX512 void OF_TYPE(elmokit_backward_)(const steps_of_layer *layer, const backward_pass *pass) {
-    ptrdiff_t width = layer->width, hidden = layer->hidden, slot = 0;
+    ptrdiff_t width = layer->width, hidden = layer->hidden, deep = GROUPS * hidden, slot = 0;
     for (ptrdiff_t t = 0; t < layer->steps; t++) slot += layer->batch_sizes[t];
     for (ptrdiff_t t = layer->steps - 1; t >= 0; t--) {
         ptrdiff_t rows = layer->batch_sizes[t];
@@ -258,9 +267,12 @@ FOR_AVX512 void OF_TYPE(elmokit_backward_)(const steps_of_layer *layer, const ba
             }
             panel = next;
         }
-        OF_TYPE(elmokit_product_)(
-            rows, width, GROUPS * hidden, (const TYPE *)pass->grad_gates + slot * GROUPS * hidden, GROUPS * hidden,
-            pass->recurrent, NULL, pass->grad_h, width, 1);
+        const TYPE *grad_gates = (const TYPE *)pass->grad_gates + slot * deep;
+        OF_TYPE(elmokit_product_)(rows, width, deep, grad_gates, deep, pass->recurrent, NULL, pass->grad_h, width, 1);
+        if (pass->beside)
+            OF_TYPE(elmokit_product_)(
+                rows, layer->beside, deep, grad_gates, deep, pass->beside, NULL,
+                pass->grad_beside + slot * layer->beside, layer->beside, 1);
         for (ptrdiff_t row = 0; layer->resets && row < rows; row++)
             if (layer->resets[slot + row]) {
                 memset(pass->grad_h + row * width, 0, width * sizeof(float));

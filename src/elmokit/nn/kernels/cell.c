@@ -5,41 +5,10 @@
  * and the loader picks the best one.
  */
 #include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "processors.h"
+#include "values.h"
 
-typedef uint16_t bfloat16;
-
-static inline float from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
-static inline uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
-
-static inline float load_float(float x) { return x; }
-static inline float store_float(float x) { return x; }
-static inline float load_bfloat16(bfloat16 x) { return from_bits((uint32_t)x << 16); }
-/* to the nearest, ties to even, as torch rounds */
-static inline bfloat16 store_bfloat16(float x) {
-    uint32_t bits = to_bits(x);
-    return (bfloat16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-/* exp by 2^n * exp(r), |r| <= log(2)/2, to about 2e-7 (the polynomial of Cephes' expf) */
-static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
-    float n = __builtin_rintf(x * 1.44269504088896341f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * from_bits((uint32_t)((int32_t)n + 127) << 23);
-}
-static inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
-static inline float hyperbolic_tangent(float x) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * x)); }
 static inline float clipped(float x, float clip) { return x < -clip ? -clip : (x > clip ? clip : x); }
 
 /* c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c), out <- sigmoid(o) tanh(c). With a trace (cells not NULL) the gates are

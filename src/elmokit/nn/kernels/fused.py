@@ -27,7 +27,7 @@ from elmokit.nn.kernels.products import (
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, SIZE) for name in ("steps", "hidden", "width")),
+        *((name, SIZE) for name in ("steps", "hidden", "width", "beside")),
         *((name, POINTER) for name in ("batch_sizes", "resets")),
         *((name, FLOAT) for name in ("cell_clip", "projection_clip")),
     )
@@ -41,7 +41,7 @@ class _ForwardPass(ctypes.Structure):
             (name, POINTER)
             for name in (
                 "inputs", "which", "outputs", "h", "c", "start_h", "start_c",
-                "gates", "all_hidden", "previous_h", "cells", "previous_c", "low_h", "low_hidden",
+                "gates", "all_hidden", "factors", "cells", "previous_c", "low_h", "low_hidden",
             )
         ),
     )  # fmt: skip
@@ -51,8 +51,8 @@ class _BackwardPass(ctypes.Structure):
     _fields_ = tuple(
         (name, POINTER)
         for name in (
-            "recurrent", "projection", "outputs", "gates", "cells", "previous_c",
-            "grad_outputs", "grad_h", "grad_c", "grad_gates", "low",
+            "recurrent", "projection", "beside", "outputs", "gates", "cells", "previous_c",
+            "grad_outputs", "grad_h", "grad_c", "grad_gates", "low", "grad_beside", "grad_constant",
         )
     )  # fmt: skip
 
@@ -67,9 +67,9 @@ class PackedLayer(NamedTuple):
     projection: PackedWeight | None
 
 
-def has_passes(dtype: torch.dtype, state_dtype: torch.dtype, device: torch.device, width: int, hidden: int) -> bool:
-    """Whether there are compiled passes for products of this type."""
-    return state_dtype == torch.float32 and has_products(dtype, device, width, hidden)
+def has_passes(dtype: torch.dtype, state_dtype: torch.dtype, device: torch.device, *depths: int) -> bool:
+    """Whether there are compiled passes for products of this type, over so many values."""
+    return state_dtype == torch.float32 and has_products(dtype, device, *depths)
 
 
 def pack_layer(weights: Weights, dtype: torch.dtype) -> PackedLayer:
@@ -82,13 +82,14 @@ def _panels(weight: PackedWeight | None) -> int | None:
     return None if weight is None else address(weight.panels)
 
 
-def _call(direction: str, dtype: torch.dtype, steps: Steps, width: int, hidden: int, fields: ctypes.Structure) -> None:
+def _call(direction: str, dtype: torch.dtype, steps: Steps, sizes: tuple[int, int, int], fields: ctypes.Structure) -> None:
+    """`sizes`: hidden, width, beside."""
     function = compiled(f"elmokit_{direction}_{NAMES[dtype]}", POINTER, POINTER)
     assert function is not None, "ask has_passes first"
-    sizes = torch.tensor(steps.packing.batch_sizes, dtype=torch.int64)
+    rows = torch.tensor(steps.packing.batch_sizes, dtype=torch.int64)
     resets = None if steps.packing.resets is None else steps.packing.resets.contiguous()
     clips = (math.inf if clip is None else clip for clip in (steps.cell_clip, steps.proj_clip))
-    layer = _Layer(len(sizes), hidden, width, address(sizes), address(resets), *clips)
+    layer = _Layer(len(rows), *sizes, address(rows), address(resets), *clips)
     function(ctypes.byref(layer), ctypes.byref(fields))
 
 
@@ -110,11 +111,19 @@ def _check_sizes(steps: Steps, layer: PackedLayer, run: Run, which: Tensor | Non
     """The compiled passes read and write what they are told to."""
     slots, (rows, width), hidden = sum(steps.packing.batch_sizes), run.h.shape, run.c.shape[1]
     assert run.outputs.shape == (slots, width) and max(steps.packing.batch_sizes, default=0) <= rows == len(run.c)
-    assert run.inputs.shape[1] == of_row and len(run.inputs if which is None else which) == slots
     assert run.start_h.shape == (1, width) and run.start_c.shape == (1, hidden)
-    assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, width)
+    assert run.inputs.shape[1] == of_row
+    if run.beside is None:
+        assert len(run.inputs if which is None else which) == slots
+    else:
+        assert len(run.inputs) == 1 and which is None and len(run.beside) == slots
+    assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, _width_beside(run.beside) + width)
     projected = layer.projection
     assert width == hidden if projected is None else (projected.columns, projected.depth) == (width, hidden)
+
+
+def _width_beside(beside: Tensor | None) -> int:
+    return 0 if beside is None else beside.shape[1]
 
 
 def forward_steps(
@@ -125,32 +134,43 @@ def forward_steps(
     which: Tensor | None = None,
     inputs_in_panels: bool = False,
 ) -> None:
-    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`. int8: no trace.
+    """As `stepwise.forward_steps`. With `which` (N,) slot n reads row `which[n]` of `run.inputs`.
 
-    Inputs in panels are in the order of the recurrent weight's (`products.in_panels`): each is read in one place.
+    Inputs in panels are in the order of the recurrent weight's (`products.in_panels`): each is read in one place. In
+    int8 there is no trace; with values beside h there has to be one.
     """
     assert all(tensor.dtype == torch.float32 for tensor in (run.outputs, run.h, run.c, run.start_h, run.start_c))
-    dtype, (width, hidden) = layer.recurrent.panels.dtype, (run.h.shape[1], run.c.shape[1])
+    dtype, (width, hidden), beside = layer.recurrent.panels.dtype, (run.h.shape[1], run.c.shape[1]), run.beside
     assert result_type(dtype) == run.inputs.dtype and (which is None or which.dtype == torch.int64)
-    assert dtype != torch.int8 or trace is None
-    apart = _inputs_apart(hidden, inputs_in_panels)
-    _check_sizes(steps, layer, run, which, apart[0])
-    most_rows = max(steps.packing.batch_sizes, default=0)
-    room = _room(dtype, most_rows, width, hidden) if trace is None else [None, None]
-    traced = [None] * 5
-    if trace is not None:
-        traced = [trace.gates, trace.hidden, trace.previous_h, trace.cell, trace.previous_c]
-    tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *traced, *room)
-    fields = _ForwardPass(_panels(layer.recurrent), _panels(layer.projection), *apart, *map(address, tensors))
-    _call("forward", dtype, steps, width, hidden, fields)
+    row_apart, *apart = _inputs_apart(hidden, inputs_in_panels)
+    _check_sizes(steps, layer, run, which, row_apart)
+    if trace is None:
+        assert beside is None
+        most_rows = max(steps.packing.batch_sizes, default=0)
+        room = [*[None] * 5, *_room(dtype, most_rows, width, hidden)]
+    else:
+        assert dtype != torch.int8
+        room = [trace.gates, trace.hidden, trace.factors, trace.cell, trace.previous_c, None, None]
+        if beside is not None:
+            row_apart = 0  # all slots read the same row
+            trace.factors[:, : beside.shape[1]] = beside
+    tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *room)
+    fields = _ForwardPass(
+        _panels(layer.recurrent), _panels(layer.projection), row_apart, *apart, *map(address, tensors)
+    )
+    _call("forward", dtype, steps, (hidden, width, _width_beside(beside)), fields)
 
 
 def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace, grad: Gradients) -> None:
     """As `stepwise.backward_steps`."""
-    dtype, (width, hidden) = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1])
-    recurrent = pack(weights.recurrent.T, dtype)
+    dtype, (width, hidden), beside = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1]), _width_beside(grad.beside)
+    of_beside, recurrent = weights.recurrent.T.split([beside, width])
     projection = None if weights.projection is None else pack(weights.projection.T, dtype)
+    packed = (pack(recurrent, dtype), projection, pack(of_beside, dtype) if beside else None)
     low = torch.empty(max(steps.packing.batch_sizes, default=0), width, dtype=dtype)
-    tensors = (outputs, trace.gates, trace.cell, trace.previous_c, grad.outputs, grad.h, grad.c, grad.gates, low)
-    fields = _BackwardPass(_panels(recurrent), _panels(projection), *map(address, tensors))
-    _call("backward", dtype, steps, width, hidden, fields)
+    tensors = (
+        outputs, trace.gates, trace.cell, trace.previous_c, grad.outputs, grad.h, grad.c, grad.gates, low,
+        grad.beside, grad.constant,
+    )  # fmt: skip
+    fields = _BackwardPass(*map(_panels, packed), *map(address, tensors))
+    _call("backward", dtype, steps, (hidden, width, beside), fields)

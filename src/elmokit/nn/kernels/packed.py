@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from elmokit.nn.kernels import fused, stepwise
 from elmokit.nn.kernels.directions import on_both_cores
+from elmokit.nn.kernels.memory import graph_is_kept, large
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part
 from elmokit.nn.packing import Packing
 
@@ -53,12 +54,14 @@ class _Recurrence:
         start: Pair | None,
         traced: bool = False,
         overwrite: bool = False,
+        beside: Tensor | None = None,
     ) -> tuple[Run, Trace | None]:
         """What was run, its outputs and final state filled, and where it is `traced` what the gradient needs."""
         h, c = (state.to(self._wide, copy=True, memory_format=torch.contiguous_format) for state in (h, c))
-        outputs = h.new_empty(2, inputs.shape[1], h.shape[2])
-        run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c))
-        trace = empty_trace(run, overwrite) if traced else None
+        slots = sum(steps.packing.batch_sizes)
+        outputs = h.new_empty(2, slots, h.shape[2])
+        run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c), beside)
+        trace = empty_trace(run, slots, overwrite) if traced else None
 
         def one(d: int) -> None:
             own_trace = None if trace is None else part(trace, d)
@@ -73,15 +76,16 @@ class _Recurrence:
 
 class _PackedLSTM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs, h, c, recurrent_weight, projection_weight, steps, start, overwrite):
+    def forward(ctx: Any, inputs, beside, h, c, recurrent_weight, projection_weight, steps, start, overwrite):
         recurrence = _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
-        traced = any(ctx.needs_input_grad)
-        run, trace = recurrence.run(steps, inputs, h, c, start, traced, overwrite)
+        traced = any(ctx.needs_input_grad) or beside is not None
+        run, trace = recurrence.run(steps, inputs, h, c, start, traced, overwrite, beside)
         if trace is not None:
             if overwrite:
                 increment_version(inputs)  # so that autograd refuses any other use of their values
             ctx.save_for_backward(*trace, *recurrence.weights, run.outputs)
             ctx.steps, ctx.is_fused = steps, recurrence.is_fused
+            ctx.beside = None if beside is None else beside.shape
         return run.outputs, run.h, run.c
 
     @staticmethod
@@ -90,7 +94,13 @@ class _PackedLSTM(torch.autograd.Function):
         *saved, recurrent, projection, outputs = ctx.saved_tensors
         trace, weights = Trace(*saved), Weights(recurrent, projection)
         of_outputs, of_h, of_c = (gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
-        grad = Gradients(of_outputs, of_h, of_c, torch.empty_like(trace.gates))
+        gates = trace.gates
+        if graph_is_kept() or not ctx.is_fused:
+            gates = large(gates.shape, gates.dtype, gates.device)
+        of_beside = constant = None
+        if ctx.beside is not None:
+            of_beside, constant = of_outputs.new_empty(ctx.beside), of_c.new_zeros(2, gates.shape[2])
+        grad = Gradients(of_outputs, of_h, of_c, gates, of_beside, constant)
         grad_weights = Weights(
             torch.empty_like(recurrent), None if projection is None else torch.empty_like(projection)
         )
@@ -99,12 +109,13 @@ class _PackedLSTM(torch.autograd.Function):
         def one(d: int) -> None:
             own, own_grad = part(trace, d), part(grad, d)
             kernel.backward_steps(ctx.steps, part(weights, d), outputs[d], own, own_grad)
-            torch.mm(own_grad.gates.T, own.previous_h, out=grad_weights.recurrent[d])
+            torch.mm(own_grad.gates.T, own.factors, out=grad_weights.recurrent[d])
             if grad_weights.projection is not None:
                 torch.mm(own_grad.outputs.to(own.hidden.dtype).T, own.hidden, out=grad_weights.projection[d])
 
         on_both_cores(one, outputs.device)
-        return grad.gates, grad.h, grad.c, *grad_weights, None, None, None
+        of_inputs = gates if constant is None else constant[:, None].to(gates.dtype)
+        return of_inputs, of_beside, grad.h, grad.c, *grad_weights, None, None, None
 
 
 def packed_lstm(
@@ -119,14 +130,27 @@ def packed_lstm(
     proj_clip: float | None,
     start: Pair | None = None,
     overwrite: bool = False,
+    beside: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least.
 
     With `overwrite` and gradients, what the gradient needs of the gates is kept in the place of `inputs`, the largest
-    tensor of all, whose values are lost.
+    tensor of all, whose values are lost. With `beside` (2, N, K), float32 as the outputs are, the recurrent weight
+    (2, 4H, K + D) multiplies these values too, in one product with h, and inputs (2, 1, 4H) are the same for every slot.
     """
+    assert beside is None or not overwrite, "a constant has no place for the gates of all slots"
     steps = Steps(packing, cell_clip, proj_clip)
-    return _PackedLSTM.apply(inputs, h, c, recurrent_weight, projection_weight, steps, start, overwrite)  # type: ignore
+    return _PackedLSTM.apply(  # type: ignore[no-any-return]
+        inputs, beside, h, c, recurrent_weight, projection_weight, steps, start, overwrite
+    )
+
+
+def joins_products(dtype: torch.dtype, beside: Tensor, width: int, hidden: int) -> bool:
+    """Whether `packed_lstm` with values beside h is faster than with products of them that were made before.
+
+    It is where all steps are one compiled call: their inputs and gradients are used while they are in cache.
+    """
+    return fused.has_passes(dtype, beside.dtype, beside.device, beside.shape[2], width, hidden)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from elmokit.nn.kernels.memory import large
 from elmokit.nn.packing import Packing
 
 
@@ -42,19 +43,20 @@ class Steps:
 
 
 class Weights(NamedTuple):
-    recurrent: Tensor  # (2, 4H, D)
+    recurrent: Tensor  # (2, 4H, D), or (2, 4H, K + D) where K values are multiplied beside h, before it
     projection: Tensor | None  # (2, D, H)
 
 
 class Run(NamedTuple):
     """A forward pass: what it reads, and what it writes."""
 
-    inputs: Tensor  # (2, N, 4H)
+    inputs: Tensor  # (2, N, 4H); with values beside h (2, 1, 4H), the same for every slot
     outputs: Tensor  # (2, N, D)
     h: Tensor  # (2, B, D), at the end the final state
     c: Tensor
     start_h: Tensor  # (2, 1, D), what a reset sets
     start_c: Tensor
+    beside: Tensor | None = None  # (2, N, K), what is multiplied beside h
 
 
 class Trace(NamedTuple):
@@ -63,7 +65,7 @@ class Trace(NamedTuple):
     gates: Tensor  # (2, N, 4H), after their functions
     hidden: Tensor  # (2, N, H), the output before the projection
     cell: Tensor
-    previous_h: Tensor
+    factors: Tensor  # (2, N, K + D), what the recurrent weight multiplied: what was beside h, and h before the step
     previous_c: Tensor
 
 
@@ -71,7 +73,9 @@ class Gradients(NamedTuple):
     outputs: Tensor  # (2, N, D), in the end those of the projection before it was clipped
     h: Tensor  # (2, B, D), in the end that of the initial state
     c: Tensor
-    gates: Tensor  # (2, N, 4H)
+    gates: Tensor  # (2, N, 4H); compiled passes may write it over the trace's
+    beside: Tensor | None  # (2, N, K)
+    constant: Tensor | None  # (2, 4H), of inputs that are the same for every slot: the sum over all slots
 
 
 def part(record: Any, index: int | slice) -> Any:
@@ -79,15 +83,15 @@ def part(record: Any, index: int | slice) -> Any:
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 
 
-def empty_trace(run: Run, gates_in_place: bool) -> Trace:
-    """Room for the trace of a run, of the type of its products where they read it again; for its gates, which come in
+def empty_trace(run: Run, slots: int, gates_in_place: bool) -> Trace:
+    """Memory for the trace of a run, of the type of its products where they read it again; for its gates, which come in
     the order in which inputs are read, that may be the place of the inputs."""
-    slots, width = run.inputs.shape[1], run.c.shape[2]
-    cell = run.c.new_empty(2, slots, width)
+    dtype, wide, device, units = run.inputs.dtype, run.c.dtype, run.c.device, run.c.shape[2]
+    deep = run.h.shape[2] + (0 if run.beside is None else run.beside.shape[2])
     return Trace(
-        gates=run.inputs if gates_in_place else run.inputs.new_empty(run.inputs.shape),
-        hidden=run.inputs.new_empty(2, slots, width),
-        cell=cell,
-        previous_h=run.inputs.new_empty(2, slots, run.h.shape[2]),
-        previous_c=torch.empty_like(cell),
+        gates=run.inputs if gates_in_place else large((2, slots, 4 * units), dtype, device),
+        hidden=large((2, slots, units), dtype, device),
+        cell=large((2, slots, units), wide, device),
+        factors=large((2, slots, deep), dtype, device),
+        previous_c=large((2, slots, units), wide, device),
     )

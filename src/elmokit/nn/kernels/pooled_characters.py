@@ -16,7 +16,9 @@ from torch.autograd.function import once_differentiable
 
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.library import POINTER, SIZE, address, compiled
+from elmokit.nn.kernels.memory import large
 from elmokit.nn.kernels.pooled_convolution import pooled_convolution
+from elmokit.nn.kernels.products import product_type
 
 LANES = 32  # filters of a block, as in characters.c
 MOST_PLACES = 256  # a byte says where the maximum was
@@ -103,20 +105,20 @@ class _PooledSums(torch.autograd.Function):
     (but by chance), whose gradients are equal: the first one takes it."""
 
     @staticmethod
-    def forward(ctx: Any, words: _Words, filters: tuple[int, ...], *tables):
-        values = torch.empty(len(words.ids), sum(filters))
+    def forward(ctx: Any, words: _Words, filters: tuple[int, ...], dtype: torch.dtype, *tables):
+        values = large((len(words.ids), sum(filters)), torch.float32, words.ids.device)
         places = torch.empty_like(values, dtype=torch.uint8) if any(ctx.needs_input_grad) else None
         _run("forward", words.ids, filters, tables, [words.used, values, places])
         ctx.words, ctx.filters, ctx.places, ctx.shapes = words, filters, places, [table.shape for table in tables]
-        return values
+        return values if dtype == torch.float32 else large(values.shape, dtype, values.device).copy_(values)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients):
-        (grad,) = gradients
+        grad = large(gradients[0].shape, torch.float32, gradients[0].device).copy_(gradients[0])
         grad_tables = [torch.empty(shape) for shape in ctx.shapes]
-        _run("backward", ctx.words.ids, ctx.filters, grad_tables, [ctx.places, grad.contiguous()])
-        return None, None, *grad_tables
+        _run("backward", ctx.words.ids, ctx.filters, grad_tables, [ctx.places, grad])
+        return None, None, None, *grad_tables
 
 
 def has_tables(embedding: Tensor) -> bool:
@@ -139,8 +141,8 @@ def pooled_characters(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor],
         return torch.cat([pooled_convolution(characters, *each) for each in zip(weights, biases, strict=True)], dim=1)
     with torch.autocast(device, enabled=False):
         tables = _tables(F.embedding(words.distinct, embedding), weights, biases)
-    sums = _PooledSums.apply(words, tuple(len(bias) for bias in biases), *tables)
-    return sums.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedding.dtype)
+    dtype = product_type(embedding)
+    return _PooledSums.apply(words, tuple(len(bias) for bias in biases), dtype, *tables)  # type: ignore[no-any-return]
 
 
 class PooledCharacters:

@@ -13,18 +13,20 @@ def forward_steps(steps: Steps, weights: Weights, run: Run, trace: Trace | None)
     """Fills `run.outputs` and, where there is one, `trace`; leaves the final state in `run`."""
     inputs, h, c, proj_clip = run.inputs, run.h, run.c, steps.proj_clip
     most_rows = max(steps.packing.batch_sizes, default=0)
-    scratch, scratch_hidden = inputs.new_empty(most_rows, inputs.shape[1]), inputs.new_empty(most_rows, c.shape[1])
+    scratch, scratch_hidden = (inputs.new_empty(most_rows, size) for size in (inputs.shape[1], c.shape[1]))
     for rows, window, fresh in steps:
         if fresh is not None:
             h[fresh], c[fresh] = run.start_h, run.start_c
-        h_rows = h[:rows].to(inputs.dtype)
+        constant, factors = inputs[window], h[:rows].to(inputs.dtype)
+        if run.beside is not None:
+            constant, factors = inputs, torch.cat([run.beside[window].to(inputs.dtype), factors], dim=1)
         if trace is None:
             gates, hidden, cell_trace = scratch[:rows], scratch_hidden[:rows], None
         else:
             step = part(trace, window)
             gates, hidden, cell_trace = step.gates, step.hidden, (step.cell, step.previous_c)
-            step.previous_h.copy_(h_rows)
-        torch.addmm(inputs[window], h_rows, weights.recurrent.T, out=gates)
+            step.factors.copy_(factors)
+        torch.addmm(constant, factors, weights.recurrent.T, out=gates)
         cell_forward(gates, c[:rows], hidden, steps.cell_clip, cell_trace)
         if weights.projection is not None:
             hidden = hidden @ weights.projection.T
@@ -50,6 +52,10 @@ def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace
             step.gates, (step.cell, step.previous_c), grad_hidden.to(dtype), grad.c[:rows], grad.gates[window],
             steps.cell_clip,
         )  # fmt: skip
-        grad.h[:rows] = grad.gates[window] @ weights.recurrent
+        of_factors = grad.gates[window] @ weights.recurrent
+        grad.h[:rows] = of_factors[:, -grad.h.shape[1] :]
+        if grad.beside is not None and grad.constant is not None:
+            grad.beside[window] = of_factors[:, : grad.beside.shape[1]]
+            grad.constant.add_(grad.gates[window].sum(dim=0))
         if fresh is not None:
             grad.h[fresh], grad.c[fresh] = 0, 0

@@ -1,0 +1,92 @@
+"""Memory for large arrays that are made again and again, as in every step of a training.
+
+The system hands memory out page by page, each zeroed at its first use, which takes longer than what is computed in it;
+and the allocators that give freed memory out again leave gaps between large arrays that no other fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LEAST = 1 << 20  # bytes; less is taken and given back quickly as it is
+HUGE_PAGE = 1 << 21  # bytes; NumPy asks Linux for such pages, which are faster to find than small ones
+STEPS = 8  # sizes from one power of two to the next, so that arrays of about the same size share a block
+MOST_KEPT = 1.25  # lent and free together, as a multiple of what was ever lent at once
+
+
+def _rounded(size: int) -> int:
+    step = (1 << size.bit_length() - 1) // STEPS
+    return -(-size // step) * step
+
+
+class _Block:
+    """Memory that begins with a huge page."""
+
+    def __init__(self, size: int) -> None:
+        whole = np.empty(size + HUGE_PAGE, dtype=np.uint8)
+        begin = -whole.ctypes.data % HUGE_PAGE
+        self.size, self.bytes = size, whole[begin : begin + size]
+
+
+class _Loan:
+    """What tensors in a block hold on to: with the last of them the block comes back."""
+
+    def __init__(self, block: _Block, returned: deque[_Block]) -> None:
+        self.__array_interface__ = block.bytes.__array_interface__
+        self._block, self._returned = block, returned
+
+    def __del__(self) -> None:
+        self._returned.append(self._block)  # no more than this: it may run at any time, in any thread
+
+
+class Blocks:
+    """Lends memory to tensors, and what came back to the next. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._lock, self._returned = Lock(), deque[_Block]()
+        self._free: list[_Block] = []  # those that came back first, first
+        self._lent = self._most_lent = 0  # bytes
+
+    def lend(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An array on the CPU without values yet."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < LEAST:
+            return torch.empty(tuple(shape), dtype=dtype)
+        with self._lock:
+            loan = _Loan(self._take(_rounded(size)), self._returned)
+        memory = torch.from_numpy(np.asarray(loan)).untyped_storage()
+        return torch.empty(0, dtype=dtype).set_(memory, 0, tuple(shape))  # autograd would not take a view for a result
+
+    def _take(self, size: int) -> _Block:
+        while self._returned:
+            self._free.append(self._returned.popleft())
+            self._lent -= self._free[-1].size
+        self._lent += size
+        self._most_lent = max(self._most_lent, self._lent)
+        for place in reversed(range(len(self._free))):
+            if self._free[place].size == size:
+                return self._free.pop(place)
+        while self._free and sum(block.size for block in self._free) + self._lent > MOST_KEPT * self._most_lent:
+            self._free.pop(0)
+        return _Block(size)
+
+
+_blocks = Blocks()
+
+
+def large(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array without values yet, for what is about as large in the next step."""
+    return _blocks.lend(shape, dtype) if device.type == "cpu" else torch.empty(tuple(shape), dtype=dtype, device=device)
+
+
+def graph_is_kept() -> bool:
+    """Whether this backward pass leaves its graph for another one, which needs what was saved; a pass that is the last
+    can write over it. (Where torch should not say: it may.)"""
+    return getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)()

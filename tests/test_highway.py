@@ -1,0 +1,82 @@
+"""A highway layer and its gradients against the equation in float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from processors import WIDE_AND_LOW
+from torch import Tensor
+
+from elmokit.nn.kernels import highway as kernel
+from elmokit.nn.kernels.highway import highway
+
+SHAPES = [(5, 3), (130, 70), (0, 4), (1, 64)]  # (M, F)
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called, it takes the compiled passes away."""
+    return lambda: monkeypatch.setattr(kernel, "compiled", lambda *_: None)
+
+
+def leaves(shape: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
+    """x, weight and bias of values that `dtype` can hold."""
+    count, units = shape
+    generator = torch.Generator().manual_seed(units)
+    shapes = (count, units), (2 * units, units), (2 * units,)
+    x, weight, bias = (torch.randn(size, generator=generator) for size in shapes)
+    return [leaf.to(dtype).float().requires_grad_() for leaf in (x, weight * units**-0.5, bias)]
+
+
+def by_definition(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    transform, carry = (x @ weight.T + bias).chunk(2, dim=1)
+    carry = 1 / (1 + torch.exp(-carry))
+    return carry * transform.clamp(min=0) + (1 - carry) * x
+
+
+def run(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        return highway(*tensors)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", WIDE_AND_LOW)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients(
+    shape: tuple[int, int], dtype: torch.dtype, compiled: bool, in_steps: Callable[[], None]
+) -> None:
+    if not compiled:
+        in_steps()
+    ours = leaves(shape, dtype)
+    exact = [leaf.detach().double().requires_grad_() for leaf in ours]
+    found, expected = run(ours, dtype), by_definition(*exact)
+    upstream = torch.randn(found.shape).to(dtype)
+    pairs = [(found, expected)]
+    gradients = torch.autograd.grad(found, ours, upstream.to(found.dtype)), torch.autograd.grad(
+        expected, exact, upstream.double()
+    )
+    pairs += zip(*gradients, strict=True)
+    for left, right in pairs:
+        tolerance = (1e-5 if dtype == torch.float32 else 0.02) * (1 + right.abs().max().item() if right.numel() else 1)
+        torch.testing.assert_close(left.double(), right, rtol=0, atol=tolerance)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients[0])
+
+
+@pytest.mark.parametrize("dtype", WIDE_AND_LOW)
+def test_a_graph_that_is_kept_gives_its_gradients_again(dtype: torch.dtype) -> None:
+    ours = leaves((130, 70), dtype)
+    found = run(ours, dtype).float().square().sum()
+    first, second = (torch.autograd.grad(found, ours, retain_graph=True) for _ in range(2))
+    last = torch.autograd.grad(found, ours)
+    for left, middle, right in zip(first, second, last, strict=True):
+        assert torch.equal(left, middle) and torch.equal(left, right)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_nan_is_not_lost(compiled: bool, in_steps: Callable[[], None]) -> None:
+    if not compiled:
+        in_steps()
+    x, weight, bias = (leaf.detach() for leaf in leaves((5, 3), torch.float32))
+    x[2, 1] = torch.nan
+    found = highway(x, weight, bias)
+    assert bool(found[2].isnan().all()) and not found[[0, 1, 3, 4]].isnan().any()

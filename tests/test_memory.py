@@ -1,0 +1,90 @@
+"""Memory that is lent: to one array at a time, and again when none is in it any more."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.nn.kernels.memory import HUGE_PAGE, LEAST, MOST_KEPT, Blocks, graph_is_kept, large
+
+LARGE = (LEAST // 4,)
+
+
+def kept(blocks: Blocks) -> int:
+    """Bytes that nobody uses."""
+    return sum(block.size for block in [*blocks._free, *blocks._returned])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 0, 4), (1000, 1100), (3, 1 << 20)])
+def test_an_array_has_its_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    array = large(shape, dtype, torch.device("cpu")).fill_(7)
+    assert array.shape == shape and array.dtype == dtype and array.is_contiguous() and bool((array == 7).all())
+    assert array.numel() * array.itemsize < LEAST or array.data_ptr() % HUGE_PAGE == 0
+    assert not array._is_view()
+
+
+def test_memory_comes_back_with_the_last_array_in_it() -> None:
+    blocks = Blocks()
+    array = blocks.lend(LARGE, torch.float32)
+    address, view = array.data_ptr(), array[5:9]
+    del array
+    assert blocks.lend(LARGE, torch.float32).data_ptr() != address
+    view.fill_(3)
+    others = [blocks.lend(LARGE, torch.float32).zero_() for _ in range(3)]
+    assert bool((view == 3).all()) and address not in [other.data_ptr() for other in others]
+    del view
+    assert blocks.lend(LARGE, torch.float32).data_ptr() == address
+
+
+def test_a_numpy_array_keeps_its_memory_too() -> None:
+    blocks = Blocks()
+    values = blocks.lend(LARGE, torch.float32).fill_(1).numpy()
+    gc.collect()
+    blocks.lend(LARGE, torch.float32).fill_(2)
+    assert (values == 1).all()
+
+
+def test_arrays_of_about_the_same_size_share_a_block() -> None:
+    blocks, address = Blocks(), None
+    for rows in (1540, 1545, 1591, 1560):
+        found = blocks.lend((rows, 4096), torch.bfloat16).data_ptr()
+        assert address in (None, found)
+        address = found
+
+
+def test_little_more_is_kept_than_was_ever_in_use() -> None:
+    blocks, generator = Blocks(), np.random.default_rng(0)
+    most = 0
+    for _ in range(200):
+        arrays = [blocks.lend((int(size),), torch.uint8) for size in generator.integers(LEAST, 20 * LEAST, size=3)]
+        most = max(most, sum(array.numel() for array in arrays))
+        del arrays
+        assert kept(blocks) <= MOST_KEPT * most * 1.125  # sizes are rounded up to an eighth more
+
+
+def test_threads_never_share_an_array() -> None:
+    blocks = Blocks()
+
+    def use(mark: int) -> bool:
+        same = True
+        for _ in range(200):
+            array: Tensor = blocks.lend(LARGE, torch.int64).fill_(mark)
+            same &= bool((array == mark).all())
+        return same
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(8)))
+
+
+def test_a_pass_knows_whether_its_graph_is_kept() -> None:
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: seen.append(graph_is_kept()))
+    y.backward(retain_graph=True)
+    y.backward()
+    assert seen == [True, False]
