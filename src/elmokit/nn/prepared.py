@@ -40,7 +40,7 @@ class _Linear(NamedTuple):
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor, dtype: torch.dtype, gates: int = 1) -> _Linear:
-        return _Linear(pack(weight, dtype, gates), bias.detach().float().contiguous())
+        return _Linear(pack(weight, dtype, gates).in_huge_pages(), bias.detach().float().contiguous())
 
 
 class _PreparedCharCNN:
@@ -85,7 +85,8 @@ class _PreparedDirection:
         # In the order of the recurrent weight's panels, so that what they make for a unit lies in one place.
         weight, bias = in_panels(layer.input_weight[d], gates=4), in_panels(layer.run_time_bias()[d], gates=4)
         self._inputs = _Linear.of(weight, bias, dtype)
-        self.recurrent: PackedLayer = pack_layer(Weights(layer.recurrent_weight[d], projection), dtype)
+        recurrent, last = pack_layer(Weights(layer.recurrent_weight[d], projection), dtype)
+        self.recurrent = PackedLayer(recurrent.in_huge_pages(), None if last is None else last.in_huge_pages())
         self.cell_clip, self.proj_clip = layer.cell_clip, layer.proj_clip
 
     def input_products(self, x: Tensor, room: Room) -> Tensor:

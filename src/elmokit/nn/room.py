@@ -8,6 +8,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from elmokit.nn.kernels.memory import in_huge_pages
+
 
 class Room:
     """Large arrays of a run, in memory that the next run uses again.
@@ -27,5 +29,5 @@ class Room:
         needed, kept = math.prod(shape) * dtype.itemsize, self._memory.get(name)
         if kept is None or len(kept) < needed:
             self._memory.pop(name, None)  # let go before more is taken
-            kept = self._memory[name] = torch.empty(needed + needed // 8, dtype=torch.uint8)
+            kept = self._memory[name] = in_huge_pages(needed + needed // 8)
         return kept[:needed].view(dtype).view(tuple(shape))

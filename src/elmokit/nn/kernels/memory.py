@@ -35,6 +35,11 @@ class _Block:
         self.size, self.bytes = size, whole[begin : begin + size]
 
 
+def in_huge_pages(size: int) -> Tensor:
+    """Bytes without values yet, for what is kept."""
+    return torch.from_numpy(_Block(size).bytes)
+
+
 class _Loan:
     """What tensors in a block hold on to: with the last of them the block comes back."""
 
