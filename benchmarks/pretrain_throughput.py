@@ -88,7 +88,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--unroll", type=int, default=20)
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before the first measurement")
+    parser.add_argument(
+        "--warm-up", type=int, default=20, help="steps before the first measurement: memory is new then"
+    )
     parser.add_argument("--steps", type=int, default=10, help="steps of one measurement")
     arguments = parse(parser)
     if arguments.quick:

@@ -90,7 +90,7 @@ class Beside(Case):
 
     def __init__(self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, width: int = 10) -> None:
         super().__init__(sizes, clipped, start, dtype)
-        slots, (dim, cell) = self.leaves[0].shape[1], sizes
+        slots, cell = self.leaves[0].shape[1], sizes[1]
         generator = torch.Generator().manual_seed(width)
         shapes = (2, 4 * cell), (2, slots, width), (2, 4 * cell, width)
         self.leaves[:1] = [torch.randn(shape, generator=generator).to(dtype).float() for shape in shapes]
@@ -98,9 +98,9 @@ class Beside(Case):
     def by_kernel(self, overwrite: bool = False, passes: int = 1) -> list[Tensor]:
         leaves = [leaf.clone().requires_grad_() for leaf in self.leaves]
         constant, x, input_weight, h, c, recurrent, *projection = leaves
-        both, low = torch.cat([input_weight, recurrent], dim=2), constant[:, None].to(self.dtype)
-        settings = {**self.clips, "start": self.start, "beside": x}
-        found = packed_lstm(low, self.packing, h, c, both, projection[0] if projection else None, **settings)
+        low, last = constant[:, None].to(self.dtype), projection[0] if projection else None
+        settings = {**self.clips, "start": self.start, "beside": (x, input_weight)}
+        found = packed_lstm(low, self.packing, h, c, recurrent, last, **settings)
         for _ in range(passes - 1):
             torch.autograd.grad(found, leaves, self.upstream, retain_graph=True)
         return [*found, *torch.autograd.grad(found, leaves, self.upstream)]
@@ -153,9 +153,7 @@ def test_float32_equals_the_reference(sizes: tuple[int, int], clipped: str, star
 @pytest.mark.parametrize("sizes", [*SIZES, *UNPROJECTED])
 @pytest.mark.parametrize("clipped", CLIPS)
 @pytest.mark.parametrize("start", STARTS)
-def test_values_beside_h(
-    sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, calls: set[str]
-) -> None:
+def test_values_beside_h(sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, calls: set[str]) -> None:
     case = Beside(sizes, clipped, start, dtype)
     errors = distance(case.by_kernel(), case.by_reference())
     within = 1e-5 if dtype == torch.float32 else 0.01

@@ -52,8 +52,9 @@ def test_values_and_gradients(
     found, expected = run(ours, dtype), by_definition(*exact)
     upstream = torch.randn(found.shape).to(dtype)
     pairs = [(found, expected)]
-    gradients = torch.autograd.grad(found, ours, upstream.to(found.dtype)), torch.autograd.grad(
-        expected, exact, upstream.double()
+    gradients = (
+        torch.autograd.grad(found, ours, upstream.to(found.dtype)),
+        torch.autograd.grad(expected, exact, upstream.double()),
     )
     pairs += zip(*gradients, strict=True)
     for left, right in pairs:

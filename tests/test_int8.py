@@ -248,8 +248,9 @@ def test_there_is_no_trace_for_a_gradient() -> None:
     states = layer.state.h, layer.state.c, layer.start.h, layer.start.c
     run = Run(layer.inputs, torch.empty(2, 12, 6), *states)
     weights = fused.pack_layer(part(Weights(layer.recurrent, layer.projection), 0), torch.int8)
+    steps, trace = Steps(layer.packing, None, None), empty_trace(run, 12, False)
     with pytest.raises(AssertionError):
-        fused.forward_steps(Steps(layer.packing, None, None), weights, part(run, 0), part(empty_trace(run, 12, False), 0))
+        fused.forward_steps(steps, weights, part(run, 0), part(trace, 0))
 
 
 # --- Models ----------------------------------------------------------------------------------------------------------

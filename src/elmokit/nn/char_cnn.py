@@ -70,8 +70,8 @@ class CharCNN(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U, C), shifted by one, every row a word (no zero) -> (U, D). C may be trimmed as `encode_words` does."""
         x = self.pooled(ids)
-        for highway in self.highways:
-            x = highway(x)
+        for layer in self.highways:
+            x = layer(x)
         return x if self.projection is None else self.projection(x)
 
     def pooled(self, ids: Tensor) -> Tensor:

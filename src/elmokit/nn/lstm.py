@@ -145,10 +145,8 @@ class BidirectionalLSTM(nn.Module):
         if not joins_products(dtype, x, state.h.shape[2], hidden):
             return self(self.input_products(x), packing, state, start, overwrite=True)
         constant = self.run_time_bias()[:, None].to(dtype)
-        both = torch.cat([self.input_weight.to(dtype), self.recurrent_weight.to(dtype)], dim=2)
-        outputs, h, c = packed_lstm(
-            constant, packing, state.h, state.c, both, self.projection_weight, **self._settings(start), beside=x
-        )
+        beside, settings = (x, self.input_weight), self._settings(start)
+        outputs, h, c = packed_lstm(constant, packing, state.h, state.c, *self._weights(), **settings, beside=beside)
         return outputs, LSTMState(h, c)
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:

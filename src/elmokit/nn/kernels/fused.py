@@ -75,14 +75,16 @@ def has_passes(dtype: torch.dtype, state_dtype: torch.dtype, device: torch.devic
 def pack_layer(weights: Weights, dtype: torch.dtype) -> PackedLayer:
     """weights: those of one direction."""
     projection = None if weights.projection is None else pack(weights.projection, dtype)
-    return PackedLayer(pack(weights.recurrent, dtype, gates=4), projection)
+    return PackedLayer(pack(weights.of_factors(), dtype, gates=4), projection)
 
 
 def _panels(weight: PackedWeight | None) -> int | None:
     return None if weight is None else address(weight.panels)
 
 
-def _call(direction: str, dtype: torch.dtype, steps: Steps, sizes: tuple[int, int, int], fields: ctypes.Structure) -> None:
+def _call(
+    direction: str, dtype: torch.dtype, steps: Steps, sizes: tuple[int, int, int], fields: ctypes.Structure
+) -> None:
     """`sizes`: hidden, width, beside."""
     function = compiled(f"elmokit_{direction}_{NAMES[dtype]}", POINTER, POINTER)
     assert function is not None, "ask has_passes first"
@@ -164,9 +166,7 @@ def forward_steps(
 def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace, grad: Gradients) -> None:
     """As `stepwise.backward_steps`."""
     dtype, (width, hidden), beside = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1]), _width_beside(grad.beside)
-    of_beside, recurrent = weights.recurrent.T.split([beside, width])
-    projection = None if weights.projection is None else pack(weights.projection.T, dtype)
-    packed = (pack(recurrent, dtype), projection, pack(of_beside, dtype) if beside else None)
+    packed = [None if weight is None else pack(weight.T, dtype) for weight in weights]
     low = torch.empty(max(steps.packing.batch_sizes, default=0), width, dtype=dtype)
     tensors = (
         outputs, trace.gates, trace.cell, trace.previous_c, grad.outputs, grad.h, grad.c, grad.gates, low,

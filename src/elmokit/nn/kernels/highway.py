@@ -65,8 +65,8 @@ class _Highway(torch.autograd.Function):
 def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x (M, F), weight (2F, F), bias (2F,) -> carry * relu(transform) + (1 - carry) * x (M, F).
 
-    Rows of the weight: those of transform, then those of carry, of which the sigmoid is taken. In the type of the weight,
-    or that of autocast.
+    Rows of the weight: those of transform, then those of carry, of which the sigmoid is taken. In the type of the
+    weight, or that of autocast.
     """
     dtype = product_type(weight)
     if _is_compiled(dtype, x.device):

@@ -67,7 +67,9 @@ class Blocks:
         with self._lock:
             loan = _Loan(self._take(_rounded(size)), self._returned)
         memory = torch.from_numpy(np.asarray(loan)).untyped_storage()
-        return torch.empty(0, dtype=dtype).set_(memory, 0, tuple(shape))  # autograd would not take a view for a result
+        # not a view of bytes, which autograd would not take for a function's result
+        array = torch.empty(0, dtype=dtype)
+        return array.set_(memory, 0, tuple(shape))  # pyright: ignore[reportCallIssue]
 
     def _take(self, size: int) -> _Block:
         while self._returned:
@@ -94,4 +96,5 @@ def large(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
 def graph_is_kept() -> bool:
     """Whether this backward pass leaves its graph for another one, which needs what was saved; a pass that is the last
     can write over it. (Where torch should not say: it may.)"""
-    return getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)()
+    autograd = getattr(torch._C, "_autograd", None)
+    return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()

@@ -32,18 +32,20 @@ def _start(start: Pair | None, h: Tensor, c: Tensor) -> Pair:
 class _Recurrence:
     """The forward pass of a layer whose weights are made ready once, for one stream or for many pieces of it."""
 
-    def __init__(self, recurrent_weight: Tensor, projection_weight: Tensor | None, dtype: torch.dtype) -> None:
-        projection = None if projection_weight is None else projection_weight.to(dtype)
-        self.weights = Weights(recurrent_weight.to(dtype), projection)
-        self._wide = torch.promote_types(dtype, torch.float32)
-        _, four_h, width = recurrent_weight.shape
-        self.is_fused = fused.has_passes(dtype, self._wide, recurrent_weight.device, width, four_h // 4)
+    def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
+        self._wide, device = torch.promote_types(dtype, torch.float32), weights.recurrent.device
+        _, four_h, width = weights.recurrent.shape
+        beside = 0 if weights.beside is None else weights.beside.shape[2]
+        self.is_fused = fused.has_passes(dtype, self._wide, device, width, beside, four_h // 4)
+        # to be packed is to be narrowed
+        self.weights = weights if self.is_fused else weights.mapped(lambda weight: weight.to(dtype))
         self._packed: dict[int, fused.PackedLayer] = {}
-        if self.is_fused:
-            on_both_cores(self._pack, recurrent_weight.device)
 
-    def _pack(self, d: int) -> None:
-        self._packed[d] = fused.pack_layer(part(self.weights, d), self.weights.recurrent.dtype)
+        def pack(d: int) -> None:
+            self._packed[d] = fused.pack_layer(part(weights, d), dtype)
+
+        if self.is_fused:
+            on_both_cores(pack, device)
 
     def run(
         self,
@@ -74,16 +76,26 @@ class _Recurrence:
         return run, trace
 
 
+def _weight_gradients(trace: Trace, grad: Gradients, into: Weights) -> None:
+    """Each is one product over all steps; of one direction."""
+    both, width = torch.mm(grad.gates.T, trace.factors), into.recurrent.shape[1]
+    into.recurrent.copy_(both[:, -width:])
+    if into.beside is not None:
+        into.beside.copy_(both[:, :-width])
+    if into.projection is not None:
+        into.projection.copy_(grad.outputs.to(trace.hidden.dtype).T @ trace.hidden)
+
+
 class _PackedLSTM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs, beside, h, c, recurrent_weight, projection_weight, steps, start, overwrite):
-        recurrence = _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
+    def forward(ctx: Any, inputs, beside, h, c, recurrent, projection, of_beside, steps, start, overwrite):
+        recurrence = _Recurrence(Weights(recurrent, projection, of_beside), inputs.dtype)
         traced = any(ctx.needs_input_grad) or beside is not None
         run, trace = recurrence.run(steps, inputs, h, c, start, traced, overwrite, beside)
         if trace is not None:
             if overwrite:
                 increment_version(inputs)  # so that autograd refuses any other use of their values
-            ctx.save_for_backward(*trace, *recurrence.weights, run.outputs)
+            ctx.save_for_backward(*trace, run.outputs, *recurrence.weights)
             ctx.steps, ctx.is_fused = steps, recurrence.is_fused
             ctx.beside = None if beside is None else beside.shape
         return run.outputs, run.h, run.c
@@ -91,31 +103,27 @@ class _PackedLSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients):
-        *saved, recurrent, projection, outputs = ctx.saved_tensors
-        trace, weights = Trace(*saved), Weights(recurrent, projection)
+        saved = ctx.saved_tensors
+        trace, outputs, weights = Trace(*saved[:5]), saved[5], Weights(*saved[6:])
         of_outputs, of_h, of_c = (gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
-        gates = trace.gates
+        gates, device = trace.gates, outputs.device
         if graph_is_kept() or not ctx.is_fused:
-            gates = large(gates.shape, gates.dtype, gates.device)
+            gates = large(gates.shape, gates.dtype, device)
         of_beside = constant = None
         if ctx.beside is not None:
             of_beside, constant = of_outputs.new_empty(ctx.beside), of_c.new_zeros(2, gates.shape[2])
         grad = Gradients(of_outputs, of_h, of_c, gates, of_beside, constant)
-        grad_weights = Weights(
-            torch.empty_like(recurrent), None if projection is None else torch.empty_like(projection)
-        )
+        of_weights = weights.mapped(lambda weight: large(weight.shape, weight.dtype, device))
         kernel = fused if ctx.is_fused else stepwise
 
         def one(d: int) -> None:
             own, own_grad = part(trace, d), part(grad, d)
             kernel.backward_steps(ctx.steps, part(weights, d), outputs[d], own, own_grad)
-            torch.mm(own_grad.gates.T, own.factors, out=grad_weights.recurrent[d])
-            if grad_weights.projection is not None:
-                torch.mm(own_grad.outputs.to(own.hidden.dtype).T, own.hidden, out=grad_weights.projection[d])
+            _weight_gradients(own, own_grad, part(of_weights, d))
 
-        on_both_cores(one, outputs.device)
+        on_both_cores(one, device)
         of_inputs = gates if constant is None else constant[:, None].to(gates.dtype)
-        return of_inputs, of_beside, grad.h, grad.c, *grad_weights, None, None, None
+        return of_inputs, of_beside, grad.h, grad.c, *of_weights, None, None, None
 
 
 def packed_lstm(
@@ -130,19 +138,18 @@ def packed_lstm(
     proj_clip: float | None,
     start: Pair | None = None,
     overwrite: bool = False,
-    beside: Tensor | None = None,
+    beside: Pair | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `nn.lstm.lstm_reference`. Products run in the type of `inputs`; state and outputs are float32 at least.
 
     With `overwrite` and gradients, what the gradient needs of the gates is kept in the place of `inputs`, the largest
-    tensor of all, whose values are lost. With `beside` (2, N, K), float32 as the outputs are, the recurrent weight
-    (2, 4H, K + D) multiplies these values too, in one product with h, and inputs (2, 1, 4H) are the same for every slot.
+    tensor of all, whose values are lost. With `beside`, values (2, N, K), float32 as the outputs are, and their weight
+    (2, 4H, K), these are multiplied in one product with h, and inputs (2, 1, 4H) are the same for every slot.
     """
     assert beside is None or not overwrite, "a constant has no place for the gates of all slots"
-    steps = Steps(packing, cell_clip, proj_clip)
-    return _PackedLSTM.apply(  # type: ignore[no-any-return]
-        inputs, beside, h, c, recurrent_weight, projection_weight, steps, start, overwrite
-    )
+    values, weight = (None, None) if beside is None else beside
+    weights, steps = (recurrent_weight, projection_weight, weight), Steps(packing, cell_clip, proj_clip)
+    return _PackedLSTM.apply(inputs, values, h, c, *weights, steps, start, overwrite)  # type: ignore[no-any-return]
 
 
 def joins_products(dtype: torch.dtype, beside: Tensor, width: int, hidden: int) -> bool:
@@ -171,7 +178,7 @@ def packed_lstm_in_pieces(
     """
     outputs, recurrence = [], None
     for inputs, packing in pieces:
-        recurrence = recurrence or _Recurrence(recurrent_weight, projection_weight, inputs.dtype)
+        recurrence = recurrence or _Recurrence(Weights(recurrent_weight, projection_weight), inputs.dtype)
         run, _ = recurrence.run(Steps(packing, cell_clip, proj_clip), inputs, h, c, start)
         outputs.append(run.outputs)
         h, c = run.h, run.c

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -43,8 +43,18 @@ class Steps:
 
 
 class Weights(NamedTuple):
-    recurrent: Tensor  # (2, 4H, D), or (2, 4H, K + D) where K values are multiplied beside h, before it
+    recurrent: Tensor  # (2, 4H, D)
     projection: Tensor | None  # (2, D, H)
+    beside: Tensor | None = None  # (2, 4H, K), of values that are multiplied beside h
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Weights:
+        """The same of each weight that there is."""
+        projection, beside = (None if weight is None else change(weight) for weight in self[1:])
+        return Weights(change(self.recurrent), projection, beside)
+
+    def of_factors(self) -> Tensor:
+        """(..., 4H, K + D): of what is beside h, and of h."""
+        return self.recurrent if self.beside is None else torch.cat([self.beside, self.recurrent], dim=-1)
 
 
 class Run(NamedTuple):
@@ -65,7 +75,7 @@ class Trace(NamedTuple):
     gates: Tensor  # (2, N, 4H), after their functions
     hidden: Tensor  # (2, N, H), the output before the projection
     cell: Tensor
-    factors: Tensor  # (2, N, K + D), what the recurrent weight multiplied: what was beside h, and h before the step
+    factors: Tensor  # (2, N, K + D), what was multiplied: what was beside h, and h before the step
     previous_c: Tensor
 
 

@@ -11,7 +11,7 @@ from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, par
 
 def forward_steps(steps: Steps, weights: Weights, run: Run, trace: Trace | None) -> None:
     """Fills `run.outputs` and, where there is one, `trace`; leaves the final state in `run`."""
-    inputs, h, c, proj_clip = run.inputs, run.h, run.c, steps.proj_clip
+    inputs, h, c, proj_clip, of_factors = run.inputs, run.h, run.c, steps.proj_clip, weights.of_factors()
     most_rows = max(steps.packing.batch_sizes, default=0)
     scratch, scratch_hidden = (inputs.new_empty(most_rows, size) for size in (inputs.shape[1], c.shape[1]))
     for rows, window, fresh in steps:
@@ -26,7 +26,7 @@ def forward_steps(steps: Steps, weights: Weights, run: Run, trace: Trace | None)
             step = part(trace, window)
             gates, hidden, cell_trace = step.gates, step.hidden, (step.cell, step.previous_c)
             step.factors.copy_(factors)
-        torch.addmm(constant, factors, weights.recurrent.T, out=gates)
+        torch.addmm(constant, factors, of_factors.T, out=gates)
         cell_forward(gates, c[:rows], hidden, steps.cell_clip, cell_trace)
         if weights.projection is not None:
             hidden = hidden @ weights.projection.T
@@ -38,7 +38,7 @@ def forward_steps(steps: Steps, weights: Weights, run: Run, trace: Trace | None)
 
 def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace, grad: Gradients) -> None:
     """Last step first: from `grad.outputs` and those of the final state to all of `grad`."""
-    dtype, proj_clip = trace.gates.dtype, steps.proj_clip
+    dtype, proj_clip, of_factors = trace.gates.dtype, steps.proj_clip, weights.of_factors()
     if proj_clip is not None:
         proj_clip = torch.tensor(proj_clip, dtype=dtype).item()  # as clipped outputs hold it
     for rows, window, fresh in reversed(list(steps)):
@@ -52,10 +52,10 @@ def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace
             step.gates, (step.cell, step.previous_c), grad_hidden.to(dtype), grad.c[:rows], grad.gates[window],
             steps.cell_clip,
         )  # fmt: skip
-        of_factors = grad.gates[window] @ weights.recurrent
-        grad.h[:rows] = of_factors[:, -grad.h.shape[1] :]
+        grad_factors = grad.gates[window] @ of_factors
+        grad.h[:rows] = grad_factors[:, -grad.h.shape[1] :]
         if grad.beside is not None and grad.constant is not None:
-            grad.beside[window] = of_factors[:, : grad.beside.shape[1]]
+            grad.beside[window] = grad_factors[:, : grad.beside.shape[1]]
             grad.constant.add_(grad.gates[window].sum(dim=0))
         if fresh is not None:
             grad.h[fresh], grad.c[fresh] = 0, 0
