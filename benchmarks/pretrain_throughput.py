@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--unroll", type=int, default=20)
     parser.add_argument(
-        "--warm-up", type=int, default=20, help="steps before the first measurement: memory is new then"
+        "--warm-up", type=int, default=20, help="steps before the first measurement, while memory is still taken anew"
     )
     parser.add_argument("--steps", type=int, default=10, help="steps of one measurement")
     arguments = parse(parser)

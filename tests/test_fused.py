@@ -26,9 +26,12 @@ STARTS = ["carried", "reset", "reset to a state"]
 
 
 class Case:
-    """Random inputs of one layer, of values that `dtype` can hold, large enough for the clips to bind."""
+    """Random inputs of one layer, of values that `dtype` can hold, large enough for the clips to bind.
 
-    def __init__(self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype) -> None:
+    With a width `beside`, so many values are multiplied beside h, and the inputs are the same for every slot.
+    """
+
+    def __init__(self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, beside: int = 0) -> None:
         self.packing = pack_sentences(*RAGGED, reset=start != "carried").packing
         (dim, cell), (slots, rows) = sizes, (sum(RAGGED[0]), RAGGED[2])
         generator = torch.Generator().manual_seed(dim + cell)
@@ -37,12 +40,14 @@ class Case:
             return (scale * torch.randn(shape, generator=generator)).to(dtype).float()
 
         self.leaves = [
-            draw(2, slots, 4 * cell, scale=1.5),
+            draw(2, 1 if beside else slots, 4 * cell, scale=1.5),
             draw(2, rows, dim),
             draw(2, rows, cell),
             draw(2, 4 * cell, dim, scale=dim**-0.5),
             *([draw(2, dim, cell, scale=3 * cell**-0.5)] if dim != cell else []),
+            *([draw(2, slots, beside), draw(2, 4 * cell, beside)] if beside else []),
         ]
+        self.is_projected, self.has_beside = dim != cell, beside > 0
         self.start = (draw(2, 1, dim), draw(2, 1, cell)) if start == "reset to a state" else None
         self.clips = {
             "cell_clip": 0.7 if clipped in ("cell", "both") else None,
@@ -51,68 +56,38 @@ class Case:
         self.upstream = [draw(2, slots, dim), draw(2, rows, dim), draw(2, rows, cell)]
         self.dtype = dtype
 
-    def by_kernel(self, overwrite: bool = False) -> list[Tensor]:
-        """Outputs, h, c, and the gradients of all leaves."""
+    def by_kernel(self, overwrite: bool = False, passes: int = 1) -> list[Tensor]:
+        """Outputs, h, c, and the gradients of all leaves, the last time that they are asked for."""
         leaves = [leaf.clone().requires_grad_() for leaf in self.leaves]
-        inputs, h, c, recurrent, *projection = leaves
+        (inputs, h, c, recurrent), rest = leaves[:4], leaves[4:]
         found = packed_lstm(
             inputs.to(self.dtype, copy=True),
             self.packing,
             h,
             c,
             recurrent,
-            projection[0] if projection else None,
+            rest[0] if self.is_projected else None,
             **self.clips,
             start=self.start,
             overwrite=overwrite,
+            beside=(rest[-2], rest[-1]) if self.has_beside else None,
         )
-        return [*found, *torch.autograd.grad(found, leaves, self.upstream)]
-
-    def by_reference(self) -> list[Tensor]:
-        leaves = [leaf.double().requires_grad_() for leaf in self.leaves]
-        inputs, h, c, recurrent, *projection = leaves
-        start = None if self.start is None else LSTMState(*(part.double() for part in self.start))
-        outputs, state = lstm_reference(
-            inputs,
-            self.packing,
-            LSTMState(h, c),
-            recurrent,
-            projection[0] if projection else None,
-            **self.clips,
-            start=start,
-        )
-        found = [outputs, state.h, state.c]
-        return [*found, *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream])]
-
-
-class Beside(Case):
-    """The same with values multiplied beside h, and inputs that are the same for every slot."""
-
-    def __init__(self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, width: int = 10) -> None:
-        super().__init__(sizes, clipped, start, dtype)
-        slots, cell = self.leaves[0].shape[1], sizes[1]
-        generator = torch.Generator().manual_seed(width)
-        shapes = (2, 4 * cell), (2, slots, width), (2, 4 * cell, width)
-        self.leaves[:1] = [torch.randn(shape, generator=generator).to(dtype).float() for shape in shapes]
-
-    def by_kernel(self, overwrite: bool = False, passes: int = 1) -> list[Tensor]:
-        leaves = [leaf.clone().requires_grad_() for leaf in self.leaves]
-        constant, x, input_weight, h, c, recurrent, *projection = leaves
-        low, last = constant[:, None].to(self.dtype), projection[0] if projection else None
-        settings = {**self.clips, "start": self.start, "beside": (x, input_weight)}
-        found = packed_lstm(low, self.packing, h, c, recurrent, last, **settings)
         for _ in range(passes - 1):
             torch.autograd.grad(found, leaves, self.upstream, retain_graph=True)
         return [*found, *torch.autograd.grad(found, leaves, self.upstream)]
 
     def by_reference(self) -> list[Tensor]:
         leaves = [leaf.double().requires_grad_() for leaf in self.leaves]
-        constant, x, input_weight, h, c, recurrent, *projection = leaves
-        inputs = x @ input_weight.transpose(1, 2) + constant[:, None]
+        (inputs, h, c, recurrent), rest = leaves[:4], leaves[4:]
         start = None if self.start is None else LSTMState(*(part.double() for part in self.start))
-        last = projection[0] if projection else None
         outputs, state = lstm_reference(
-            inputs, self.packing, LSTMState(h, c), recurrent, last, **self.clips, start=start
+            inputs + rest[-2] @ rest[-1].mT if self.has_beside else inputs,
+            self.packing,
+            LSTMState(h, c),
+            recurrent,
+            rest[0] if self.is_projected else None,
+            **self.clips,
+            start=start,
         )
         found = [outputs, state.h, state.c]
         return [*found, *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream])]
@@ -154,28 +129,37 @@ def test_float32_equals_the_reference(sizes: tuple[int, int], clipped: str, star
 @pytest.mark.parametrize("clipped", CLIPS)
 @pytest.mark.parametrize("start", STARTS)
 def test_values_beside_h(sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, calls: set[str]) -> None:
-    case = Beside(sizes, clipped, start, dtype)
+    case = Case(sizes, clipped, start, dtype, beside=10)
     errors = distance(case.by_kernel(), case.by_reference())
     within = 1e-5 if dtype == torch.float32 else 0.01
     assert max(errors[:3]) < within, errors
-    assert max(errors[3:]) < (within if dtype == torch.float32 else 0.03 if clipped == "none" else 0.2), errors
+    # a value that rounding takes over a clip loses its gradient; an output of two values has few
+    loosely = 0.03 if clipped == "none" else 0.3
+    assert max(errors[3:]) < (within if dtype == torch.float32 else loosely), errors
     assert calls == {"fused"}
 
 
 @pytest.mark.parametrize("start", STARTS)
 def test_values_beside_h_step_by_step(start: str, monkeypatch: pytest.MonkeyPatch, calls: set[str]) -> None:
     monkeypatch.setattr(fused, "has_passes", lambda *_: False)
-    case = Beside((6, 20), "both", start, torch.float32)
+    case = Case((6, 20), "both", start, torch.float32, beside=10)
     assert max(distance(case.by_kernel(), case.by_reference())) < 1e-5
     assert calls == {"stepwise"}
 
 
 @each_product_type
-def test_a_graph_that_is_kept_gives_its_gradients_again(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("beside", "overwrite"), [(10, False), (0, False), (0, True)])
+def test_a_graph_that_is_kept_gives_its_gradients_again(beside: int, overwrite: bool, dtype: torch.dtype) -> None:
     """A last pass writes over what it no longer needs."""
-    case = Beside((70, 34), "both", "reset", dtype)
-    for once, again in zip(case.by_kernel(), case.by_kernel(passes=3), strict=True):
+    case = Case((70, 34), "both", "reset", dtype, beside)
+    for once, again in zip(case.by_kernel(overwrite), case.by_kernel(overwrite, passes=3), strict=True):
         assert torch.equal(once, again)
+
+
+def test_an_odd_number_of_values_beside_h(calls: set[str]) -> None:
+    case = Case((6, 20), "both", "reset", torch.bfloat16, beside=7)
+    assert max(distance(case.by_kernel(), case.by_reference())) < 0.2
+    assert calls == {"stepwise"}
 
 
 def distance(found: list[Tensor], expected: list[Tensor]) -> list[float]:

@@ -7,6 +7,7 @@ import torch
 from processors import WIDE_AND_LOW
 from torch import Tensor
 
+from elmokit.nn.char_cnn import Highway
 from elmokit.nn.kernels import highway as kernel
 from elmokit.nn.kernels.highway import highway
 
@@ -16,7 +17,7 @@ SHAPES = [(5, 3), (130, 70), (0, 4), (1, 64)]  # (M, F)
 @pytest.fixture
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, it takes the compiled passes away."""
-    return lambda: monkeypatch.setattr(kernel, "compiled", lambda *_: None)
+    return lambda: monkeypatch.setattr(kernel, "is_compiled", lambda: False)
 
 
 def leaves(shape: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
@@ -71,6 +72,24 @@ def test_a_graph_that_is_kept_gives_its_gradients_again(dtype: torch.dtype) -> N
     last = torch.autograd.grad(found, ours)
     for left, middle, right in zip(first, second, last, strict=True):
         assert torch.equal(left, middle) and torch.equal(left, right)
+
+
+def test_memory_may_lie_in_any_order() -> None:
+    ours = [leaf.detach() for leaf in leaves((130, 70), torch.float32)]
+    turned = [leaf.mT.contiguous().mT.requires_grad_() if leaf.dim() == 2 else leaf.requires_grad_() for leaf in ours]
+    found, expected = highway(*turned), by_definition(*turned)
+    upstream = torch.randn(70, 130).mT
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    gradients = (torch.autograd.grad(result, turned, upstream) for result in (found, expected))
+    for left, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+def test_a_hook_on_the_gates_is_called() -> None:
+    layer, x = Highway(6), torch.randn(5, 6)
+    expected = layer(x)
+    layer.gates.register_forward_hook(lambda _, __, output: 0 * output)
+    assert torch.allclose(layer(x), x / 2) and not torch.allclose(expected, x / 2)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -18,7 +18,7 @@ from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.kernels import fused
 from elmokit.nn.kernels.passes import Run, Steps, Weights, empty_trace, part
-from elmokit.nn.kernels.products import MOST_WHOLE_NUMBERS, has_products, highway, pack, product
+from elmokit.nn.kernels.products import MOST_WHOLE_NUMBERS, has_products, pack, packed_highway, product
 from elmokit.nn.lstm import LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
 from elmokit.nn.prepared import prepare
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: product(draw(3, 5), packed),
         lambda: product(draw(3, 4), packed, out=torch.empty(3, 6, dtype=torch.int8)),
         lambda: product(draw(3, 4), packed, bias=draw(4)),
-        lambda: highway(draw(3, 4), packed, draw(8)),
+        lambda: packed_highway(draw(3, 4), packed, draw(8)),
     ):
         with pytest.raises(AssertionError):
             call()
@@ -165,7 +165,7 @@ def test_highway_equals_its_definition(units: int) -> None:
         x = draw(rows, units)
         gates, before = exactly(x, weight).astype(np.float64) + bias.numpy(), x.double().numpy()
         carry = sigmoid(gates[:, units:])
-        found = highway(x, pack(weight, torch.int8, gates=2), bias)
+        found = packed_highway(x, pack(weight, torch.int8, gates=2), bias)
         assert found.dtype == torch.float32
         expected = carry * relu(gates[:, :units]) + (1 - carry) * before
         np.testing.assert_allclose(found.numpy(), expected, rtol=3e-6, atol=3e-6)
@@ -248,7 +248,7 @@ def test_there_is_no_trace_for_a_gradient() -> None:
     states = layer.state.h, layer.state.c, layer.start.h, layer.start.c
     run = Run(layer.inputs, torch.empty(2, 12, 6), *states)
     weights = fused.pack_layer(part(Weights(layer.recurrent, layer.projection), 0), torch.int8)
-    steps, trace = Steps(layer.packing, None, None), empty_trace(run, 12, False)
+    steps, trace = Steps(layer.packing, None, None), empty_trace(run, False)
     with pytest.raises(AssertionError):
         fused.forward_steps(steps, weights, part(run, 0), part(trace, 0))
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
+from elmokit.nn import lstm
+from elmokit.nn.kernels import packed
 from elmokit.nn.kernels.packed import packed_lstm
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
@@ -159,6 +161,50 @@ def test_no_step_at_all_leaves_the_state_as_it_was() -> None:
         outputs, h, c = run(empty, case.h, case.c, case.recurrent, case.projection)
         assert outputs.shape == (2, 0, DIM)
         assert torch.equal(h, case.h) and torch.equal(c, case.c)
+
+
+def one_layer() -> tuple[BidirectionalLSTM, list[Tensor], Packing]:
+    """With an input of its own, its state, and a ragged stream."""
+    torch.manual_seed(2)
+    layer = BidirectionalLSTM(LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=0.7, proj_clip=0.4))
+    packing = pack_sentences([4, 1, 0, 3, 2, 5], [0, 1, 1, 3, 0, 1], 4, True).packing
+    return layer, [torch.randn(2, 15, 6), torch.randn(2, 4, 6), torch.randn(2, 4, 20)], packing
+
+
+def test_a_layer_is_the_same_however_its_products_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, tensors, packing = one_layer()
+    leaves = [*(tensor.requires_grad_() for tensor in tensors), *layer.parameters()]
+
+    def values_and_gradients() -> list[Tensor]:
+        outputs, state = layer.run(tensors[0], packing, LSTMState(*tensors[1:]))
+        values = [outputs, state.h, state.c]
+        return [*values, *torch.autograd.grad([value.square().sum() for value in values], leaves)]
+
+    joined = values_and_gradients()
+    monkeypatch.setattr(lstm, "joins_products", lambda *_: False)
+    apart = values_and_gradients()
+    with torch.no_grad():
+        outputs, state = layer.run(tensors[0], packing, LSTMState(*tensors[1:]))
+    for found, expected in [*zip(joined, apart, strict=True), *zip([outputs, state.h, state.c], apart, strict=False)]:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_does_not_learn_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, (x, *state), packing = one_layer()
+    expected, _ = layer.run(x, packing, LSTMState(*state))
+    layer.requires_grad_(False)
+    monkeypatch.setattr(packed, "empty_trace", None)
+    found, _ = layer.run(x, packing, LSTMState(*state))
+    assert not found.requires_grad
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_hook_sees_a_layer_that_learns() -> None:
+    layer, (x, *state), packing = one_layer()
+    seen: list[Tensor] = []
+    layer.register_forward_hook(lambda _, __, output: seen.append(output[0]))
+    outputs, _ = layer.run(x, packing, LSTMState(*state))
+    assert len(seen) == 1 and seen[0] is outputs
 
 
 def test_the_forget_bias_is_added_at_run_time_and_never_stored() -> None:

@@ -1,6 +1,10 @@
 """Memory that is lent: to one array at a time, and again when none is in it any more."""
 
 import gc
+import io
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.kernels.memory import HUGE_PAGE, LEAST, MOST_KEPT, Blocks, graph_is_kept, large
+from elmokit.nn.kernels import memory
+from elmokit.nn.kernels.kept_graph import graph_is_kept
+from elmokit.nn.kernels.memory import HUGE_PAGE, LEAST, MOST_KEPT, Blocks, large
 
 LARGE = (LEAST // 4,)
 
@@ -64,6 +70,51 @@ def test_little_more_is_kept_than_was_ever_in_use() -> None:
         most = max(most, sum(array.numel() for array in arrays))
         del arrays
         assert kept(blocks) <= MOST_KEPT * most * 1.125  # sizes are rounded up to an eighth more
+
+
+def test_a_peak_is_forgotten() -> None:
+    blocks = Blocks()
+    blocks.lend((100 * LEAST,), torch.uint8)
+    assert kept(blocks) >= 100 * LEAST
+    for _ in range(9000):
+        blocks.lend((LEAST,), torch.uint8)
+    blocks.lend((2 * LEAST,), torch.uint8)  # nothing free is of this size: what is too much goes
+    assert kept(blocks) <= 10 * LEAST
+
+
+def test_what_could_not_be_taken_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = Blocks()
+
+    def fail(size: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(memory, "_Block", fail)
+        blocks.lend(LARGE, torch.float32)
+    assert blocks._lent == 0
+    assert bool((blocks.lend(LARGE, torch.float32).fill_(2) == 2).all())
+
+
+def test_a_saved_array_has_no_more_than_its_bytes() -> None:
+    file = io.BytesIO()
+    torch.save(large((1025, 1024), torch.uint8, torch.device("cpu")).fill_(7), file)
+    assert len(file.getvalue()) < 1025 * 1024 + 10_000
+    assert bool((torch.load(io.BytesIO(file.getvalue())) == 7).all())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_can_take_memory() -> None:
+    code = """if True:
+        import os, torch
+        from elmokit.nn.kernels import memory
+        memory._blocks._lock.acquire()
+        child = os.fork()
+        if child == 0:
+            array = memory.large((1 << 20,), torch.float32, torch.device("cpu")).fill_(3)
+            os._exit(0 if float(array.sum()) == 3 * (1 << 20) else 1)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_threads_never_share_an_array() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elmokit.nn.char_cnn import Highway
 from elmokit.nn.kernels import products
-from elmokit.nn.kernels.products import columns_in_panels, highway, in_panels, multiply_into, pack, product
+from elmokit.nn.kernels.products import columns_in_panels, in_panels, multiply_into, pack, packed_highway, product
 
 CPU = torch.device("cpu")
 ROWS = [0, *range(1, 20), 63, 64, 127, 130]
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: product(draw(3, 4), packed, out=torch.empty(2, 5)),
         lambda: product(draw(3, 4), packed, out=torch.empty(3, 5, dtype=torch.float64)),
         lambda: product(draw(3, 4), packed, out=torch.empty(5, 3).T),
-        lambda: highway(draw(3, 4), packed, draw(8)),
+        lambda: packed_highway(draw(3, 4), packed, draw(8)),
     ):
         with pytest.raises(AssertionError):
             call()
@@ -166,7 +166,7 @@ def test_highway_equals_its_definition(dtype: torch.dtype, units: int) -> None:
         x = draw(rows, units).to(dtype)
         gates = exact(x, weight, bias, dtype)
         carry, before = sigmoid(gates[:, units:]), x.double().numpy()
-        found = highway(x, packed, bias)
+        found = packed_highway(x, packed, bias)
         assert found.dtype == dtype
         assert_close(found, carry * relu(gates[:, :units]) + (1 - carry) * before)
         if rows and dtype == torch.float32:
@@ -180,7 +180,7 @@ def test_highway_of_anything(dtype: torch.dtype, value: float) -> None:
     """Of a gate without bounds one side is left; a NaN passes."""
     x, bias = torch.ones(3, 4, dtype=dtype), torch.zeros(8)
     bias[5] = value  # the carry gate of unit 1
-    found = highway(x, pack(torch.zeros(8, 4), dtype, gates=2), bias)
+    found = packed_highway(x, pack(torch.zeros(8, 4), dtype, gates=2), bias)
     expected = torch.full((3, 4), 0.5)
     expected[:, 1] = torch.nan if value != value else float(value < 0)
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6, equal_nan=True)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT, CharCNNConfig
-from elmokit.nn.kernels.highway import highway
+from elmokit.nn.hooks import is_hooked
+from elmokit.nn.kernels.highway import highway, highway_of_gates
 from elmokit.nn.kernels.pooled_characters import MOST_CHARACTERS, PooledCharacters, has_tables, pooled_characters
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
@@ -42,7 +43,9 @@ class Highway(nn.Module):
             self.gates.bias[dim:] = -2
 
     def forward(self, x: Tensor) -> Tensor:
-        return highway(x, self.gates.weight, self.gates.bias)
+        if type(self.gates) is nn.Linear and not is_hooked(self.gates):
+            return highway(x, self.gates.weight, self.gates.bias)
+        return highway_of_gates(x, self.gates(x))
 
 
 def _activated(pooled: PooledCharacters, activation: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.char_cnn import CharCNN, Filters, Highway
+from elmokit.nn.hooks import is_hooked
 from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.prepared import CPU, PreparedBiLM, prepare
 from elmokit.nn.words_and_characters import WordsAndCharacters
@@ -20,8 +20,7 @@ VALUES_REMEMBERED = 1000  # of each weight
 
 def _is_as_built(module: nn.Module) -> bool:
     """Whether it computes what its weights and settings say: no hook, no parametrization, nothing in its place."""
-    is_hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return type(module) in PARTS and not is_hooked
+    return type(module) in PARTS and not is_hooked(module)
 
 
 def _settings(bilm: BiLM) -> tuple[Any, ...]:
@@ -87,8 +86,7 @@ class PreparedWhileFrozen:
     def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """`bilm(ids, state=state)`, by the prepared form where there can be one."""
         weights: list[Tensor] = [*bilm.parameters()]
-        is_watched = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or _has_any_global_hook()
-        is_plain = ids.device == CPU and not is_watched
+        is_plain = ids.device == CPU and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
         usable = is_plain and all(map(_is_frozen, weights)) and all(map(_is_as_built, bilm.modules()))
         prepared = self._up_to_date(bilm, weights) if usable else None
         if prepared is None:

@@ -85,7 +85,7 @@ def lstm_reference(
 
 
 class BidirectionalLSTM(nn.Module):
-    """One layer of both stacks: input products, then the recurrence."""
+    """One layer of both stacks: input products, then the recurrence, or both in one."""
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
@@ -108,13 +108,18 @@ class BidirectionalLSTM(nn.Module):
         state: LSTMState,
         start: LSTMState | None = None,
         overwrite: bool = False,
+        beside: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
         """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`.
 
         With `overwrite` the inputs' values may be lost, which saves memory; a forward hook does not find them then.
+        With x (2, N, K) as `beside` the products of x are made in the recurrence, and inputs (2, 1, 4H) are the biases.
         """
         states, settings = (state.h, state.c), self._settings(start)
-        outputs, h, c = packed_lstm(inputs, packing, *states, *self._weights(), **settings, overwrite=overwrite)
+        both = None if beside is None else (beside, self.input_weight)
+        outputs, h, c = packed_lstm(
+            inputs, packing, *states, *self._weights(), **settings, overwrite=overwrite, beside=both
+        )
         return outputs, LSTMState(h, c)
 
     def run(
@@ -125,12 +130,12 @@ class BidirectionalLSTM(nn.Module):
         start: LSTMState | None = None,
         inputs: Callable[[slice], Tensor] | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        """A stream x (2, N, D) through the layer: outputs (2, N, D) and the final state.
+        """A stream x (2, N, K) through the layer: outputs (2, N, D) and the final state.
 
-        Without gradients input products are made, or asked of `inputs`, for a slice of the slots at a time, so that few
-        of them are in memory.
+        Without gradients input products are made for a slice of the slots at a time, so that few of them are in memory;
+        by `inputs`, where the caller has a faster way to those of a slice.
         """
-        if torch.is_grad_enabled():
+        if self._learns(x, state, start):
             assert inputs is None
             return self._run_with_gradients(x, packing, state, start)
         make = inputs or (lambda window: self.input_products(x[:, window]))
@@ -144,10 +149,12 @@ class BidirectionalLSTM(nn.Module):
         dtype, hidden = product_type(self.input_weight), state.c.shape[2]
         if not joins_products(dtype, x, state.h.shape[2], hidden):
             return self(self.input_products(x), packing, state, start, overwrite=True)
-        constant = self.run_time_bias()[:, None].to(dtype)
-        beside, settings = (x, self.input_weight), self._settings(start)
-        outputs, h, c = packed_lstm(constant, packing, state.h, state.c, *self._weights(), **settings, beside=beside)
-        return outputs, LSTMState(h, c)
+        return self(self.run_time_bias()[:, None].to(dtype), packing, state, start, beside=x)
+
+    def _learns(self, x: Tensor, state: LSTMState, start: LSTMState | None) -> bool:
+        """Whether a gradient of a run can be asked for."""
+        states = [state.h, state.c, *(() if start is None else (start.h, start.c))]
+        return torch.is_grad_enabled() and any(each.requires_grad for each in (x, *states, *self.parameters()))
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:
         return self.recurrent_weight, self.projection_weight

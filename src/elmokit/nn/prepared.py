@@ -16,9 +16,9 @@ from elmokit.nn.kernels.passes import Run, Steps, Weights
 from elmokit.nn.kernels.products import (
     PackedWeight,
     has_products,
-    highway,
     in_panels,
     pack,
+    packed_highway,
     product,
     result_type,
     value_type,
@@ -69,7 +69,7 @@ class _PreparedCharCNN:
 
     def _after_pooling(self, x: Tensor, out: Tensor) -> None:
         for gates in self._highways:
-            x = highway(x, *gates)
+            x = packed_highway(x, *gates)
         if self._projection is None:
             out.copy_(x)
         else:

@@ -28,6 +28,7 @@ class Room:
         """An array without values yet, good until the same name is taken again."""
         needed, kept = math.prod(shape) * dtype.itemsize, self._memory.get(name)
         if kept is None or len(kept) < needed:
-            self._memory.pop(name, None)  # let go before more is taken
+            self._memory.pop(name, None)
+            del kept  # let go before more is taken
             kept = self._memory[name] = in_huge_pages(needed + needed // 8)
         return kept[:needed].view(dtype).view(tuple(shape))

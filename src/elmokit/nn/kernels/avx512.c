@@ -74,6 +74,7 @@ INLINE __mmask16 first_lanes(ptrdiff_t count) {
 
 INLINE __m512 load_float(const float *from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
 INLINE void store_float(float *to, __mmask16 lanes, __m512 x) { _mm512_mask_storeu_ps(to, lanes, x); }
+/* each `stride` behind the one before: 15 strides are less than 2^31 */
 INLINE __m512 load_apart(const float *from, ptrdiff_t stride, __mmask16 lanes) {
     if (stride == 1) return load_float(from, lanes);
     __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -89,6 +90,7 @@ INLINE __m512 load_bfloat16(const bfloat16 *from, __mmask16 lanes) {
 INLINE void store_bfloat16(bfloat16 *to, __mmask16 lanes, __m512 x) {
     _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(x));
 }
+
 /* Into a panel at sixteen columns: at one depth, or two of them. */
 INLINE void store_in_panel_float(float *to, __m512 x, __m512 next) {
     (void)next;
@@ -270,9 +272,10 @@ typedef struct {
     const int64_t *which;               /* the row of `inputs` for each slot; NULL: the slot itself */
     float *outputs, *h, *c;
     const float *start_h, *start_c;
-    void *gates, *all_hidden, *factors; /* the trace, or NULL; factors: what a slot's weights multiply, h filled in ... */
+    void *gates, *all_hidden; /* the trace, or NULL: gates, hidden values, ... */
+    void *factors;            /* ... what is multiplied: what is beside h is there already, the pass adds h, ... */
     float *cells, *previous_c;
-    void *low_h, *low_hidden; /* ... and without it room for a step */
+    void *low_h, *low_hidden; /* ... and without a trace room for a step */
 } forward_pass;
 
 typedef struct {

@@ -61,9 +61,9 @@ class _BackwardPass(ctypes.Structure):
 
 
 class PackedLayer(NamedTuple):
-    """The recurrent weights of one direction, ready for the forward pass."""
+    """The weights of one direction, ready for the forward pass."""
 
-    recurrent: PackedWeight
+    recurrent: PackedWeight  # with what is multiplied beside h
     projection: PackedWeight | None
 
 
@@ -88,10 +88,10 @@ def _call(
     """`sizes`: hidden, width, beside."""
     function = compiled(f"elmokit_{direction}_{NAMES[dtype]}", POINTER, POINTER)
     assert function is not None, "ask has_passes first"
-    rows = torch.tensor(steps.packing.batch_sizes, dtype=torch.int64)
+    batch_sizes = torch.tensor(steps.packing.batch_sizes, dtype=torch.int64)
     resets = None if steps.packing.resets is None else steps.packing.resets.contiguous()
     clips = (math.inf if clip is None else clip for clip in (steps.cell_clip, steps.proj_clip))
-    layer = _Layer(len(rows), *sizes, address(rows), address(resets), *clips)
+    layer = _Layer(len(batch_sizes), *sizes, address(batch_sizes), address(resets), *clips)
     function(ctypes.byref(layer), ctypes.byref(fields))
 
 
@@ -149,14 +149,15 @@ def forward_steps(
     if trace is None:
         assert beside is None
         most_rows = max(steps.packing.batch_sizes, default=0)
-        room = [*[None] * 5, *_room(dtype, most_rows, width, hidden)]
+        pointers = [*[None] * 5, *_room(dtype, most_rows, width, hidden)]
     else:
         assert dtype != torch.int8
-        room = [trace.gates, trace.hidden, trace.factors, trace.cell, trace.previous_c, None, None]
+        assert trace.factors.shape == (len(run.outputs), _width_beside(beside) + width)
+        pointers = [trace.gates, trace.hidden, trace.factors, trace.cell, trace.previous_c, None, None]
         if beside is not None:
             row_apart = 0  # all slots read the same row
             trace.factors[:, : beside.shape[1]] = beside
-    tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *room)
+    tensors = (run.inputs, which, run.outputs, run.h, run.c, run.start_h, run.start_c, *pointers)
     fields = _ForwardPass(
         _panels(layer.recurrent), _panels(layer.projection), row_apart, *apart, *map(address, tensors)
     )

@@ -9,16 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.nn.kernels.cell import TYPES
 from elmokit.nn.kernels.directions import on_both_cores
-from elmokit.nn.kernels.library import POINTER, SIZE, address, compiled
-from elmokit.nn.kernels.memory import graph_is_kept, large
+from elmokit.nn.kernels.kept_graph import graph_is_kept
+from elmokit.nn.kernels.library import POINTER, SIZE, address, compiled, is_compiled
+from elmokit.nn.kernels.memory import large
 from elmokit.nn.kernels.products import product_type
-
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
-
-
-def _is_compiled(dtype: torch.dtype, device: torch.device) -> bool:
-    return device.type == "cpu" and dtype in TYPES and compiled("elmokit_highway_forward_float") is not None
 
 
 def _on_rows(name: str, shared: tuple[Tensor, ...], sums: Tensor | None = None) -> None:
@@ -26,7 +22,7 @@ def _on_rows(name: str, shared: tuple[Tensor, ...], sums: Tensor | None = None) 
     count, units = shared[1].shape
     pointers = [POINTER] * (len(shared) + (sums is not None))
     function = compiled(f"elmokit_highway_{name}_{TYPES[shared[0].dtype]}", SIZE, SIZE, *pointers)
-    assert function is not None, "ask _is_compiled first"
+    assert function is not None, "ask is_compiled first"
 
     def half(which: int) -> None:
         rows = slice(which * count // 2, (which + 1) * count // 2)
@@ -41,7 +37,8 @@ class _Highway(torch.autograd.Function):
     def forward(ctx: Any, x, weight, bias, dtype):
         ctx.dtypes = x.dtype, weight.dtype, bias.dtype
         x, bias = x.to(dtype).contiguous(), bias.to(dtype)
-        weight = large(weight.shape, dtype, weight.device).copy_(weight)
+        if weight.dtype != dtype:
+            weight = large(weight.shape, dtype, weight.device).copy_(weight)
         gates = torch.addmm(bias, x, weight.T, out=large((len(x), len(weight)), dtype, x.device))
         out = large(x.shape, dtype, x.device)
         _on_rows("forward", (gates, x, out))
@@ -57,9 +54,16 @@ class _Highway(torch.autograd.Function):
         of_x, of_bias = large(x.shape, x.dtype, x.device), torch.zeros(2, len(weight), device=x.device)
         _on_rows("backward", (of_gates, x, grad, of_x), of_bias)
         of_x.addmm_(of_gates, weight)
-        of_weight = large(weight.shape, ctx.dtypes[1], x.device)
-        of_weight.copy_(torch.mm(of_gates.T, x, out=large(weight.shape, x.dtype, x.device)))
+        of_weight = torch.mm(of_gates.T, x, out=large(weight.shape, x.dtype, x.device))
+        if of_weight.dtype != ctx.dtypes[1]:
+            of_weight = large(weight.shape, ctx.dtypes[1], x.device).copy_(of_weight)
         return of_x.to(ctx.dtypes[0]), of_weight, of_bias.sum(dim=0).to(ctx.dtypes[2]), None
+
+
+def highway_of_gates(x: Tensor, gates: Tensor) -> Tensor:
+    """x (..., F) and what its product with the weight, and the bias, gave (..., 2F) -> as `highway`."""
+    transform, carry = gates.chunk(2, dim=-1)
+    return torch.lerp(x.to(transform.dtype), torch.relu(transform), torch.sigmoid(carry))
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -69,7 +73,6 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     weight, or that of autocast.
     """
     dtype = product_type(weight)
-    if _is_compiled(dtype, x.device):
+    if x.device.type == "cpu" and x.dim() == 2 and dtype in TYPES and is_compiled():
         return _Highway.apply(x, weight, bias, dtype)  # type: ignore[no-any-return]
-    transform, carry = F.linear(x, weight, bias).chunk(2, dim=-1)
-    return torch.lerp(x.to(transform.dtype), torch.relu(transform), torch.sigmoid(carry))
+    return highway_of_gates(x, F.linear(x, weight, bias))

@@ -7,6 +7,7 @@ and the allocators that give freed memory out again leave gaps between large arr
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Sequence
 from threading import Lock
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 LEAST = 1 << 20  # bytes; less is taken and given back quickly as it is
-HUGE_PAGE = 1 << 21  # bytes; NumPy asks Linux for such pages, which are faster to find than small ones
+HUGE_PAGE = 1 << 21  # bytes; from twice this on NumPy asks Linux for such pages, which are faster to find
 STEPS = 8  # sizes from one power of two to the next, so that arrays of about the same size share a block
-MOST_KEPT = 1.25  # lent and free together, as a multiple of what was ever lent at once
+MOST_KEPT = 1.25  # lent and free together, as a multiple of what was lent at once lately
+FORGETTING = 0.999  # what is left of that peak after another loan; a step of training takes a few dozen
 
 
 def _rounded(size: int) -> int:
@@ -43,8 +45,8 @@ def in_huge_pages(size: int) -> Tensor:
 class _Loan:
     """What tensors in a block hold on to: with the last of them the block comes back."""
 
-    def __init__(self, block: _Block, returned: deque[_Block]) -> None:
-        self.__array_interface__ = block.bytes.__array_interface__
+    def __init__(self, block: _Block, size: int, returned: deque[_Block]) -> None:
+        self.__array_interface__ = block.bytes[:size].__array_interface__
         self._block, self._returned = block, returned
 
     def __del__(self) -> None:
@@ -57,44 +59,47 @@ class Blocks:
     def __init__(self) -> None:
         self._lock, self._returned = Lock(), deque[_Block]()
         self._free: list[_Block] = []  # those that came back first, first
-        self._lent = self._most_lent = 0  # bytes
+        self._lent = self._peak = 0.0  # bytes
 
     def lend(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An array on the CPU without values yet."""
         size = math.prod(shape) * dtype.itemsize
         if size < LEAST:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         with self._lock:
-            loan = _Loan(self._take(_rounded(size)), self._returned)
+            loan = _Loan(self._take(_rounded(size)), size, self._returned)
         memory = torch.from_numpy(np.asarray(loan)).untyped_storage()
         # not a view of bytes, which autograd would not take for a function's result
-        array = torch.empty(0, dtype=dtype)
+        array = torch.empty(0, dtype=dtype, device="cpu")
         return array.set_(memory, 0, tuple(shape))  # pyright: ignore[reportCallIssue]
 
     def _take(self, size: int) -> _Block:
         while self._returned:
             self._free.append(self._returned.popleft())
             self._lent -= self._free[-1].size
+        block = self._fitting(size) or _Block(size)
         self._lent += size
-        self._most_lent = max(self._most_lent, self._lent)
+        return block
+
+    def _fitting(self, size: int) -> _Block | None:
+        self._peak = max(FORGETTING * self._peak, self._lent + size)
         for place in reversed(range(len(self._free))):
             if self._free[place].size == size:
                 return self._free.pop(place)
-        while self._free and sum(block.size for block in self._free) + self._lent > MOST_KEPT * self._most_lent:
+        while self._free and self._lent + size + sum(block.size for block in self._free) > MOST_KEPT * self._peak:
             self._free.pop(0)
-        return _Block(size)
+        return None
+
+    def unlock(self) -> None:
+        """In a forked child: another thread may have held the lock, and is not there to let go."""
+        self._lock = Lock()
 
 
 _blocks = Blocks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_blocks.unlock)
 
 
 def large(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """An array without values yet, for what is about as large in the next step."""
     return _blocks.lend(shape, dtype) if device.type == "cpu" else torch.empty(tuple(shape), dtype=dtype, device=device)
-
-
-def graph_is_kept() -> bool:
-    """Whether this backward pass leaves its graph for another one, which needs what was saved; a pass that is the last
-    can write over it. (Where torch should not say: it may.)"""
-    autograd = getattr(torch._C, "_autograd", None)
-    return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()

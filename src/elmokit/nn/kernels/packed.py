@@ -15,7 +15,8 @@ from torch.autograd.graph import increment_version
 
 from elmokit.nn.kernels import fused, stepwise
 from elmokit.nn.kernels.directions import on_both_cores
-from elmokit.nn.kernels.memory import graph_is_kept, large
+from elmokit.nn.kernels.kept_graph import graph_is_kept
+from elmokit.nn.kernels.memory import large
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part
 from elmokit.nn.packing import Packing
 
@@ -37,7 +38,7 @@ class _Recurrence:
         _, four_h, width = weights.recurrent.shape
         beside = 0 if weights.beside is None else weights.beside.shape[2]
         self.is_fused = fused.has_passes(dtype, self._wide, device, width, beside, four_h // 4)
-        # to be packed is to be narrowed
+        # packing narrows them
         self.weights = weights if self.is_fused else weights.mapped(lambda weight: weight.to(dtype))
         self._packed: dict[int, fused.PackedLayer] = {}
 
@@ -60,10 +61,9 @@ class _Recurrence:
     ) -> tuple[Run, Trace | None]:
         """What was run, its outputs and final state filled, and where it is `traced` what the gradient needs."""
         h, c = (state.to(self._wide, copy=True, memory_format=torch.contiguous_format) for state in (h, c))
-        slots = sum(steps.packing.batch_sizes)
-        outputs = h.new_empty(2, slots, h.shape[2])
+        outputs = h.new_empty(2, sum(steps.packing.batch_sizes), h.shape[2])
         run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c), beside)
-        trace = empty_trace(run, slots, overwrite) if traced else None
+        trace = empty_trace(run, overwrite) if traced else None
 
         def one(d: int) -> None:
             own_trace = None if trace is None else part(trace, d)
@@ -88,8 +88,8 @@ def _weight_gradients(trace: Trace, grad: Gradients, into: Weights) -> None:
 
 class _PackedLSTM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs, beside, h, c, recurrent, projection, of_beside, steps, start, overwrite):
-        recurrence = _Recurrence(Weights(recurrent, projection, of_beside), inputs.dtype)
+    def forward(ctx: Any, inputs, beside, h, c, recurrent, projection, beside_weight, steps, start, overwrite):
+        recurrence = _Recurrence(Weights(recurrent, projection, beside_weight), inputs.dtype)
         traced = any(ctx.needs_input_grad) or beside is not None
         run, trace = recurrence.run(steps, inputs, h, c, start, traced, overwrite, beside)
         if trace is not None:
@@ -103,16 +103,16 @@ class _PackedLSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients):
-        saved = ctx.saved_tensors
-        trace, outputs, weights = Trace(*saved[:5]), saved[5], Weights(*saved[6:])
+        saved, traced = ctx.saved_tensors, len(Trace._fields)
+        trace, outputs, weights = Trace(*saved[:traced]), saved[traced], Weights(*saved[traced + 1 :])
         of_outputs, of_h, of_c = (gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
         gates, device = trace.gates, outputs.device
         if graph_is_kept() or not ctx.is_fused:
             gates = large(gates.shape, gates.dtype, device)
-        of_beside = constant = None
+        grad_beside = constant = None
         if ctx.beside is not None:
-            of_beside, constant = of_outputs.new_empty(ctx.beside), of_c.new_zeros(2, gates.shape[2])
-        grad = Gradients(of_outputs, of_h, of_c, gates, of_beside, constant)
+            grad_beside, constant = of_outputs.new_empty(ctx.beside), of_c.new_zeros(2, gates.shape[2])
+        grad = Gradients(of_outputs, of_h, of_c, gates, grad_beside, constant)
         of_weights = weights.mapped(lambda weight: large(weight.shape, weight.dtype, device))
         kernel = fused if ctx.is_fused else stepwise
 
@@ -123,7 +123,7 @@ class _PackedLSTM(torch.autograd.Function):
 
         on_both_cores(one, device)
         of_inputs = gates if constant is None else constant[:, None].to(gates.dtype)
-        return of_inputs, of_beside, grad.h, grad.c, *of_weights, None, None, None
+        return of_inputs, grad_beside, grad.h, grad.c, *of_weights, None, None, None
 
 
 def packed_lstm(

@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     beside: Tensor | None = None  # (2, 4H, K), of values that are multiplied beside h
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Weights:
-        """The same of each weight that there is."""
+        """`change` of each weight; what is None stays None."""
         projection, beside = (None if weight is None else change(weight) for weight in self[1:])
         return Weights(change(self.recurrent), projection, beside)
 
@@ -93,10 +93,16 @@ def part(record: Any, index: int | slice) -> Any:
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 
 
-def empty_trace(run: Run, slots: int, gates_in_place: bool) -> Trace:
+def empty_trace(run: Run, gates_in_place: bool) -> Trace:
     """Memory for the trace of a run, of the type of its products where they read it again; for its gates, which come in
     the order in which inputs are read, that may be the place of the inputs."""
-    dtype, wide, device, units = run.inputs.dtype, run.c.dtype, run.c.device, run.c.shape[2]
+    dtype, wide, device, units, slots = (
+        run.inputs.dtype,
+        run.c.dtype,
+        run.c.device,
+        run.c.shape[2],
+        run.outputs.shape[1],
+    )
     deep = run.h.shape[2] + (0 if run.beside is None else run.beside.shape[2])
     return Trace(
         gates=run.inputs if gates_in_place else large((2, slots, 4 * units), dtype, device),

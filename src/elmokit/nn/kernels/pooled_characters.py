@@ -115,7 +115,9 @@ class _PooledSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients):
-        grad = large(gradients[0].shape, torch.float32, gradients[0].device).copy_(gradients[0])
+        grad = gradients[0].contiguous()
+        if grad.dtype != torch.float32:
+            grad = large(grad.shape, torch.float32, grad.device).copy_(grad)
         grad_tables = [torch.empty(shape) for shape in ctx.shapes]
         _run("backward", ctx.words.ids, ctx.filters, grad_tables, [ctx.places, grad])
         return None, None, None, *grad_tables

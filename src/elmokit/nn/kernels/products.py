@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.nn.kernels.library import INT, POINTER, SIZE, address, compiled
-from elmokit.nn.kernels.memory import in_huge_pages
+from elmokit.nn.kernels.memory import HUGE_PAGE, in_huge_pages
 
 PANEL = 64  # columns of a panel
 NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.int8: "int8"}
@@ -86,15 +86,18 @@ class PackedWeight:
     depth: int
 
     def in_huge_pages(self) -> PackedWeight:
-        """The same where it is read faster: worth the copy for a weight that is used often."""
-        room = in_huge_pages(self.panels.numel() * self.panels.itemsize)
-        return replace(self, panels=room.view(self.panels.dtype).copy_(self.panels))
+        """The same where it is read faster, if it is large: worth the copy for a weight that is used often."""
+        size = self.panels.numel() * self.panels.itemsize
+        if size < HUGE_PAGE:
+            return self
+        return replace(self, panels=in_huge_pages(size).view(self.panels.dtype).copy_(self.panels))
 
 
 def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
     """weight (columns, depth), of any strides. With `gates` = 4 a panel holds the gates of 16 units side by side."""
     weight = weight.detach().float()
     columns, depth = weight.shape
+    assert weight.stride(0) < 1 << 27, "columns that lie farther apart are not found by 32 bits"
     assert has_products(dtype, weight.device, depth) and columns % gates == 0, "ask has_products first"
     of_column = depth
     if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
@@ -132,7 +135,7 @@ def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Te
     return out
 
 
-def highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
+def packed_highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
     """x (M, F) -> carry * relu(transform) + (1 - carry) * x (M, F); `gates` packed as two, as `nn.char_cnn.Highway`'s.
 
     Computed by the calling thread alone.

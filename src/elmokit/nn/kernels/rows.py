@@ -1,4 +1,4 @@
-"""Rows of a table, whose gradient is as large as the table: several sets of rows have it in common."""
+"""Several sets of rows of one table, with one gradient, as large as the table, for all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, table, *sets):
         ctx.save_for_backward(*sets)
         ctx.shape = table.shape
-        rooms = [large((len(ids), *table.shape[1:]), table.dtype, table.device) for ids in sets]
-        return tuple(torch.index_select(table, 0, ids, out=room) for ids, room in zip(sets, rooms, strict=True))
+        found = [large((len(ids), *table.shape[1:]), table.dtype, table.device) for ids in sets]
+        return tuple(torch.index_select(table, 0, ids, out=rows) for ids, rows in zip(sets, found, strict=True))
 
     @staticmethod
     @once_differentiable

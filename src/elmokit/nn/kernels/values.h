@@ -1,4 +1,4 @@
-/* Numbers of both types from and to memory, and functions of them; plain, so that the compiler makes vectors of loops. */
+/* Numbers of both types from and to memory, and functions of them: plain, so that loops over them become vectors. */
 #ifndef ELMOKIT_VALUES_H
 #define ELMOKIT_VALUES_H
 
