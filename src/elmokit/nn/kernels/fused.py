@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.kernels.library import FLOAT, POINTER, SIZE, address, compiled
-from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights
+from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, width_of
 from elmokit.nn.kernels.products import (
     NAMES,
     PANEL,
@@ -119,13 +119,9 @@ def _check_sizes(steps: Steps, layer: PackedLayer, run: Run, which: Tensor | Non
         assert len(run.inputs if which is None else which) == slots
     else:
         assert len(run.inputs) == 1 and which is None and len(run.beside) == slots
-    assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, _width_beside(run.beside) + width)
+    assert (layer.recurrent.columns, layer.recurrent.depth) == (4 * hidden, width_of(run.beside) + width)
     projected = layer.projection
     assert width == hidden if projected is None else (projected.columns, projected.depth) == (width, hidden)
-
-
-def _width_beside(beside: Tensor | None) -> int:
-    return 0 if beside is None else beside.shape[1]
 
 
 def forward_steps(
@@ -152,7 +148,7 @@ def forward_steps(
         pointers = [*[None] * 5, *_room(dtype, most_rows, width, hidden)]
     else:
         assert dtype != torch.int8
-        assert trace.factors.shape == (len(run.outputs), _width_beside(beside) + width)
+        assert trace.factors.shape == (len(run.outputs), width_of(beside) + width)
         pointers = [trace.gates, trace.hidden, trace.factors, trace.cell, trace.previous_c, None, None]
         if beside is not None:
             row_apart = 0  # all slots read the same row
@@ -161,12 +157,12 @@ def forward_steps(
     fields = _ForwardPass(
         _panels(layer.recurrent), _panels(layer.projection), row_apart, *apart, *map(address, tensors)
     )
-    _call("forward", dtype, steps, (hidden, width, _width_beside(beside)), fields)
+    _call("forward", dtype, steps, (hidden, width, width_of(beside)), fields)
 
 
 def backward_steps(steps: Steps, weights: Weights, outputs: Tensor, trace: Trace, grad: Gradients) -> None:
     """As `stepwise.backward_steps`."""
-    dtype, (width, hidden), beside = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1]), _width_beside(grad.beside)
+    dtype, (width, hidden), beside = trace.gates.dtype, (grad.h.shape[1], grad.c.shape[1]), width_of(grad.beside)
     packed = [None if weight is None else pack(weight.T, dtype) for weight in weights]
     low = torch.empty(max(steps.packing.batch_sizes, default=0), width, dtype=dtype)
     tensors = (

@@ -17,7 +17,7 @@ from elmokit.nn.kernels import fused, stepwise
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.kept_graph import graph_is_kept
 from elmokit.nn.kernels.memory import large
-from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part
+from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part, width_of
 from elmokit.nn.packing import Packing
 
 Pair = tuple[Tensor, Tensor]
@@ -36,8 +36,7 @@ class _Recurrence:
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._wide, device = torch.promote_types(dtype, torch.float32), weights.recurrent.device
         _, four_h, width = weights.recurrent.shape
-        beside = 0 if weights.beside is None else weights.beside.shape[2]
-        self.is_fused = fused.has_passes(dtype, self._wide, device, width, beside, four_h // 4)
+        self.is_fused = fused.has_passes(dtype, self._wide, device, width, width_of(weights.beside), four_h // 4)
         # packing narrows them
         self.weights = weights if self.is_fused else weights.mapped(lambda weight: weight.to(dtype))
         self._packed: dict[int, fused.PackedLayer] = {}

@@ -93,21 +93,20 @@ def part(record: Any, index: int | slice) -> Any:
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 
 
+def width_of(beside: Tensor | None) -> int:
+    """How many values are multiplied beside h; of them or of their weight."""
+    return 0 if beside is None else beside.shape[-1]
+
+
 def empty_trace(run: Run, gates_in_place: bool) -> Trace:
     """Memory for the trace of a run, of the type of its products where they read it again; for its gates, which come in
     the order in which inputs are read, that may be the place of the inputs."""
-    dtype, wide, device, units, slots = (
-        run.inputs.dtype,
-        run.c.dtype,
-        run.c.device,
-        run.c.shape[2],
-        run.outputs.shape[1],
-    )
-    deep = run.h.shape[2] + (0 if run.beside is None else run.beside.shape[2])
+    low, wide, device = run.inputs.dtype, run.c.dtype, run.c.device
+    (_, slots, width), units = run.outputs.shape, run.c.shape[2]
     return Trace(
-        gates=run.inputs if gates_in_place else large((2, slots, 4 * units), dtype, device),
-        hidden=large((2, slots, units), dtype, device),
+        gates=run.inputs if gates_in_place else large((2, slots, 4 * units), low, device),
+        hidden=large((2, slots, units), low, device),
         cell=large((2, slots, units), wide, device),
-        factors=large((2, slots, deep), dtype, device),
+        factors=large((2, slots, width_of(run.beside) + width), low, device),
         previous_c=large((2, slots, units), wide, device),
     )
