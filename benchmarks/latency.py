@@ -4,8 +4,9 @@
         [--sizes original] [--dtypes int8] [--peers bilm-tf] [--quick]
 
 Each side in a process of its own, in alternation; a measurement is the median over many sentences, no two alike, and
-elmokit forgets the words of the one before. The roofline: the least operations of such a sentence, what is recurrent
-at the best measured rate of products of a single row, which memory decides, the rest at that of some 20 rows.
+elmokit forgets the words of the one before (not the state after the boundaries, which it computes once for a model).
+The roofline: the least operations of such a sentence, what is recurrent at the best measured rate of products of a
+single row, which memory decides, the rest at that of some 20 rows.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def compare(peer: str, ours: Worker, theirs: Worker, arguments: argparse.Namespa
 def least_time(config: BiLMConfig, sentence: list[str], dtype: str) -> dict[str, float]:
     """What is recurrent can only go row by row: as many products of a single row as there are steps."""
     all_operations = embedding_operations(config, [sentence])
-    steps = 2 * config.lstm.num_layers * (LENGTH + 1)
+    steps = 2 * config.lstm.num_layers * LENGTH
     recurrent = recurrent_operations(config, steps)
     by_row, together = (max(product_rates(config, dtype, rows).values()) for rows in ((1,), (16, 32)))
     seconds = recurrent / by_row + (all_operations - recurrent) / together

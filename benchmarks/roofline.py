@@ -58,13 +58,13 @@ def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]])
     """What all layers of all sentences need at least.
 
     Once for each distinct word: the character encoder, and the first layer's input products in both directions. For
-    each position, in both directions: the recurrent products and projections of every layer, the input products of
-    the upper ones. A direction needs one position more than there are words: the boundary that it begins with.
+    each word, in both directions: the recurrent products and projections of every layer, the input products of the
+    upper ones. The boundary that a direction begins with does the same to every sentence, and the last one nothing.
     """
     sentences = list(sentences)
     assert config.char_cnn is not None
     distinct = {BOS, EOS, *(word for words in sentences for word in words)}
-    positions = sum(len(words) + 1 for words in sentences)
+    positions = sum(map(len, sentences))
     operations = sum(word_operations(config.char_cnn, config.lstm.projection_dim, word) for word in distinct)
     operations += 2 * input_operations(config, len(distinct))
     layers = config.lstm.num_layers

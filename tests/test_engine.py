@@ -2,6 +2,7 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,15 +142,46 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @needs_products(torch.float32)
 def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> None:
-    made, distinct = embedder(), {"<S>", "</S>", *(word for sentence in SENTENCES for word in sentence)}
+    made, distinct = embedder(), {word for sentence in SENTENCES for word in sentence}
     for _ in range(2):
         made.embed(SENTENCES)
-        assert sorted(encoded) == sorted(distinct)
+        assert sorted(encoded) == sorted(["<S>", "</S>", *distinct])
+    encoded.clear()
     made.embed([["eleven", "ten"]])
-    assert encoded[len(distinct) :] == ["eleven"]
+    assert encoded == ["eleven"]
     made.forget_words()
     made.embed(SENTENCES)
-    assert sorted(encoded[len(distinct) + 1 :]) == sorted(distinct)
+    assert sorted(encoded[1:]) == sorted(distinct)
+
+
+@each_product_type
+@pytest.mark.parametrize("state", ["zeros", "warm"])
+def test_only_words_are_computed_and_the_first_boundaries_once(
+    dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, lengths = embedder(dtype), []
+    run = made._engine._bilm.run_packed
+
+    def noted(words: torch.Tensor, tokens: torch.Tensor, *others: Any) -> tuple[torch.Tensor, BiLMState]:
+        lengths.append(tokens.shape[1])
+        return run(words, tokens, *others)
+
+    monkeypatch.setattr(made._engine._bilm, "run_packed", noted)
+    for _ in range(2):
+        made.embed(SENTENCES, state=state)
+    words = sum(map(len, SENTENCES))
+    assert lengths == ([1, words, words] if state == "zeros" else [1, words, 1, words])
+
+
+def test_weights_that_change_are_read_again(without_products: None) -> None:
+    """Without a copy of its own an embedder uses those of the model."""
+    model = tiny()
+    made = Embedder(model, device="cpu")
+    before = made.embed(SENTENCES)
+    random_weights(model.bilm, seed=2, scale=0.4)
+    after = made.embed(SENTENCES)
+    assert np.abs(after[0] - before[0]).max() > 0.1
+    assert_equal(after, Embedder(model, device="cpu").embed(SENTENCES))
 
 
 @needs_products(torch.float32)
@@ -184,7 +216,7 @@ def test_a_copy_begins_with_no_words(encoded: list[str]) -> None:
     expected = made.embed(SENTENCES)
     before = len(encoded)
     assert_equal(copy.deepcopy(made).embed(SENTENCES), expected)
-    assert len(encoded) == 2 * before
+    assert encoded[before:] == [word for word in encoded[:before] if word not in ("<S>", "</S>")]
 
 
 @needs_products(torch.float32)

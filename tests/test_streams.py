@@ -166,10 +166,13 @@ def test_blocks_hold_whole_sentences_with_their_boundaries(
 ) -> None:
     rows = np.arange(len(sentences)) % num_rows
     embedding, scoring = (make(sentences, rows, num_rows, reset) for make in (embedding_block, scoring_block))
+    bare = embedding_block(sentences, rows, num_rows, reset, boundaries=False)
     for number, words in enumerate(sentences):
         assert both_orders(embedding, number) == (["<S>", *words, "</S>"],) * 2
+        assert both_orders(bare, number) == (words, words)
         assert both_orders(scoring, number) == (["<S>", *words], [*words, "</S>"])
     assert embedding.lengths.tolist() == [len(words) + 2 for words in sentences]
+    assert (embedding.margin, bare.margin) == (1, 0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elmokit.config import BiLMConfig
-from elmokit.nn.packing import PackedText, pack_sentences
+from elmokit.nn.packing import PackedText, Packing, pack_sentences
 from elmokit.text.characters import BOS, EOS, count_truncated, encode_words
 from elmokit.text.lexicon import count_cut, encode_with_lexicon
 from elmokit.text.vocab import Vocab
@@ -132,14 +132,27 @@ class Block:
     tokens: Tensor
     text: PackedText
     lengths: np.ndarray  # stream positions of each sentence
+    margin: int = 0  # how many of them, at either end, are boundaries that both directions read
 
 
-def embedding_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:
-    """Sentences with both boundaries, which both directions read; an empty sentence is its boundaries alone."""
-    words, which = number_words(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences))
-    lengths = np.array([len(sentence) + 2 for sentence in sentences])
+def embedding_block(
+    sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool, boundaries: bool = True
+) -> Block:
+    """Sentences which both directions read whole, with both boundaries or without."""
+    first, last = ([BOS], [EOS]) if boundaries else ([], [])
+    words, which = number_words(chain.from_iterable(chain(first, sentence, last) for sentence in sentences))
+    lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences])
     text = pack_sentences(lengths, rows, num_rows, reset)
-    return Block(words, text.to_streams(torch.from_numpy(np.stack([which, which]))), text, lengths)
+    tokens = text.to_streams(torch.from_numpy(np.stack([which, which])))
+    return Block(words, tokens, text, lengths, margin=int(boundaries))
+
+
+def one_row(forward: Sequence[str], backward: Sequence[str]) -> Block:
+    """A stretch that each direction reads, each its own, as a block whose "text order" is that of the streams."""
+    words, which = number_words(chain(forward, backward))
+    length = len(forward)
+    text = PackedText(Packing.rectangle(length, 1), torch.arange(length).expand(2, length))
+    return Block(words, torch.from_numpy(which).view(2, length), text, np.array([length]))
 
 
 def scoring_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:

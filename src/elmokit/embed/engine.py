@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.config import PAD_CHARACTER, BiLMConfig
-from elmokit.data.streams import Block, word_ids
+from elmokit.data.streams import Block, one_row, word_ids
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.prepared import PreparedBiLM, prepare
 from elmokit.nn.room import Room
+from elmokit.text.characters import BOS, EOS
 
 WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 CACHE_BYTES = 32 << 20
@@ -88,6 +89,7 @@ class Engine:
         has_use = prepared is not None and self.config.char_cnn is not None
         self._free_rooms: list[Room] = []
         self._known = _KnownWords(self.config.lstm.projection_dim) if has_use else None
+        self._zeros_at_words: BiLMState | None = None
 
     @contextmanager
     @torch.no_grad()
@@ -116,6 +118,15 @@ class Engine:
             room = Room()
         yield room
         self._free_rooms.append(room)  # not after an error: a thread may still compute in it
+
+    def after_first_boundaries(self, start: BiLMState | None) -> BiLMState:
+        """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
+        if start is None and self._zeros_at_words is not None:
+            return self._zeros_at_words
+        with self.run(one_row([BOS], [EOS]), start, None) as (_, after):
+            if start is None and self.has_own_weights:  # the model's may be changed by whoever has it
+                self._zeros_at_words = after
+            return after
 
     def initial_state(self, rows: int) -> BiLMState:
         return self._bilm.initial_state(rows)

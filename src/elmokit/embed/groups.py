@@ -46,7 +46,8 @@ class Made(NamedTuple):
 def _by_sentence(streams: Tensor, block: Block) -> list[np.ndarray]:
     """Chosen layers in stream order -> each sentence's own array, without the boundaries."""
     ends = np.cumsum(block.lengths)
-    found = sentence_vectors(streams, block.text.slots, ends - block.lengths + 1, ends - 1)
+    begins = ends - block.lengths + block.margin
+    found = sentence_vectors(streams, block.text.slots, begins, ends - block.margin)
     return [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
 
 
@@ -104,15 +105,20 @@ def _words_at_once(sentences: Sequence[Sequence[str]]) -> int:
 def from_same_state(
     engine: Engine, sentences: Sequence[Sequence[str]], wanted: Wanted, start: BiLMState | None, rows: int | None
 ) -> Iterator[Made]:
-    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine."""
+    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+
+    What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
+    what they make of the last one: where the directions do not join, only words are computed.
+    """
+    boundaries = engine.config.lstm.joins_directions
 
     def make(group_and_kind: tuple[list[Sequence[str]], bool]) -> Made:
         group, is_long = group_and_kind
         if is_long:
             return _make_long(engine, group[0], wanted, start)
-        lengths, num_rows = [len(words) + 2 for words in group], min(rows or DEFAULT_ROWS, len(group))
-        block = embedding_block(group, deal_evenly(lengths, num_rows), num_rows, reset=True)
-        return _run(engine, block, wanted, None, start)
+        lengths, num_rows = list(map(len, group)), min(rows or DEFAULT_ROWS, len(group))
+        block = embedding_block(group, deal_evenly(lengths, num_rows), num_rows, True, boundaries)
+        return _run(engine, block, wanted, None, start if boundaries else engine.after_first_boundaries(start))
 
     return side_by_side(make, long_apart(sentences, _words_at_once(sentences)), engine.device)
 

@@ -8,14 +8,12 @@ forward halves of words near the front, the backward halves of words near the en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
-import torch
 
-from elmokit.data.streams import Block, blocks_of, number_words
+from elmokit.data.streams import Block, blocks_of, one_row
 from elmokit.nn.bilm import BiLMState
-from elmokit.nn.packing import PackedText, Packing
 from elmokit.text.characters import BOS, EOS
 
 POSITIONS_AT_ONCE = 4096  # of each direction
@@ -40,14 +38,6 @@ def _positions(words: Sequence[str], begin: int, end: int) -> list[str]:
     return [*first, *words[max(begin - 1, 0) : min(end - 1, len(words))], *last]
 
 
-def _one_row(forward: Sequence[str], backward: Sequence[str]) -> Block:
-    """A stretch that each direction reads, each its own, as a block whose "text order" is that of the streams."""
-    words, which = number_words(chain(forward, backward))
-    length = len(forward)
-    text = PackedText(Packing.rectangle(length, 1), torch.arange(length).expand(2, length))
-    return Block(words, torch.from_numpy(which).view(2, length), text, np.array([length]))
-
-
 def embed_in_windows(words: Sequence[str], run: Run, state: BiLMState | None, put: Put, positions: int) -> BiLMState:
     """One sentence from `state` on (one row; None: zeros); `put` receives every half vector once.
 
@@ -57,7 +47,7 @@ def embed_in_windows(words: Sequence[str], run: Run, state: BiLMState | None, pu
     for begin in range(0, length, positions):
         end = min(begin + positions, length)
         backward = _positions(words, length - end, length - begin)[::-1]
-        vectors, state = run(_one_row(_positions(words, begin, end), backward), state)
+        vectors, state = run(one_row(_positions(words, begin, end), backward), state)
         inner = slice(int(begin == 0), end - begin - int(end == length))  # without the boundaries
         first, count, dim = max(begin - 1, 0), inner.stop - inner.start, vectors.shape[-1] // 2
         from_end = len(words) - first
