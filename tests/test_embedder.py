@@ -1,5 +1,8 @@
 """Sentences to vectors: those of the biLM run on each sentence alone, whatever else is asked for beside it."""
 
+from collections.abc import Iterator
+from itertools import chain, count, islice
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +112,32 @@ def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:
     embedder.embed(SENTENCES, state="carry")
     for first, second in zip(before, embedder.embed(SENTENCES), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def test_groups_of_sentences_without_end_are_those_of_embed(embedder: Embedder, monkeypatch) -> None:
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 20)
+    asked = 0
+
+    def endless() -> Iterator[list[str]]:
+        nonlocal asked
+        for asked in count(1):
+            yield SENTENCES[(asked - 1) % len(SENTENCES)]
+
+    groups = embedder.embed_groups(endless(), layers="all")
+    found = list(islice(chain.from_iterable(groups), 3 * len(SENTENCES)))
+    assert asked < 5 * len(SENTENCES)
+    for vectors, expected in zip(found, embedder.embed(3 * SENTENCES, layers="all"), strict=True):
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+def test_groups_count_long_words_and_carry_no_state(embedder: Embedder) -> None:
+    (found,) = embedder.embed_groups([["x" * 48, "y" * 49], "ü" * 25])
+    assert found.truncated_words == 2
+    assert list(embedder.embed_groups([])) == []
+    with pytest.raises(ValueError, match="carries no state"):
+        embedder.embed_groups([["a"]], state="carry")
+    with pytest.raises(ValueError, match="not a single string"):
+        embedder.embed_groups("a b")
 
 
 def test_empty_sentences_and_no_sentences(embedder: Embedder) -> None:

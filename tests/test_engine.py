@@ -1,6 +1,7 @@
 """From words to layers: the same on any machine, and the same whatever was embedded before."""
 
 import copy
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -160,13 +161,13 @@ def test_only_words_are_computed_and_the_first_boundaries_once(
     dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, lengths = embedder(dtype), []
-    run = made._engine._bilm.run_packed
+    run = made._engine._bilm.begin_packed
 
-    def noted(words: torch.Tensor, tokens: torch.Tensor, *others: Any) -> tuple[torch.Tensor, BiLMState]:
+    def noted(words: torch.Tensor, tokens: torch.Tensor, *others: Any) -> Callable[[], Any]:
         lengths.append(tokens.shape[1])
         return run(words, tokens, *others)
 
-    monkeypatch.setattr(made._engine._bilm, "run_packed", noted)
+    monkeypatch.setattr(made._engine._bilm, "begin_packed", noted)
     for _ in range(2):
         made.embed(SENTENCES, state=state)
     words = sum(map(len, SENTENCES))
@@ -251,4 +252,4 @@ def test_room_is_given_up_after_an_error(dtype: torch.dtype) -> None:
     block = embedding_block(SENTENCES[:1], np.zeros(1, np.int64), 1, reset=True)
     with pytest.raises(KeyboardInterrupt), made.run(block, None, None):
         raise KeyboardInterrupt
-    assert not made._free_rooms
+    assert not made._rooms._free

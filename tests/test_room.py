@@ -4,7 +4,7 @@ import pickle
 
 import torch
 
-from elmokit.nn.room import Room
+from elmokit.nn.room import Room, Rooms
 
 
 def test_an_array_has_its_shape_and_type() -> None:
@@ -32,3 +32,13 @@ def test_a_copy_begins_empty() -> None:
     room = Room()
     room.take("a", (1000,), torch.float32)
     assert not pickle.loads(pickle.dumps(room))._memory
+
+
+def test_rooms_are_those_in_use_at_a_time() -> None:
+    rooms = Rooms()
+    with rooms.one() as first, rooms.one() as second:
+        assert first is not second
+        first.take("a", (1000,), torch.float32)
+    with rooms.one() as again:
+        assert again in (first, second)
+    assert len(rooms._free) == 2 and not pickle.loads(pickle.dumps(rooms))._free

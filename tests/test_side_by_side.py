@@ -1,7 +1,8 @@
-"""Blocks on more cores than two: the same vectors, in the same order."""
+"""Blocks on several cores: the same vectors, in the same order."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,26 @@ from elmokit.nn.kernels.directions import side_by_side
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def four_threads() -> Iterator[None]:
+def threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(4)
+    torch.set_num_threads(number)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    yield from threads(2)
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    yield from threads(4)
+
+
+def at_once(function: Callable[[int], object]) -> Callable[[int], Callable[[], object]]:
+    """Nothing is begun before it is asked for."""
+    return lambda item: partial(function, item)
 
 
 def test_results_come_in_order_and_from_several_threads(four_threads: None) -> None:
@@ -30,17 +45,17 @@ def test_results_come_in_order_and_from_several_threads(four_threads: None) -> N
             together.wait()  # only threads that run at the same time pass
         return item, torch.get_num_threads()
 
-    assert list(side_by_side(run, range(11), CPU)) == [(item, 1) for item in range(11)]
+    assert list(side_by_side(at_once(run), range(11), CPU)) == [(item, 1) for item in range(11)]
     assert torch.get_num_threads() == 4
 
 
 def test_an_item_alone_has_all_cores(four_threads: None) -> None:
-    assert list(side_by_side(lambda _: torch.get_num_threads(), [0], CPU)) == [4]
-    assert list(side_by_side(lambda _: torch.get_num_threads(), [], CPU)) == []
+    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [0], CPU)) == [4]
+    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [], CPU)) == []
 
 
 def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
-    found = side_by_side(lambda item: 1 // (item - 2), range(9), CPU)
+    found = side_by_side(at_once(lambda item: 1 // (item - 2)), range(9), CPU)
     assert next(found) == -1 and next(found) == -1
     with pytest.raises(ZeroDivisionError):
         next(found)
@@ -49,10 +64,32 @@ def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
 
 def test_no_more_items_are_taken_than_are_worked_on(four_threads: None) -> None:
     taken: list[int] = []
-    found = side_by_side(lambda item: item, (taken.append(item) or item for item in range(100)), CPU)
+    found = side_by_side(at_once(lambda item: item), (taken.append(item) or item for item in range(100)), CPU)
     assert next(found) == 0
     assert len(taken) <= 6
     found.close()  # type: ignore[attr-defined]  # whoever has had enough
+
+
+def test_on_two_cores_an_item_begins_before_the_last_one_is_finished(two_threads: None) -> None:
+    happened: list[str] = []
+
+    def begin(item: int) -> Callable[[], int]:
+        happened.append(f"{item} begins")
+        return lambda: happened.append(f"{item} ends") or item
+
+    assert list(side_by_side(begin, range(3), CPU)) == [0, 1, 2]
+    assert happened == ["0 begins", "1 begins", "0 ends", "2 begins", "1 ends", "2 ends"]
+
+
+def test_an_error_while_another_item_is_under_way_leaves_the_others_right(two_threads: None) -> None:
+    embedder = elmokit.Embedder.load()
+    sentences = [["apple", "play"] * 2000, ["bank"] * 5000, ["river", "of"] * 2500]
+    expected = [embedder.embed([sentence])[0] for sentence in sentences]
+    found = embedder.embed_groups([*sentences, 7])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="sentence 3 is neither"):
+        list(found)
+    for ours, alone in zip(embedder.embed(sentences), expected, strict=True):
+        np.testing.assert_array_equal(ours, alone)
 
 
 def test_vectors_are_the_same_on_more_cores(four_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:

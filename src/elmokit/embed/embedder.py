@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from elmokit.embed.engine import Engine
-from elmokit.embed.groups import Wanted, embed_long, from_carried_state, from_same_state
+from elmokit.embed.groups import Made, Wanted, embed_long, from_carried_state, from_same_state, words_at_once
 from elmokit.embed.layers import LayerChoice, layer_choice
 from elmokit.embed.long import Put
 from elmokit.embed.pooling import Pooling
@@ -33,6 +34,12 @@ class Embeddings(list[np.ndarray]):
     truncated_words: int = 0
 
 
+def _embeddings(made: Made) -> Embeddings:
+    found = Embeddings(made.vectors)
+    found.truncated_words = made.truncated_words
+    return found
+
+
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
 
@@ -42,7 +49,7 @@ class Embedder:
         `dtype` is that of the products: float32 (exact, the default), bfloat16, float16 (for a GPU), int8, or auto,
         which is bfloat16 where the machine multiplies it, else float32. int8, the fastest, quantises the weights, and
         row by row what is multiplied by them: it needs a CPU with AVX-512 VNNI. ValueError for what is not there.
-        The memory that it computes in stays with it: 0.3 GB for a model of the original size with bfloat16 products.
+        The memory that it computes in stays with it: 0.4 GB for a model of the original size with bfloat16 products.
         """
         self.model = model
         self.device = pick_device(device)
@@ -108,7 +115,25 @@ class Embedder:
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        return self._embed(self._tokens(sentences, tokenize), Wanted(self._choice(layers)), state, batch_size)
+        return self._embed(list(self._split(sentences, tokenize)), Wanted(self._choice(layers)), state, batch_size)
+
+    def embed_groups(
+        self,
+        sentences: Iterable[Sentence],
+        layers: str | int = "mix",
+        state: str | None = None,
+        tokenize: bool = True,
+    ) -> Iterator[Embeddings]:
+        """`embed` of sentences that need not all be there: some thousand words at a time, in order.
+
+        What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
+        are too long are counted in each item, without a warning.
+        """
+        state = self.model.state_policy if state is None else state
+        if state == "carry":
+            raise ValueError("embed_groups carries no state: use `embed`, which gives it back, or another state")
+        tokens, wanted, start = self._split(sentences, tokenize), Wanted(self._choice(layers)), self._start(state)
+        return (_embeddings(made) for made in from_same_state(self._engine, tokens, wanted, start))
 
     def embed_long(
         self, words: Sequence[str], put: Put, layers: str | int = "mix", state: str | BiLMState | None = None
@@ -145,21 +170,25 @@ class Embedder:
         if layers == "all":
             raise ValueError('one vector a text needs one representation: layers="all" is not one')
         pool = Pooling(pooling, normalize_embeddings)
-        tokens = self._tokens([texts] if isinstance(texts, str) else texts, tokenize)
+        tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
         pooled = self._embed(tokens, Wanted(self._choice(layers), pool), state, batch_size=None)
         if isinstance(texts, str):
             return pooled[0][0]
         return np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
 
-    def _tokens(self, sentences: Sequence[Sentence], tokenize: bool) -> list[Sequence[str]]:
+    def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
+        """Each sentence as tokens, when it is asked for."""
         if isinstance(sentences, str):
             raise ValueError("embed takes a list of sentences, not a single string: write embed([text])")
         split = self.tokenize if tokenize else str.split
-        tokens = [split(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
-        for number, sentence in enumerate(tokens):
-            if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
-                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(sentence)[:60]!r}")
-        return tokens
+
+        def tokens_of(number: int, sentence: Sentence) -> Sequence[str]:
+            tokens = split(sentence) if isinstance(sentence, str) else sentence
+            if not isinstance(tokens, Sequence) or not all(isinstance(word, str) for word in tokens):
+                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(tokens)[:60]!r}")
+            return tokens
+
+        return map(tokens_of, count(), sentences)
 
     def _choice(self, layers: str | int) -> LayerChoice:
         return layer_choice(self.model, layers, self.device)
@@ -187,7 +216,8 @@ class Embedder:
             found.state = self._carried_from(state, batch_size)
             groups = from_carried_state(self._engine, tokens, wanted, found.state)
         else:
-            groups = from_same_state(self._engine, tokens, wanted, self._start(state), batch_size)
+            start = self._start(state)
+            groups = from_same_state(self._engine, tokens, wanted, start, batch_size, words_at_once(tokens))
         for made in groups:
             found += made.vectors
             found.truncated_words += made.truncated_words

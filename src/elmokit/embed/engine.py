@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +18,14 @@ from elmokit.data.streams import Block, one_row, word_ids
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.prepared import PreparedBiLM, prepare
-from elmokit.nn.room import Room
+from elmokit.nn.room import Rooms
 from elmokit.text.characters import BOS, EOS
 
 WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 CACHE_BYTES = 32 << 20
 LONGEST_KEPT = 200  # characters: a text that is no text, without white space, would fill the cache with itself
+
+Result = Callable[[], tuple[Tensor, BiLMState]]
 
 
 def in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
@@ -87,37 +91,31 @@ class Engine:
         self.has_own_weights = self._bilm is not model.bilm
         # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
         has_use = prepared is not None and self.config.char_cnn is not None
-        self._free_rooms: list[Room] = []
+        self._rooms = Rooms()
         self._known = _KnownWords(self.config.lstm.projection_dim) if has_use else None
         self._zeros_at_words: BiLMState | None = None
 
     @contextmanager
     @torch.no_grad()
-    def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[tuple[Tensor, BiLMState]]:
-        """The layers (L+1, 2, N, D) in stream order and the state after; `state`, `start` as in `BiLM.run_packed`.
+    def begun(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[Result]:
+        """A run on its way, where it can be: gives a function that waits for the layers (L+1, 2, N, D) in stream order
+        and the state after; `state`, `start` as in `BiLM.run_packed`.
 
         The layers are good within the context alone. ValueError where products in float16 overflow.
         """
         words, tokens = self._word_vectors(block.words), block.tokens.to(self.device)
-        with self._room() as room:
-            packed = words, tokens, block.text.packing, state, start
+        packed = words, tokens, block.text.packing, state, start
+        with self._rooms.one() as room:
             if isinstance(self._bilm, PreparedBiLM):
-                layers, after = self._bilm.run_packed(*packed, room)
+                yield self._bilm.begin_packed(*packed, room)
             else:
-                layers, after = self._bilm.run_packed(*packed)
-            if self._dtype == torch.float16 and not layers.isfinite().all():
-                raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
-            yield layers, after
+                yield partial(self._run_packed, *packed)
 
     @contextmanager
-    def _room(self) -> Iterator[Room]:
-        """One that nobody else computes in."""
-        try:
-            room = self._free_rooms.pop()
-        except IndexError:
-            room = Room()
-        yield room
-        self._free_rooms.append(room)  # not after an error: a thread may still compute in it
+    def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[tuple[Tensor, BiLMState]]:
+        """`begun`, and waited for."""
+        with self.begun(block, state, start) as result:
+            yield result()
 
     def after_first_boundaries(self, start: BiLMState | None) -> BiLMState:
         """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
@@ -127,6 +125,13 @@ class Engine:
             if start is None and self.has_own_weights:  # the model's may be changed by whoever has it
                 self._zeros_at_words = after
             return after
+
+    @torch.no_grad()
+    def _run_packed(self, *packed: Any) -> tuple[Tensor, BiLMState]:
+        layers, after = self._bilm.run_packed(*packed)
+        if self._dtype == torch.float16 and not layers.isfinite().all():
+            raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
+        return layers, after
 
     def initial_state(self, rows: int) -> BiLMState:
         return self._bilm.initial_state(rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -59,12 +61,21 @@ def _count_truncated(block: Block, config: BiLMConfig) -> int:
     return int(np.isin(block.tokens[0].numpy(), long).sum())
 
 
-def _run(engine: Engine, block: Block, wanted: Wanted, state: BiLMState | None, start: BiLMState | None) -> Made:
-    """`state` and `start` as in `BiLM.run_packed`."""
-    with engine.run(block, state, start) as (streams, after):
-        vectors = _by_sentence(wanted.choose(streams), block)
-    pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
-    return Made(pooled, _count_truncated(block, engine.config), after)
+def _begin(
+    engine: Engine, block: Block, wanted: Wanted, state: BiLMState | None, start: BiLMState | None
+) -> Callable[[], Made]:
+    """A block on its way; what comes back finishes it. `state` and `start` as in `BiLM.run_packed`."""
+    under_way = ExitStack()
+    result = under_way.enter_context(engine.begun(block, state, start))
+
+    def finish() -> Made:
+        with under_way:
+            streams, after = result()
+            vectors = _by_sentence(wanted.choose(streams), block)
+        pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
+        return Made(pooled, _count_truncated(block, engine.config), after)
+
+    return finish
 
 
 # --- A long sentence -----------------------------------------------------------------------------------------------
@@ -95,32 +106,39 @@ def _make_long(engine: Engine, words: Sequence[str], wanted: Wanted, state: BiLM
 # --- All of them ---------------------------------------------------------------------------------------------------
 
 
-def _words_at_once(sentences: Sequence[Sequence[str]]) -> int:
-    """Groups are smaller where more cores than two would not all have one."""
+def words_at_once(sentences: Sequence[Sequence[str]]) -> int:
+    """Of a group: fewer where more cores than two would not all have one."""
     threads = torch.get_num_threads()
     each = sum(map(len, sentences)) // threads if threads > 2 else WORDS_AT_ONCE
     return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, each))
 
 
 def from_same_state(
-    engine: Engine, sentences: Sequence[Sequence[str]], wanted: Wanted, start: BiLMState | None, rows: int | None
+    engine: Engine,
+    sentences: Iterable[Sequence[str]],
+    wanted: Wanted,
+    start: BiLMState | None,
+    rows: int | None = None,
+    words: int | None = None,
 ) -> Iterator[Made]:
     """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+
+    `words` (WORDS_AT_ONCE when not given) are computed together, and sentences are taken as they are needed.
 
     What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
     what they make of the last one: where the directions do not join, only words are computed.
     """
     boundaries = engine.config.lstm.joins_directions
 
-    def make(group_and_kind: tuple[list[Sequence[str]], bool]) -> Made:
+    def begin(group_and_kind: tuple[list[Sequence[str]], bool]) -> Callable[[], Made]:
         group, is_long = group_and_kind
         if is_long:
-            return _make_long(engine, group[0], wanted, start)
+            return partial(_make_long, engine, group[0], wanted, start)
         lengths, num_rows = list(map(len, group)), min(rows or DEFAULT_ROWS, len(group))
         block = embedding_block(group, deal_evenly(lengths, num_rows), num_rows, True, boundaries)
-        return _run(engine, block, wanted, None, start if boundaries else engine.after_first_boundaries(start))
+        return _begin(engine, block, wanted, None, start if boundaries else engine.after_first_boundaries(start))
 
-    return side_by_side(make, long_apart(sentences, _words_at_once(sentences)), engine.device)
+    return side_by_side(begin, long_apart(sentences, words or WORDS_AT_ONCE), engine.device)
 
 
 def from_carried_state(
@@ -134,6 +152,6 @@ def from_carried_state(
             made = _make_long(engine, group[0], wanted, row_of(state, rows[0]))
             made = made._replace(state=with_row(state, rows[0], made.state))
         else:
-            made = _run(engine, embedding_block(group, rows, num_rows, reset=False), wanted, state, None)
+            made = _begin(engine, embedding_block(group, rows, num_rows, reset=False), wanted, state, None)()
         state, count = made.state, count + len(group)
         yield made

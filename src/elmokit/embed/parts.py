@@ -5,7 +5,7 @@ that are missing, and the result is bit for bit that of a run that was never sto
 again from its beginning, however long its lines are.
 
 A part's words wait in a spool until they are counted, and its vectors go to their place in its file while the next ones
-are being made. So memory holds one line of text, four blocks of vectors or windows of a long sentence, never a part.
+are being made. So memory holds one line of text, five blocks of vectors or windows of a long sentence, never a part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -21,7 +22,7 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from elmokit.embed.behind import used_behind
-from elmokit.embed.embedder import TruncationWarning
+from elmokit.embed.embedder import Embeddings, TruncationWarning
 from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put, long_apart
@@ -103,20 +104,31 @@ class _PartInTheMaking:
     def make(self, sentences: Sequence[SpooledSentence], characters: Iterable[int]) -> None:
         """`characters` are those of each sentence's line, for the bar."""
         remaining = iter(characters)
-        for group, is_long in long_apart(sentences, WORDS_AT_ONCE):
-            lengths = islice(remaining, len(group))
+        for is_long, together in groupby(long_apart(sentences, WORDS_AT_ONCE), key=itemgetter(1)):
+            groups = (group for group, _ in together)
             if is_long:
-                self._make_long(group[0], sum(lengths))
+                for (sentence,) in groups:
+                    self._make_long(sentence, next(remaining))
             else:
-                self._make_group(read_together(cast(list[SpooledSentence], group)), sum(lengths))
+                self._make_groups(map(read_together, cast(Iterator[list[SpooledSentence]], groups)), remaining)
 
-    def _make_group(self, group: list[list[str]], characters: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
-            found = self._job.embedder.embed(group, self._job.layers, self.state)
-        self._write(found if self._job.pooling is None else list(map(self._job.pooling, found)))
-        self.state = found.state or self.state
-        self._progress.made(characters, sum(map(len, group)))
+    def _make_groups(self, groups: Iterable[list[list[str]]], characters: Iterator[int]) -> None:
+        for found in self._embedded(groups):
+            self._write(found if self._job.pooling is None else list(map(self._job.pooling, found)))
+            self._progress.made(sum(islice(characters, len(found))), sum(vectors.shape[-2] for vectors in found))
+
+    def _embedded(self, groups: Iterable[list[list[str]]]) -> Iterator[Embeddings]:
+        embedder, layers = self._job.embedder, self._job.layers
+        if isinstance(self.state, str) and self.state != "carry":
+            yield from embedder.embed_groups(chain.from_iterable(groups), layers, self.state)
+            return
+        for group in groups:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
+                found = embedder.embed(group, layers, self.state)
+            assert found.state is not None
+            self.state = found.state
+            yield found
 
     def _make_long(self, words: Sequence[str], characters: int) -> None:
         if self._job.pooling is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from elmokit.config import LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, check_state, in_row_order, run_padded
 from elmokit.nn.char_cnn import CharCNN, Highway
-from elmokit.nn.kernels.directions import on_both_cores
+from elmokit.nn.kernels.directions import begin_on_both_cores, on_both_cores
 from elmokit.nn.kernels.fused import PackedLayer, forward_steps, has_passes, pack_layer
 from elmokit.nn.kernels.passes import Run, Steps, Weights
 from elmokit.nn.kernels.products import (
@@ -25,7 +26,7 @@ from elmokit.nn.kernels.products import (
 )
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
 from elmokit.nn.packing import Packing
-from elmokit.nn.room import Room
+from elmokit.nn.room import Room, Rooms
 
 # At a time, so that what one step of a computation leaves for the next is still in cache.
 WORDS_AT_ONCE = 128
@@ -81,7 +82,6 @@ class _PreparedDirection:
 
     def __init__(self, layer: BidirectionalLSTM, d: int, dtype: torch.dtype) -> None:
         projection = None if layer.projection_weight is None else layer.projection_weight[d]
-        self._d = d
         # In the order of the recurrent weight's panels, so that what they make for a unit lies in one place.
         weight, bias = in_panels(layer.input_weight[d], gates=4), in_panels(layer.run_time_bias()[d], gates=4)
         self._inputs = _Linear.of(weight, bias, dtype)
@@ -93,7 +93,7 @@ class _PreparedDirection:
         """x (M, D) -> what the gates are given before the recurrence, in panels; the room's until the next call."""
         weight = self._inputs.weight
         shape, dtype = (len(x), weight.columns), result_type(weight.panels.dtype)
-        return product(x, *self._inputs, out=room.take(("inputs", self._d), shape, dtype))
+        return product(x, *self._inputs, out=room.take("inputs", shape, dtype))
 
     def run(
         self, x: Tensor, table: Tensor | None, tokens: Tensor, packing: Packing, out: Tensor, state: LSTMState,
@@ -122,6 +122,7 @@ class PreparedBiLM:
         self._token_encoder = _PreparedCharCNN(bilm.char_cnn, dim, dtype) if has_cnn else bilm.token_encoder()
         layers = [cast(BidirectionalLSTM, layer) for layer in bilm.layers]
         self._layers = [[_PreparedDirection(layer, d, dtype) for d in range(2)] for layer in layers]
+        self._rooms = Rooms()  # of the directions that are computed at the same time
 
     @torch.no_grad()
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
@@ -143,7 +144,6 @@ class PreparedBiLM:
             *(torch.zeros(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim))
         )
 
-    @torch.no_grad()
     def run_packed(
         self,
         words: Tensor,
@@ -151,10 +151,21 @@ class PreparedBiLM:
         packing: Packing,
         state: BiLMState | None = None,
         start: BiLMState | None = None,
-        room: Room | None = None,
     ) -> tuple[Tensor, BiLMState]:
-        """The engine: see `BiLM.run_packed`. The layers lie in the room, if one is given, until the next run in it."""
-        room = Room() if room is None else room
+        """The engine: see `BiLM.run_packed`."""
+        return self.begin_packed(words, tokens, packing, state, start, Room())()
+
+    @torch.no_grad()
+    def begin_packed(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState | None,
+        start: BiLMState | None,
+        room: Room,
+    ) -> Callable[[], tuple[Tensor, BiLMState]]:
+        """`run_packed`, begun: a function that waits for the result. The layers lie in the room until the next run."""
         rows, words, tokens = packing.row_order, words.float(), tokens.contiguous()
         state = self.initial_state(len(rows)) if state is None else state.float()
         start = self.initial_state(1) if start is None else start.float()
@@ -166,16 +177,22 @@ class PreparedBiLM:
 
         def run_direction(d: int) -> None:
             torch.index_select(words, 0, tokens[d], out=layers[0, d])
-            for index, directions in enumerate(self._layers):
-                x, out, layer = layers[index, d], layers[index + 1, d], directions[d]
-                table = layer.input_products(words, room) if index == 0 else None
-                begin = start.layer(index).copy().direction(d)
-                layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin, room)
-                if self.config.lstm.use_skip_connections and index > 0:
-                    out += x
+            with self._rooms.one() as own_room:
+                for index, directions in enumerate(self._layers):
+                    x, out, layer = layers[index, d], layers[index + 1, d], directions[d]
+                    table = layer.input_products(words, own_room) if index == 0 else None
+                    begin = start.layer(index).copy().direction(d)
+                    layer.run(x, table, tokens[d], packing, out, finals[index].direction(d), begin, own_room)
+                    if self.config.lstm.use_skip_connections and index > 0:
+                        out += x
 
-        on_both_cores(run_direction, CPU)
-        return layers, in_row_order(finals, rows)
+        wait = begin_on_both_cores(run_direction, CPU)
+
+        def result() -> tuple[Tensor, BiLMState]:
+            wait()
+            return layers, in_row_order(finals, rows)
+
+        return result
 
 
 def _fits(lstm: LSTMConfig, dtype: torch.dtype) -> bool:

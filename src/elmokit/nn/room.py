@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -32,3 +33,23 @@ class Room:
             del kept  # let go before more is taken
             kept = self._memory[name] = in_huge_pages(needed + needed // 8)
         return kept[:needed].view(dtype).view(tuple(shape))
+
+
+class Rooms:
+    """As many rooms as are in use at a time, each kept for whoever comes next."""
+
+    def __init__(self) -> None:
+        self._free: list[Room] = []
+
+    def __reduce__(self) -> tuple[type[Rooms], tuple[()]]:
+        return Rooms, ()
+
+    @contextmanager
+    def one(self) -> Iterator[Room]:
+        """A room that nobody else computes in."""
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = Room()
+        yield room
+        self._free.append(room)  # not after an error: a thread may still compute in it

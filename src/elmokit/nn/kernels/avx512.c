@@ -33,18 +33,18 @@ int elmokit_avx512(void) {
 
 /* --- The cell's functions on sixteen values ---------------------------------------------------------------------- */
 
-/* 2^x = 2^n 2^r, |r| <= 1/2, to about 2e-7 (the polynomial of Cephes' exp2f); in this order of min and max a NaN
- * passes. Infinity has no remainder, so what would give it, or 0, is brought near. */
+/* 2^x = 2^n 2^r, 0 <= r < 1, to about 1e-7; the polynomial is the one of least relative error there. In this order of
+ * min a NaN passes, and infinity is brought near, where one_part can divide by it; of -infinity r is 0. */
 INLINE __m512 power_of_two(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), _mm512_min_ps(_mm512_set1_ps(126.0f), x));
-    __m512 n = _mm512_roundscale_ps(x, 8), r = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_set1_ps(1.535336188319500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.339887440266574e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.618437357674640e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.550332471162809e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.402264791363012e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931472028550421e-1f));
-    return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), n);
+    x = _mm512_min_ps(_mm512_set1_ps(126.0f), x);
+    __m512 r = _mm512_reduce_ps(x, 9); /* x - floor(x) */
+    __m512 p = _mm512_set1_ps(2.1702254889532924e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.2439688434824347e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.678840637207031e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5483341217041016e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022983014583588e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931470036506653e-1f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), x);
 }
 
 /* 1 / (1 + 2^x): an estimate and one step of Newton's method */
