@@ -135,7 +135,8 @@ def from_same_state(
         if is_long:
             return partial(_make_long, engine, group[0], wanted, start)
         lengths, num_rows = list(map(len, group)), min(rows or DEFAULT_ROWS, len(group))
-        block = embedding_block(group, deal_evenly(lengths, num_rows), num_rows, True, boundaries)
+        dealt = deal_evenly(lengths, num_rows)
+        block = embedding_block(group, dealt, num_rows, reset=True, boundaries=boundaries)
         return _begin(engine, block, wanted, None, start if boundaries else engine.after_first_boundaries(start))
 
     return side_by_side(begin, long_apart(sentences, words or WORDS_AT_ONCE), engine.device)
