@@ -37,7 +37,6 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> Embedder:
     """Whose long sentences are those of more than 58 words, made in windows of 17."""
     torch.manual_seed(5)
     monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", LIMIT)
-    monkeypatch.setattr("elmokit.embed.parts.WORDS_AT_ONCE", LIMIT)
     monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", 17)
     bilm = BiLM(BiLMConfig.preset("tiny"))
     return Embedder(Pretrained(bilm, mix=MixWeights((0.2, 0.0, 0.4)), warm_state=WARM), device="cpu")
@@ -103,13 +102,13 @@ def test_every_choice_of_layers(embedder: Embedder, monkeypatch: pytest.MonkeyPa
 @pytest.mark.filterwarnings("ignore:.*too long")
 def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     slots: list[int] = []
-    run = Engine.run
+    begin = Engine.begin
 
     def counted(engine: Engine, block: Block, *others: object) -> object:
         slots.append(block.tokens.shape[1])
-        return run(engine, block, *others)  # pyright: ignore[reportArgumentType]
+        return begin(engine, block, *others)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    monkeypatch.setattr(Engine, "run", counted)
+    monkeypatch.setattr(Engine, "begin", counted)
     (vectors,) = embedder.embed(sentences_of([500]))
     assert vectors.shape == (500, embedder.dim)
     assert max(slots) == 17 and sum(slots) == 502

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,13 +237,20 @@ def test_layers_stay_while_they_are_in_use(dtype: torch.dtype) -> None:
     """What runs meanwhile has room of its own; what runs afterwards uses the same memory again."""
     made = embedder(dtype)._engine
     blocks = [embedding_block([sentence], np.zeros(1, np.int64), 1, reset=True) for sentence in SENTENCES[:3:2]]
-    with made.run(blocks[0], None, None) as (layers, _):
-        before = layers.clone()
-        with made.run(blocks[1], None, None) as (others, _):
-            assert layers.data_ptr() != others.data_ptr()
-        assert torch.equal(layers, before)
-    with made.run(blocks[0], None, None) as (again, _):
-        assert torch.equal(again, before) and again.data_ptr() in (layers.data_ptr(), others.data_ptr())
+    expected = [made.begin(block, None, None, lambda layers, _: layers.clone())() for block in blocks]
+    used: set[int] = set()
+
+    def meanwhile(layers: torch.Tensor, _: BiLMState) -> None:
+        made.begin(blocks[1], None, None, partial(see, 1))()
+        see(0, layers, _)
+
+    def see(which: int, layers: torch.Tensor, _: BiLMState) -> None:
+        assert torch.equal(layers, expected[which])
+        used.add(layers.data_ptr())
+
+    for _ in range(3):
+        made.begin(blocks[0], None, None, meanwhile)()
+    assert len(used) == 2
 
 
 @each_product_type
@@ -250,6 +258,10 @@ def test_room_is_given_up_after_an_error(dtype: torch.dtype) -> None:
     """Another thread may not have noticed yet."""
     made = embedder(dtype)._engine
     block = embedding_block(SENTENCES[:1], np.zeros(1, np.int64), 1, reset=True)
-    with pytest.raises(KeyboardInterrupt), made.run(block, None, None):
+
+    def stopped(*_: object) -> None:
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.begin(block, None, None, stopped)()
     assert not made._rooms._free

@@ -8,9 +8,20 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from elmokit.embed.engine import Engine
-from elmokit.embed.groups import Made, Wanted, embed_long, from_carried_state, from_same_state, words_at_once
+from elmokit.embed.groups import (
+    DEFAULT_ROWS,
+    Made,
+    Wanted,
+    embed_long,
+    end_to_end,
+    from_carried_state,
+    from_same_state,
+    in_even_groups,
+    in_groups,
+)
 from elmokit.embed.layers import LayerChoice, layer_choice
 from elmokit.embed.long import Put
 from elmokit.embed.pooling import Pooling
@@ -129,11 +140,23 @@ class Embedder:
         What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
         are too long are counted in each item, without a warning.
         """
-        state = self.model.state_policy if state is None else state
-        if state == "carry":
-            raise ValueError("embed_groups carries no state: use `embed`, which gives it back, or another state")
-        tokens, wanted, start = self._split(sentences, tokenize), Wanted(self._choice(layers)), self._start(state)
-        return (_embeddings(made) for made in from_same_state(self._engine, tokens, wanted, start))
+        wanted, start, groups = Wanted(self._choice(layers)), self._same_start(state), self._split(sentences, tokenize)
+        return map(_embeddings, from_same_state(self._engine, in_groups(groups), wanted, start))
+
+    def embed_end_to_end(
+        self,
+        groups: Iterable[Sequence[Sequence[str]]],
+        layers: str | int = "mix",
+        state: str | None = None,
+        dtype: str = "float32",
+    ) -> Iterator[np.ndarray]:
+        """The vectors of all words of each group of sentences (lists of tokens), as a store of vectors has them.
+
+        (N, 2D), or (N, L+1, 2D) for all layers, float32 or float16: ValueError for numbers that it does not hold. A
+        group is computed at once, however large. The rest is as with `embed_groups`; too long words are not counted.
+        """
+        start = self._same_start(state)
+        return end_to_end(self._engine, map(list, groups), self._choice(layers), start, dtype)
 
     def embed_long(
         self, words: Sequence[str], put: Put, layers: str | int = "mix", state: str | BiLMState | None = None
@@ -203,6 +226,13 @@ class Embedder:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         return self._on_device(self.model.warm_state)
 
+    def _same_start(self, state: str | None) -> BiLMState | None:
+        """As `_start`, by default the model's own; ValueError for one that is carried."""
+        state = self.model.state_policy if state is None else state
+        if state == "carry":
+            raise ValueError("this carries no state: use `embed`, which gives it back, or another state")
+        return self._start(state)
+
     def _embed(
         self,
         tokens: list[Sequence[str]],
@@ -216,8 +246,9 @@ class Embedder:
             found.state = self._carried_from(state, batch_size)
             groups = from_carried_state(self._engine, tokens, wanted, found.state)
         else:
-            start = self._start(state)
-            groups = from_same_state(self._engine, tokens, wanted, start, batch_size, words_at_once(tokens))
+            start, threads = self._start(state), torch.get_num_threads()
+            apart = in_even_groups(tokens, cores=threads if threads > 2 else 1)  # two work on a group together
+            groups = from_same_state(self._engine, apart, wanted, start, batch_size or DEFAULT_ROWS)
         for made in groups:
             found += made.vectors
             found.truncated_words += made.truncated_words

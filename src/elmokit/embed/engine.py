@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +24,7 @@ WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8
 CACHE_BYTES = 32 << 20
 LONGEST_KEPT = 200  # characters: a text that is no text, without white space, would fill the cache with itself
 
-Result = Callable[[], tuple[Tensor, BiLMState]]
+Result = TypeVar("Result")
 
 
 def in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
@@ -95,36 +94,40 @@ class Engine:
         self._known = _KnownWords(self.config.lstm.projection_dim) if has_use else None
         self._zeros_at_words: BiLMState | None = None
 
-    @contextmanager
     @torch.no_grad()
-    def begun(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[Result]:
-        """A run on its way, where it can be: gives a function that waits for the layers (L+1, 2, N, D) in stream order
-        and the state after; `state`, `start` as in `BiLM.run_packed`.
+    def begin(
+        self,
+        block: Block,
+        state: BiLMState | None,
+        start: BiLMState | None,
+        then: Callable[[Tensor, BiLMState], Result],
+    ) -> Callable[[], Result]:
+        """A run on its way, where it can be: a function that waits for what `then` makes of it.
 
-        The layers are good within the context alone. ValueError where products in float16 overflow.
+        then() is given the layers (L+1, 2, N, D) in stream order, which are good until it is done, and the state after;
+        `state`, `start` as in `BiLM.run_packed`. ValueError where products in float16 overflow.
         """
         words, tokens = self._word_vectors(block.words), block.tokens.to(self.device)
         packed = words, tokens, block.text.packing, state, start
-        with self._rooms.one() as room:
-            if isinstance(self._bilm, PreparedBiLM):
-                yield self._bilm.begin_packed(*packed, room)
-            else:
-                yield partial(self._run_packed, *packed)
+        if not isinstance(self._bilm, PreparedBiLM):
+            return lambda: then(*self._run_packed(*packed))
+        under_way = ExitStack()
+        room = under_way.enter_context(self._rooms.one())
 
-    @contextmanager
-    def run(self, block: Block, state: BiLMState | None, start: BiLMState | None) -> Iterator[tuple[Tensor, BiLMState]]:
-        """`begun`, and waited for."""
-        with self.begun(block, state, start) as result:
-            yield result()
+        def then_leave(layers: Tensor, after: BiLMState) -> Result:
+            with under_way:
+                return then(layers, after)
+
+        return self._bilm.begin_packed(*packed, room, then_leave)
 
     def after_first_boundaries(self, start: BiLMState | None) -> BiLMState:
         """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
         if start is None and self._zeros_at_words is not None:
             return self._zeros_at_words
-        with self.run(one_row([BOS], [EOS]), start, None) as (_, after):
-            if start is None and self.has_own_weights:  # the model's may be changed by whoever has it
-                self._zeros_at_words = after
-            return after
+        after = self.begin(one_row([BOS], [EOS]), start, None, lambda _, after: after)()
+        if start is None and self.has_own_weights:  # the model's may be changed by whoever has it
+            self._zeros_at_words = after
+        return after
 
     @torch.no_grad()
     def _run_packed(self, *packed: Any) -> tuple[Tensor, BiLMState]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from math import ceil
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from elmokit.config import BiLMConfig
@@ -18,9 +17,10 @@ from elmokit.embed.engine import Engine
 from elmokit.embed.layers import LayerChoice
 from elmokit.embed.long import POSITIONS_AT_ONCE, Put, WholeArray, embed_in_windows, long_apart, row_of, with_row
 from elmokit.embed.pooling import Pooling, RunningPool
+from elmokit.io.part import nothing_overflows
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.kernels.directions import side_by_side
-from elmokit.nn.kernels.text_order import sentence_vectors
+from elmokit.nn.kernels.text_order import sentence_vectors, word_vectors
 
 WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
 DEFAULT_ROWS = 128
@@ -42,15 +42,38 @@ class Made(NamedTuple):
     state: BiLMState
 
 
+Result = TypeVar("Result")
+# What is made of a block's layers in stream order, which are good until then, and of the state after it.
+Then: TypeAlias = Callable[[Block, Tensor, BiLMState], Result]
+
+
 # --- A group of sentences ------------------------------------------------------------------------------------------
 
 
-def _by_sentence(streams: Tensor, block: Block) -> list[np.ndarray]:
-    """Chosen layers in stream order -> each sentence's own array, without the boundaries."""
+def _begin(
+    engine: Engine, block: Block, state: BiLMState | None, start: BiLMState | None, then: Then[Result]
+) -> Callable[[], Result]:
+    """A block on its way; what comes back waits for what `then` makes of it. `state`, `start`: `BiLM.run_packed`."""
+    return engine.begin(block, state, start, partial(then, block))
+
+
+def _begin_group(
+    engine: Engine, group: Sequence[Sequence[str]], start: BiLMState | None, rows: int, then: Then[Result]
+) -> Callable[[], Result]:
+    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+
+    What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
+    what they make of the last one: where the directions do not join, only words are computed.
+    """
+    boundaries, rows = engine.config.lstm.joins_directions, min(rows, len(group))
+    block = embedding_block(group, deal_evenly(list(map(len, group)), rows), rows, reset=True, boundaries=boundaries)
+    return _begin(engine, block, None, start if boundaries else engine.after_first_boundaries(start), then)
+
+
+def _bounds_of_words(block: Block) -> tuple[np.ndarray, np.ndarray]:
+    """Where in the text each sentence's words begin and end."""
     ends = np.cumsum(block.lengths)
-    begins = ends - block.lengths + block.margin
-    found = sentence_vectors(streams, block.text.slots, begins, ends - block.margin)
-    return [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
+    return ends - block.lengths + block.margin, ends - block.margin
 
 
 def _count_truncated(block: Block, config: BiLMConfig) -> int:
@@ -61,21 +84,21 @@ def _count_truncated(block: Block, config: BiLMConfig) -> int:
     return int(np.isin(block.tokens[0].numpy(), long).sum())
 
 
-def _begin(
-    engine: Engine, block: Block, wanted: Wanted, state: BiLMState | None, start: BiLMState | None
-) -> Callable[[], Made]:
-    """A block on its way; what comes back finishes it. `state` and `start` as in `BiLM.run_packed`."""
-    under_way = ExitStack()
-    result = under_way.enter_context(engine.begun(block, state, start))
+def _made(engine: Engine, wanted: Wanted, block: Block, streams: Tensor, after: BiLMState) -> Made:
+    found = sentence_vectors(wanted.choose(streams), block.text.slots, *_bounds_of_words(block))
+    vectors = [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
+    pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
+    return Made(pooled, _count_truncated(block, engine.config), after)
 
-    def finish() -> Made:
-        with under_way:
-            streams, after = result()
-            vectors = _by_sentence(wanted.choose(streams), block)
-        pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
-        return Made(pooled, _count_truncated(block, engine.config), after)
 
-    return finish
+def _end_to_end(choose: LayerChoice, dtype: str, block: Block, streams: Tensor, after: BiLMState) -> np.ndarray:
+    begins, ends = _bounds_of_words(block)
+    slots = block.text.slots
+    if block.margin:
+        slots = slots[:, np.concatenate([np.arange(*bounds) for bounds in zip(begins, ends, strict=True)])]
+    with nothing_overflows(np.dtype(dtype)):
+        found = word_vectors(choose(streams), slots, dtype)
+    return found[:, 0] if found.shape[1] == 1 else found
 
 
 # --- A long sentence -----------------------------------------------------------------------------------------------
@@ -86,10 +109,12 @@ def embed_long(
 ) -> BiLMState:
     """One sentence from `state` on (one row; None: zeros), window by window; returns the state after it."""
 
-    def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
-        with engine.run(block, state, None) as (streams, after):
-            (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
+    def then(block: Block, streams: Tensor, after: BiLMState) -> tuple[np.ndarray, BiLMState]:
+        (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
         return vectors[0] if len(vectors) == 1 else vectors, after
+
+    def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
+        return _begin(engine, block, state, None, then)()
 
     # Where directions join after each layer, both must have read the whole sentence.
     joined = engine.config.lstm.joins_directions
@@ -106,40 +131,46 @@ def _make_long(engine: Engine, words: Sequence[str], wanted: Wanted, state: BiLM
 # --- All of them ---------------------------------------------------------------------------------------------------
 
 
-def words_at_once(sentences: Sequence[Sequence[str]]) -> int:
-    """Of a group: fewer where more cores than two would not all have one."""
-    threads = torch.get_num_threads()
-    each = sum(map(len, sentences)) // threads if threads > 2 else WORDS_AT_ONCE
-    return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, each))
+def in_groups(sentences: Iterable[Sequence[str]]) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """`long_apart`, as sentences come, with groups of WORDS_AT_ONCE words."""
+    return long_apart(sentences, WORDS_AT_ONCE)
+
+
+def in_even_groups(sentences: Sequence[Sequence[str]], cores: int = 1) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """As `in_groups`, of sentences that are all there: a small last group would cost nearly as much as a whole one.
+
+    `cores` work on a group each: there are so many groups that all have one, but none of too few words.
+    """
+    words = sum(map(len, sentences)) + 2 * len(sentences)
+    groups = ceil(words / WORDS_AT_ONCE)
+    groups = min(ceil(groups / cores) * cores, max(groups, words // FEWEST_WORDS_AT_ONCE))
+    return long_apart(sentences, WORDS_AT_ONCE, ceil(words / max(groups, 1)))
 
 
 def from_same_state(
     engine: Engine,
-    sentences: Iterable[Sequence[str]],
+    groups: Iterable[tuple[list[Sequence[str]], bool]],
     wanted: Wanted,
     start: BiLMState | None,
-    rows: int | None = None,
-    words: int | None = None,
+    rows: int = DEFAULT_ROWS,
 ) -> Iterator[Made]:
-    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
-
-    `words` (WORDS_AT_ONCE when not given) are computed together, and sentences are taken as they are needed.
-
-    What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
-    what they make of the last one: where the directions do not join, only words are computed.
-    """
-    boundaries = engine.config.lstm.joins_directions
+    """Groups as those of `in_groups`, taken as they are needed, every sentence from `start` (one row; None: zeros)."""
 
     def begin(group_and_kind: tuple[list[Sequence[str]], bool]) -> Callable[[], Made]:
         group, is_long = group_and_kind
         if is_long:
             return partial(_make_long, engine, group[0], wanted, start)
-        lengths, num_rows = list(map(len, group)), min(rows or DEFAULT_ROWS, len(group))
-        dealt = deal_evenly(lengths, num_rows)
-        block = embedding_block(group, dealt, num_rows, reset=True, boundaries=boundaries)
-        return _begin(engine, block, wanted, None, start if boundaries else engine.after_first_boundaries(start))
+        return _begin_group(engine, group, start, rows, partial(_made, engine, wanted))
 
-    return side_by_side(begin, long_apart(sentences, words or WORDS_AT_ONCE), engine.device)
+    return side_by_side(begin, groups, engine.device)
+
+
+def end_to_end(
+    engine: Engine, groups: Iterable[list[Sequence[str]]], choose: LayerChoice, start: BiLMState | None, dtype: str
+) -> Iterator[np.ndarray]:
+    """As `from_same_state`, of groups without long sentences: (N, 2D) or (N, L+1, 2D) of the words of each."""
+    then = partial(_end_to_end, choose, dtype)
+    return side_by_side(lambda group: _begin_group(engine, group, start, DEFAULT_ROWS, then), groups, engine.device)
 
 
 def from_carried_state(
@@ -147,12 +178,13 @@ def from_carried_state(
 ) -> Iterator[Made]:
     """Sentence i in row i mod the rows of `state`, which runs on (AllenNLP's and bilm-tf's way)."""
     num_rows, count = state.h.shape[2], 0
-    for group, is_long in long_apart(sentences, WORDS_AT_ONCE):
+    for group, is_long in in_groups(sentences):
         rows = np.arange(count, count + len(group)) % num_rows
         if is_long:
             made = _make_long(engine, group[0], wanted, row_of(state, rows[0]))
             made = made._replace(state=with_row(state, rows[0], made.state))
         else:
-            made = _begin(engine, embedding_block(group, rows, num_rows, reset=False), wanted, state, None)()
+            block = embedding_block(group, rows, num_rows, reset=False)
+            made = _begin(engine, block, state, None, partial(_made, engine, wanted))()
         state, count = made.state, count + len(group)
         yield made

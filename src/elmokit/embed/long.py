@@ -24,10 +24,15 @@ Run = Callable[[Block, BiLMState | None], tuple[np.ndarray, BiLMState]]
 Put = Callable[[slice, slice, np.ndarray], None]
 
 
-def long_apart(sentences: Iterable[Sequence[str]], words: int) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """Consecutive sentences in groups as those of `blocks_of`; a sentence longer than `words` is alone, and True."""
-    for is_long, together in groupby(sentences, key=lambda sentence: len(sentence) + 2 > words):
-        for group in ([sentence] for sentence in together) if is_long else blocks_of(together, words):
+def long_apart(
+    sentences: Iterable[Sequence[str]], longest: int, words: int | None = None
+) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """Consecutive sentences in groups of about `words` (`longest` when not given), as those of `blocks_of`.
+
+    A sentence with more than `longest` positions is alone, and True.
+    """
+    for is_long, together in groupby(sentences, key=lambda sentence: len(sentence) + 2 > longest):
+        for group in ([sentence] for sentence in together) if is_long else blocks_of(together, words or longest):
             yield group, is_long
 
 

@@ -11,10 +11,13 @@ are being made. So memory holds one line of text, five blocks of vectors or wind
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -22,10 +25,10 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from elmokit.embed.behind import used_behind
-from elmokit.embed.embedder import Embeddings, TruncationWarning
-from elmokit.embed.groups import WORDS_AT_ONCE
+from elmokit.embed.embedder import TruncationWarning
+from elmokit.embed.groups import in_even_groups
 from elmokit.embed.job import FileJob, FileReport, Progress
-from elmokit.embed.long import Put, long_apart
+from elmokit.embed.long import Put
 from elmokit.embed.pooling import RunningPool
 from elmokit.embed.stored import as_stored
 from elmokit.files import atomic_path, only_one_in
@@ -88,69 +91,150 @@ def _write_parts(job: FileJob, directory: Path, steps: Iterator[Step]) -> None:
         _state_path(directory, begun.number - 1).unlink(missing_ok=True)
 
 
+# --- The words, ahead of the making --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part to be made, whose words are counted and wait."""
+
+    number: int
+    words: TokenSpool
+    named: TokenSpool  # what its vectors will be written beside
+    characters: list[int]  # of each line
+
+
+class _Group(NamedTuple):
+    """Sentences of a part that are computed together, or a long one alone."""
+
+    part: _Part
+    sentences: list[SpooledSentence]
+    characters: int
+    is_long: bool
+
+
+def _spooled(job: FileJob, directory: Path, number: int, lines: Iterable[str], progress: Progress) -> _Part:
+    characters, words, unnamed = [], TokenSpool(directory), TokenSpool(directory)
+    for line in lines:
+        words.add_sentence(progress.counted(job, line))
+        characters.append(len(line))
+        if job.pooling is not None:
+            unnamed.add_sentence([[""]])  # one vector a line, which no one will ask for words
+    return _Part(number, words, words if job.pooling is None else unnamed, characters)
+
+
+def _parts_to_make(job: FileJob, directory: Path, kept: Set[int], progress: Progress) -> Iterator[_Part]:
+    """Those that are not `kept`, each when it is asked for."""
+    for number, lines in enumerate(job.parts()):
+        if number not in kept:
+            yield _spooled(job, directory, number, lines, progress)
+            continue
+        for line in lines:
+            for _ in progress.counted(job, line):
+                pass
+            progress.made(len(line), words=0)
+
+
+def _groups_of(part: _Part) -> Iterator[_Group]:
+    characters = iter(part.characters)
+    for sentences, is_long in in_even_groups(part.words.sentences()):
+        yield _Group(part, cast(list[SpooledSentence], sentences), sum(islice(characters, len(sentences))), is_long)
+
+
 # --- Making --------------------------------------------------------------------------------------------------------
 
 
-class _PartInTheMaking:
-    """The vectors of one part's sentences, group by group, each from the state that the one before it left."""
+class _Maker:
+    """Makes the vectors of parts, group by group, which are written behind it."""
 
     def __init__(
         self, job: FileJob, state: str | BiLMState, progress: Progress, hand_over: Callable[[Step], None]
     ) -> None:
-        self.state = state
         self._job, self._progress, self._hand_over = job, progress, hand_over
-        self._row = 0  # where the next vector goes
+        self._state = state  # what comes next starts from
+        self._row = self._lines = 0  # of the part that is being made: where its next vector goes, and how many are made
 
-    def make(self, sentences: Sequence[SpooledSentence], characters: Iterable[int]) -> None:
-        """`characters` are those of each sentence's line, for the bar."""
-        remaining = iter(characters)
-        for is_long, together in groupby(long_apart(sentences, WORDS_AT_ONCE), key=itemgetter(1)):
-            groups = (group for group, _ in together)
+    def make(self, groups: Iterable[_Group]) -> None:
+        """All groups, those of a part after those of another; some are taken ahead of what is being made."""
+        for is_long, together in groupby(groups, key=attrgetter("is_long")):
             if is_long:
-                for (sentence,) in groups:
-                    self._make_long(sentence, next(remaining))
-            else:
-                self._make_groups(map(read_together, cast(Iterator[list[SpooledSentence]], groups)), remaining)
+                for group in together:
+                    with self._in_its_part(group):
+                        self._make_long(group)
+                continue
+            for group, vectors, state in self._embedded(together):
+                with self._in_its_part(group):
+                    self._state = state
+                    self._write(vectors)
+                    self._progress.made(group.characters, sum(map(len, group.sentences)))
 
-    def _make_groups(self, groups: Iterable[list[list[str]]], characters: Iterator[int]) -> None:
-        for found in self._embedded(groups):
-            self._write(found if self._job.pooling is None else list(map(self._job.pooling, found)))
-            self._progress.made(sum(islice(characters, len(found))), sum(vectors.shape[-2] for vectors in found))
+    @contextmanager
+    def _in_its_part(self, group: _Group) -> Iterator[None]:
+        if not self._lines:
+            self._row = 0
+            self._hand_over(_Begun(group.part.number, group.part.named))
+        yield
+        self._lines += len(group.sentences)
+        if self._lines == len(group.part.characters):
+            self._lines = 0
+            self._hand_over(_Made(self._state))
 
-    def _embedded(self, groups: Iterable[list[list[str]]]) -> Iterator[Embeddings]:
+    def _embedded(self, groups: Iterable[_Group]) -> Iterator[tuple[_Group, np.ndarray, str | BiLMState]]:
+        """Each group, its vectors as they are stored, and what the next one starts from."""
         embedder, layers = self._job.embedder, self._job.layers
-        if isinstance(self.state, str) and self.state != "carry":
-            yield from embedder.embed_groups(chain.from_iterable(groups), layers, self.state)
+        if isinstance(self._state, str) and self._state != "carry":
+            taken: deque[_Group] = deque()
+
+            def words_of(group: _Group) -> list[list[str]]:
+                taken.append(group)
+                return read_together(group.sentences)
+
+            dtype = self._job.dtype
+            for vectors in embedder.embed_end_to_end(map(words_of, groups), layers, self._state, dtype):
+                group = taken.popleft()
+                yield group, self._pooled(group, vectors), self._state
             return
         for group in groups:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
-                found = embedder.embed(group, layers, self.state)
+                found = embedder.embed(read_together(group.sentences), layers, self._state)
             assert found.state is not None
-            self.state = found.state
-            yield found
+            pooled = found if self._job.pooling is None else list(map(self._job.pooling, found))
+            yield group, self._stored(pooled), found.state
 
-    def _make_long(self, words: Sequence[str], characters: int) -> None:
+    def _pooled(self, group: _Group, vectors: np.ndarray) -> np.ndarray:
+        if self._job.pooling is None:
+            return vectors
+        ends = np.cumsum(list(map(len, group.sentences)))
+        return np.concatenate(list(map(self._job.pooling, np.split(vectors, ends[:-1]))))
+
+    def _stored(self, sentences: Sequence[np.ndarray]) -> np.ndarray:
+        return as_stored(sentences, self._job.index.vector_shape, self._job.dtype)
+
+    def _make_long(self, group: _Group) -> None:
+        (words,) = group.sentences
         if self._job.pooling is None:
             begin = self._row
-            self._embed_long(words, characters, lambda rows, *half: self._fill(_moved(rows, begin), *half))
+            self._embed_long(group, lambda rows, *half: self._fill(_moved(rows, begin), *half))
             self._row += len(words)
         else:
             pool = RunningPool(self._job.pooling, self._job.embedder.dim)
-            self._embed_long(words, characters, pool.put)
-            self._write([pool.vectors()])
+            self._embed_long(group, pool.put)
+            self._write(self._stored([pool.vectors()]))
 
-    def _embed_long(self, words: Sequence[str], characters: int, put: Put) -> None:
+    def _embed_long(self, group: _Group, put: Put) -> None:
+        (words,) = group.sentences
+
         def put_and_tell(rows: slice, columns: slice, vectors: np.ndarray) -> None:
             put(rows, columns, vectors)
             if columns.start == 0:  # once for both directions
-                begin, end = (characters * word // len(words) for word in (rows.start, rows.stop))
+                begin, end = (group.characters * word // len(words) for word in (rows.start, rows.stop))
                 self._progress.made(end - begin, rows.stop - rows.start)
 
-        self.state = self._job.embedder.embed_long(words, put_and_tell, self._job.layers, self.state) or self.state
+        self._state = self._job.embedder.embed_long(words, put_and_tell, self._job.layers, self._state) or self._state
 
-    def _write(self, sentences: Sequence[np.ndarray]) -> None:
-        begin, vectors = self._row, as_stored(sentences, self._job.index.vector_shape, self._job.dtype)
+    def _write(self, vectors: np.ndarray) -> None:
+        begin = self._row
         self._row += len(vectors)
         self._hand_over(lambda writer: writer.write(begin, vectors))
 
@@ -162,29 +246,6 @@ def _moved(rows: slice, by: int) -> slice:
     return slice(rows.start + by, rows.stop + by)
 
 
-def _make_part(
-    job: FileJob,
-    directory: Path,
-    number: int,
-    lines: Iterable[str],
-    state: str | BiLMState,
-    progress: Progress,
-    hand_over: Callable[[Step], None],
-) -> str | BiLMState:
-    """Make one part, which is written behind this; returns what the next one starts from."""
-    characters, words, unnamed = [], TokenSpool(directory), TokenSpool(directory)
-    for line in lines:
-        words.add_sentence(progress.counted(job, line))
-        characters.append(len(line))
-        if job.pooling is not None:
-            unnamed.add_sentence([[""]])  # one vector a line, which no one will ask for words
-    hand_over(_Begun(number, words if job.pooling is None else unnamed))
-    part = _PartInTheMaking(job, state, progress, hand_over)
-    part.make(words.sentences(), characters)
-    hand_over(_Made(part.state))
-    return part.state
-
-
 def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     """Make the parts that `directory` lacks and mark it complete; `output` is what the report calls the result."""
     index = job.index  # what is wrong with the job shows here, before anything is made
@@ -192,14 +253,8 @@ def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
         kept, state = _taken_up(job, directory, begin_store(directory, index))
         progress = Progress(job.text)
         with progress.bar, used_behind(partial(_write_parts, job, directory)) as hand_over:
-            for number, lines in enumerate(job.parts()):
-                if number not in kept:
-                    state = _make_part(job, directory, number, lines, state, progress, hand_over)
-                    continue
-                for line in lines:
-                    for _ in progress.counted(job, line):
-                        pass
-                    progress.made(len(line), words=0)
+            parts = _parts_to_make(job, directory, kept, progress)
+            _Maker(job, state, progress, hand_over).make(chain.from_iterable(map(_groups_of, parts)))
         finish_store(directory, job.index, job.num_parts)
         left_by_kills = directory.glob(".partial-*")
         for path in (*directory.glob("state-*.safetensors"), *left_by_kills):

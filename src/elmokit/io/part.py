@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from elmokit.files import to_disk
 from elmokit.io.token_spool import TokenSpool, cut_words
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
@@ -148,6 +149,7 @@ def part_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], dt
         writer = PartWriter(file, places["vectors"])
         yield writer
         writer.check()
+        to_disk(file, places["vectors"].offset, places["vectors"].size)
 
 
 # --- Reading -------------------------------------------------------------------------------------------------------

@@ -85,19 +85,18 @@ def _part_path(directory: Path, number: int) -> Path:
     return directory / f"part-{number:05d}.safetensors"
 
 
-def _is_readable(path: Path) -> bool:
+def _readable(path: Path) -> Part | None:
     try:
-        open_part(path)
+        return open_part(path)
     except (ValueError, OSError):
-        return False
-    return True
+        return None
 
 
 def finished_parts(directory: str | Path) -> list[int]:
     """The numbers of the parts that are there and readable; a cut or foreign file does not count."""
     paths = Path(directory).glob("part-[0-9]*.safetensors")
     numbers = {path.stem.removeprefix("part-"): path for path in paths}
-    return sorted(int(number) for number, path in numbers.items() if number.isdecimal() and _is_readable(path))
+    return sorted(int(number) for number, path in numbers.items() if number.isdecimal() and _readable(path))
 
 
 def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
@@ -134,12 +133,12 @@ def new_part(directory: str | Path, index: StoreIndex, number: int, spool: Token
 def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> StoreIndex:
     """Count what the parts hold and mark the directory complete; ValueError if one of `num_parts` is missing."""
     directory = Path(directory)
-    missing = sorted(set(range(num_parts)) - set(finished_parts(directory)))
-    if missing:
+    found = {number: _readable(_part_path(directory, number)) for number in range(num_parts)}
+    if missing := [number for number, part in found.items() if part is None]:
         raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")
     num_sentences = num_words = 0
-    for number in range(num_parts):
-        part = open_part(_part_path(directory, number))
+    for number, part in found.items():
+        assert part is not None
         if part.num_sentences != index.sentences_per_part and number < num_parts - 1:
             raise ValueError(f"only the last part may be short, part {number} of {directory} is: remove and repeat it")
         num_sentences, num_words = num_sentences + part.num_sentences, num_words + part.num_words

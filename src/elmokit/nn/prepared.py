@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ WORDS_AT_ONCE = 128
 SLOTS_AT_ONCE = 256
 
 CPU = torch.device("cpu")
+Result = TypeVar("Result")
 
 
 class _Linear(NamedTuple):
@@ -58,14 +59,13 @@ class _PreparedCharCNN:
         """ids (U, C), shifted by one -> (U, D) float32."""
         pooled = self._pooled(ids).to(self._dtype)
         out = torch.empty(len(ids), self._dim)
-        middle = len(ids) // 2
+        pieces = zip(pooled.split(WORDS_AT_ONCE), out.split(WORDS_AT_ONCE), strict=True)
 
-        def run_half(half: int) -> None:
-            for begin in range(*((middle, len(ids)) if half else (0, middle)), WORDS_AT_ONCE):
-                words = slice(begin, min(begin + WORDS_AT_ONCE, len(ids) if half else middle))
-                self._after_pooling(pooled[words], out[words])
+        def run(_: int) -> None:
+            for piece in pieces:  # whoever has time takes the next one: a core may be at something else still
+                self._after_pooling(*piece)
 
-        on_both_cores(run_half, CPU)
+        on_both_cores(run, CPU)
         return out
 
     def _after_pooling(self, x: Tensor, out: Tensor) -> None:
@@ -153,7 +153,7 @@ class PreparedBiLM:
         start: BiLMState | None = None,
     ) -> tuple[Tensor, BiLMState]:
         """The engine: see `BiLM.run_packed`."""
-        return self.begin_packed(words, tokens, packing, state, start, Room())()
+        return self.begin_packed(words, tokens, packing, state, start, Room(), lambda *found: found)()
 
     @torch.no_grad()
     def begin_packed(
@@ -164,8 +164,9 @@ class PreparedBiLM:
         state: BiLMState | None,
         start: BiLMState | None,
         room: Room,
-    ) -> Callable[[], tuple[Tensor, BiLMState]]:
-        """`run_packed`, begun: a function that waits for the result. The layers lie in the room until the next run."""
+        then: Callable[[Tensor, BiLMState], Result],
+    ) -> Callable[[], Result]:
+        """`run_packed`, begun: a function that waits for `then` of its result. The layers lie in the room."""
         rows, words, tokens = packing.row_order, words.float(), tokens.contiguous()
         state = self.initial_state(len(rows)) if state is None else state.float()
         start = self.initial_state(1) if start is None else start.float()
@@ -186,13 +187,7 @@ class PreparedBiLM:
                     if self.config.lstm.use_skip_connections and index > 0:
                         out += x
 
-        wait = begin_on_both_cores(run_direction, CPU)
-
-        def result() -> tuple[Tensor, BiLMState]:
-            wait()
-            return layers, in_row_order(finals, rows)
-
-        return result
+        return begin_on_both_cores(run_direction, CPU, lambda: then(layers, in_row_order(finals, rows)))
 
 
 def _fits(lstm: LSTMConfig, dtype: torch.dtype) -> bool:

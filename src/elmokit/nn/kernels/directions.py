@@ -6,10 +6,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
-from threading import Barrier
-from typing import TypeVar
+from threading import Barrier, Lock, local
+from typing import TypeVar, cast
 
 import torch
 
@@ -44,42 +45,80 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _nothing() -> None:
-    pass
+class _OfThread(local):
+    """What a thread was given before `_torch_on_one_core`; None outside of it."""
+
+    threads: int | None = None
 
 
-def begin_on_both_cores(run: Callable[[int], None], device: torch.device) -> Callable[[], None]:
-    """As `on_both_cores`, but comes back at once where there are two: with a function that waits for both."""
-    if device.type != "cpu" or torch.get_num_threads() < 2:
+_of_thread = _OfThread()
+
+
+def _num_threads() -> int:
+    return _of_thread.threads or torch.get_num_threads()
+
+
+@contextmanager
+def _torch_on_one_core() -> Iterator[None]:
+    """What this thread leaves to torch is computed on one core, what is here still on all that it was given.
+
+    While both cores are at work a second thread of torch's is in their way: after each of its operations OpenMP keeps
+    it busy for some milliseconds, waiting for the next one. That was a tenth of the time of embedding.
+    """
+    threads = _of_thread.threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        _of_thread.threads = None
+        torch.set_num_threads(threads)
+
+
+def begin_on_both_cores(
+    run: Callable[[int], None], device: torch.device, then: Callable[[], Result]
+) -> Callable[[], Result]:
+    """As `on_both_cores`, and after both then(); comes back at once where there are two: with a function that waits.
+
+    then() runs on the core that is ready last, while the other one may go on with what is begun next.
+    """
+    if device.type != "cpu" or _num_threads() < 2:
         for half in range(2):
             run(half)
-        return _nothing
-    inference = torch.is_inference_mode_enabled()
+        made = then()
+        return lambda: made
+    inference, one_is_ready = torch.is_inference_mode_enabled(), Lock()
 
-    def run_without_graph(half: int) -> None:
+    def run_without_graph(half: int) -> Result | None:
         with torch.inference_mode(inference), torch.no_grad():
             run(half)
+            return None if one_is_ready.acquire(blocking=False) else then()
 
     futures = [_workers().submit(run_without_graph, half) for half in range(2)]
 
-    def wait() -> None:
-        for future in futures:
-            future.result()
+    def wait() -> Result:
+        first, second = (future.result() for future in futures)
+        return cast(Result, second if first is None else first)
 
     return wait
 
 
+def _nothing() -> None:
+    pass
+
+
 def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
     """run(0) and run(1) on two cores where there are two; each then computes with one thread."""
-    begin_on_both_cores(run, device)()
+    begin_on_both_cores(run, device, _nothing)()
 
 
 def _each_begun_early(begin: Callable[[Item], Callable[[], Result]], items: Iterable[Item]) -> Iterator[Result]:
     finish: Callable[[], Result] | None = None
     for item in items:
-        finish_next = begin(item)
+        with _torch_on_one_core():
+            finish_next = begin(item)
+            found = finish() if finish is not None else None
         if finish is not None:
-            yield finish()
+            yield cast(Result, found)
         finish = finish_next
     if finish is not None:
         yield finish()

@@ -1,10 +1,23 @@
-/* From streams to text: rows of both directions, which lie apart, side by side. */
+/* From streams to text: rows of both directions, which lie apart, side by side.
+ *
+ * streams: `layers` times two directions of slots, each of `width` values. fwd, bwd: the slots of `tokens` tokens.
+ */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* streams: `layers` times two directions of slots, each of `width` values. fwd, bwd: the slots of `tokens` tokens.
- * out (layers, tokens, 2 * width). */
+#include "processors.h"
+#include "values.h"
+
+/* Tokens whose rows are on their way while those of one are copied: they lie where no processor expects the next. */
+#define AHEAD 2
+#define FLOATS_OF_A_LINE 16
+
+static inline void fetch(const float *row, ptrdiff_t width) {
+    for (ptrdiff_t k = 0; k < width; k += FLOATS_OF_A_LINE) __builtin_prefetch(row + k);
+}
+
+/* out (layers, tokens, 2 * width). */
 void elmokit_text_order(
     ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
     const int64_t *bwd, float *out) {
@@ -13,4 +26,36 @@ void elmokit_text_order(
             memcpy(out, streams + fwd[token] * width, width * sizeof(float));
             memcpy(out + width, streams + (slots + bwd[token]) * width, width * sizeof(float));
         }
+}
+
+/* out (tokens, layers, 2 * width), as words are stored. */
+int elmokit_words_float32(
+    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
+    const int64_t *bwd, float *out) {
+    for (ptrdiff_t token = 0; token < tokens; token++)
+        for (ptrdiff_t half = 0; half < 2 * layers; half++, out += width) {
+            const int64_t *slot = (half % 2 ? bwd : fwd) + token;
+            memcpy(out, streams + (half * slots + *slot) * width, width * sizeof(float));
+        }
+    return 0;
+}
+
+/* The same as float16. Returns 1, and not 0, where finite numbers were too large for it and have become infinite. */
+FOR_EACH_PROCESSOR int elmokit_words_float16(
+    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
+    const int64_t *bwd, uint16_t *out) {
+    uint32_t overflows = 0;
+    for (ptrdiff_t token = 0; token < tokens; token++)
+        for (ptrdiff_t half = 0; half < 2 * layers; half++, out += width) {
+            const int64_t *slot = (half % 2 ? bwd : fwd) + token;
+            const float *restrict from = streams + (half * slots + *slot) * width;
+            uint16_t *restrict to = out;
+            if (token + AHEAD < tokens) fetch(streams + (half * slots + slot[AHEAD]) * width, width);
+            for (ptrdiff_t k = 0; k < width; k++) {
+                uint32_t size = to_bits(from[k]) & 0x7fffffff;
+                overflows |= (size >= FLOAT16_OVERFLOWS) & (size < 0x7f800000);
+                to[k] = store_float16(from[k]);
+            }
+        }
+    return (int)overflows;
 }

@@ -19,6 +19,20 @@ static inline bfloat16 store_bfloat16(float x) {
     return (bfloat16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+/* A finite float32 from here on is one that float16 does not hold: half way from its largest number to the next one. */
+#define FLOAT16_OVERFLOWS 0x477ff000u
+
+/* to the nearest, ties to even, for numbers of any size, as NumPy rounds */
+static inline uint16_t store_float16(float x) {
+    uint32_t bits = to_bits(x), size = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
+    uint32_t normal = (size + 0xfff + ((size >> 13) & 1) - 0x38000000) >> 13;
+    /* next to 0.5 float32 has the steps of float16's smallest numbers, and rounds to them */
+    uint32_t small = to_bits(from_bits(size) + 0.5f) - 0x3f000000;
+    uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    uint32_t half = size < 0x38800000 ? small : size < FLOAT16_OVERFLOWS ? normal : large;
+    return (uint16_t)(sign | half);
+}
+
 /* exp by 2^n * exp(r), |r| <= log(2)/2, to about 2e-7 (the polynomial of Cephes' expf) */
 static inline float exponential(float x) {
     x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
