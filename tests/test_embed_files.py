@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import torch
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
-from elmokit.embed.job import Progress
+from elmokit.embed.job import FileJob, Progress
 from elmokit.io.checkpoint import save
 from elmokit.io.part import PartWriter
 from elmokit.io.pretrained import MixWeights, Pretrained
@@ -240,6 +241,56 @@ def test_a_full_disk_leaves_the_finished_parts(
     assert not read_index(tmp_path / "out").complete
     monkeypatch.undo()
     assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5).parts_kept == 2
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_parts_are_the_same_on_any_number_of_cores(
+    tmp_path: Path, embedder: Embedder, threads: int, pooling: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 60)  # some groups a part, and parts begun ahead
+    lines = [*random_lines(40), "", " ".join(WORDS * 10), "", ""]  # a long one, and blank ones to the end
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def made(name: str) -> dict[str, bytes]:
+        (tmp_path / name).mkdir()
+        settings = {"sentences_per_part": 7, "layers": "top", "tokenize": False}
+        if pooling is None:
+            embed_file(tmp_path / "text.txt", tmp_path / name, embedder, dtype="float16", **settings)
+        else:
+            encode_file(tmp_path / "text.txt", tmp_path / name / "lines.npy", embedder, pooling=pooling, **settings)
+        return contents(tmp_path / name)
+
+    assert torch.get_num_threads() == 1
+    expected = made("one")
+    torch.set_num_threads(threads)
+    try:
+        assert made("several") == expected
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_part_is_there_while_the_next_but_one_is_read(
+    tmp_path: Path, embedder: Embedder, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops a run loses what was under way, not what was made long ago."""
+    (tmp_path / "text.txt").write_text("one two\n\nthree\n\n\n\nfour\n\n", encoding="utf-8")
+    counted, expected = Progress.counted, ["part-00000.safetensors", "part-00001.safetensors"]
+
+    def counted_when_the_parts_are_there(progress: Progress, job: FileJob, line: str) -> Iterator[list[str]]:
+        end = time.monotonic() + 20
+        while line == "four" and sorted(path.name for path in (tmp_path / "out").glob("part-*"))[:2] != expected:
+            assert time.monotonic() < end, "the parts are not written"
+            time.sleep(0.01)
+        yield from counted(progress, job, line)
+
+    monkeypatch.setattr(Progress, "counted", counted_when_the_parts_are_there)
+    torch.set_num_threads(threads)
+    try:
+        embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=2)
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("failing", ["embed", "counted"])

@@ -1,6 +1,7 @@
 """Sentences to vectors: those of the biLM run on each sentence alone, whatever else is asked for beside it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, count, islice
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.groups import in_even_groups
 from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
@@ -192,3 +194,51 @@ def test_a_state_with_other_rows_and_an_unknown_pooling_are_told(embedder: Embed
         embedder.embed(SENTENCES, state=state, batch_size=3)
     with pytest.raises(ValueError, match="pooling must be one of mean, max"):
         embedder.encode(SENTENCES, pooling="median")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layers", ["all", "mix", 0])
+@pytest.mark.parametrize(("state", "joined"), [("zeros", False), ("warm", False), ("zeros", True)])
+def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, state: str, joined: bool) -> None:
+    config = BiLMConfig.preset("tiny")
+    config = replace(config, lstm=replace(config.lstm, joins_directions=joined))
+    torch.manual_seed(4)
+    bilm = BiLM(config)
+    warm = BiLMState(*(torch.randn(2, 2, 1, width) for width in (16, 32)))
+    embedder = Embedder(Pretrained(bilm, mix=None if joined else MIX, warm_state=warm), device="cpu")
+    groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
+    found = list(embedder.embed_end_to_end(iter(groups), layers, state, dtype))
+    assert [array.dtype for array in found] == [np.dtype(dtype)] * len(groups)
+    expected = np.concatenate(embedder.embed(SENTENCES, layers, state), axis=-2)
+    by_word = expected.swapaxes(0, 1) if expected.ndim == 3 else expected
+    np.testing.assert_allclose(np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
+
+
+def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match="carries no state"):
+        embedder.embed_end_to_end([SENTENCES], state="carry")
+    large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
+    with pytest.raises(ValueError, match="too large for float16"):
+        list(large.embed_end_to_end([SENTENCES], dtype="float16"))
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_even(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int) -> None:
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 100)
+    monkeypatch.setattr("elmokit.embed.groups.FEWEST_WORDS_AT_ONCE", 20)
+    lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
+    sentences = [[str(number)] * length for number, length in enumerate(lengths)]
+    groups = [group for group, is_long in in_even_groups(sentences, cores) if not is_long]
+    assert list(chain.from_iterable(groups)) == sentences
+    sizes = [sum(len(sentence) + 2 for sentence in group) for group in groups]
+    whole, fewest = sum(sizes) / 100, sum(sizes) // 20
+    assert len(groups) <= max(fewest, whole + cores)
+    assert all(size < 100 + 32 for size in sizes)
+    assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a group ends with the sentence that fills it
+
+
+def test_a_long_sentence_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 10)
+    sentences = [["a"], ["b"] * 8, ["c"] * 9, ["d"]]
+    assert list(in_even_groups(sentences)) == [(sentences[:2], False), ([sentences[2]], True), ([sentences[3]], False)]

@@ -10,7 +10,7 @@ import torch
 
 import elmokit
 from elmokit.embed import embedder as embedding
-from elmokit.nn.kernels.directions import side_by_side
+from elmokit.nn.kernels.directions import begin_on_both_cores, on_both_cores, side_by_side
 
 CPU = torch.device("cpu")
 
@@ -79,6 +79,50 @@ def test_on_two_cores_an_item_begins_before_the_last_one_is_finished(two_threads
 
     assert list(side_by_side(begin, range(3), CPU)) == [0, 1, 2]
     assert happened == ["0 begins", "1 begins", "0 ends", "2 begins", "1 ends", "2 ends"]
+
+
+def test_what_follows_both_halves_is_done_once_when_both_are_there(two_threads: None) -> None:
+    together, happened = threading.Barrier(2, timeout=20), []
+
+    def run(half: int) -> None:
+        together.wait()  # only halves that run at the same time pass
+        happened.append(f"half {half}")
+
+    waiting = [begin_on_both_cores(run, CPU, lambda turn=turn: happened.append(turn) or turn) for turn in range(20)]
+    assert [wait() for wait in waiting] == list(range(20))
+    for turn in range(20):
+        assert sorted(happened[3 * turn : 3 * turn + 2]) == ["half 0", "half 1"]
+    assert happened[2::3] == list(range(20))
+
+
+@pytest.mark.parametrize("failing", [0, 1, "then"])
+def test_what_goes_wrong_on_either_core_comes_back(two_threads: None, failing: int | str) -> None:
+    def run(half: int) -> None:
+        assert half != failing, f"half {half}"
+
+    def then() -> str:
+        assert failing != "then", "then"
+        return "never without both"
+
+    with pytest.raises(AssertionError, match=str(failing)):
+        begin_on_both_cores(run, CPU, then)()
+    assert begin_on_both_cores(lambda half: None, CPU, lambda: 5)() == 5
+
+
+def test_while_items_overlap_torch_has_one_core_and_the_halves_have_two(two_threads: None) -> None:
+    together, threads_of_torch = threading.Barrier(2, timeout=20), []
+
+    def begin(item: int) -> Callable[[], int]:
+        threads_of_torch.append(torch.get_num_threads())
+        on_both_cores(lambda half: together.wait() and None, CPU)
+        return lambda: item
+
+    for item in side_by_side(begin, range(3), CPU):
+        assert torch.get_num_threads() == 2, item  # for whoever uses what is found
+    assert threads_of_torch == [1, 1, 1]
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side(lambda item: 1 // item, [0], CPU))
+    assert torch.get_num_threads() == 2
 
 
 def test_an_error_while_another_item_is_under_way_leaves_the_others_right(two_threads: None) -> None:

@@ -141,7 +141,7 @@ def embedding_block(
     """Sentences which both directions read whole, with both boundaries or without."""
     first, last = ([BOS], [EOS]) if boundaries else ([], [])
     words, which = number_words(chain.from_iterable(chain(first, sentence, last) for sentence in sentences))
-    lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences])
+    lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences], dtype=np.int64)
     text = pack_sentences(lengths, rows, num_rows, reset)
     tokens = text.to_streams(torch.from_numpy(np.stack([which, which])))
     return Block(words, tokens, text, lengths, margin=int(boundaries))

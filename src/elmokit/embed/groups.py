@@ -95,7 +95,7 @@ def _end_to_end(choose: LayerChoice, dtype: str, block: Block, streams: Tensor, 
     begins, ends = _bounds_of_words(block)
     slots = block.text.slots
     if block.margin:
-        slots = slots[:, np.concatenate([np.arange(*bounds) for bounds in zip(begins, ends, strict=True)])]
+        slots = slots[:, np.delete(np.arange(slots.shape[1]), np.concatenate([begins - 1, ends]))]
     with nothing_overflows(np.dtype(dtype)):
         found = word_vectors(choose(streams), slots, dtype)
     return found[:, 0] if found.shape[1] == 1 else found
