@@ -46,11 +46,11 @@ def embed_file(
     of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16,
     `products` that of the computation where `model` is none yet (`Embedder.load`'s dtype).
 
-    The same call takes up a run that was stopped: it repeats a part of `sentences_per_part` lines, or after a kill two,
-    as one is on its way to the disk while the next is made. Memory holds one line of the text, and the vectors of some
-    sentences or of a window of a long one. ValueError for invalid UTF-8 (before anything is written), an empty file, a
-    directory that holds other vectors, and numbers beyond what float16 holds; FileExistsError for an HDF5 file that is
-    there; OSError where the output cannot be written.
+    The same call takes up a run that was stopped: it repeats the parts, of `sentences_per_part` lines each, that were
+    being made or on their way to the disk: one to three, or where there are more cores one for each. Memory holds one
+    line of the text, and the vectors of some sentences or of a window of a long one. ValueError for invalid UTF-8
+    (before anything is written), an empty file, a directory that holds other vectors, and numbers beyond what float16
+    holds; FileExistsError for an HDF5 file that is there; OSError where the output cannot be written.
     """
     output = Path(output)
     is_hdf5 = output.suffix in HDF5_SUFFIXES

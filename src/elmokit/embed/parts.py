@@ -5,7 +5,8 @@ that are missing, and the result is bit for bit that of a run that was never sto
 again from its beginning, however long its lines are.
 
 A part's words wait in a spool until they are counted, and its vectors go to their place in its file while the next ones
-are being made. So memory holds one line of text, five blocks of vectors or windows of a long sentence, never a part.
+are being made, be they of the next part. So memory holds one line of text and some blocks of vectors or windows of a
+long sentence, five of them on two cores and one or two more for each further core, never a part.
 """
 
 from __future__ import annotations
