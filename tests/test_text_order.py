@@ -15,6 +15,12 @@ def any_machine(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("without_library")
 
 
+def of_words(streams: torch.Tensor, slots: torch.Tensor, dtype: str) -> np.ndarray:
+    found = np.empty((slots.shape[1], len(streams), 2 * streams.shape[-1]), dtype)
+    word_vectors(streams, slots, found)
+    return found
+
+
 def random_streams(layers: int, words: int, spare: int = 3, width: int = 37) -> tuple[torch.Tensor, torch.Tensor]:
     """Streams with slots that no word has, and where the words lie."""
     generator = torch.Generator().manual_seed(layers * words)
@@ -36,8 +42,7 @@ def word_by_word(streams: torch.Tensor, slots: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize(("layers", "words"), [(3, 7), (1, 2), (1, 1), (2, 0)])
 def test_words_lie_end_to_end(any_machine: None, layers: int, words: int, dtype: str) -> None:
     streams, slots = random_streams(layers, words)
-    found = word_vectors(streams, slots, dtype)
-    assert found.dtype == dtype
+    found = of_words(streams, slots, dtype)
     np.testing.assert_array_equal(found, word_by_word(streams, slots).swapaxes(0, 1).astype(dtype))
 
 
@@ -45,22 +50,23 @@ def test_sentences_lie_layer_by_layer(any_machine: None) -> None:
     streams, slots = random_streams(layers=3, words=9)
     begins, ends = np.array([0, 2, 2, 5]), np.array([2, 2, 4, 9])  # one is empty, and the word before the last has none
     expected = word_by_word(streams, slots)
-    found = sentence_vectors(streams, slots, begins, ends)
+    found = [np.empty((3, length, expected.shape[-1]), np.float32) for length in ends - begins]
+    sentence_vectors(streams, slots, begins, found)
     for vectors, begin, end in zip(found, begins, ends, strict=True):
         np.testing.assert_array_equal(vectors, expected[:, begin:end])
 
 
 def test_other_numbers_and_orders_of_memory_are_taken_as_they_are(any_machine: None) -> None:
     streams, slots = random_streams(layers=2, words=5)
-    expected = word_vectors(streams.bfloat16().float(), slots, "float16")
+    expected = of_words(streams.bfloat16().float(), slots, "float16")
     strided = streams.bfloat16().movedim(2, 0).contiguous().movedim(0, 2)
-    np.testing.assert_array_equal(word_vectors(strided, slots.T.contiguous().T, "float16"), expected)
+    np.testing.assert_array_equal(of_words(strided, slots.T.contiguous().T, "float16"), expected)
 
 
 def in_float16(numbers: np.ndarray) -> np.ndarray:
     """As vectors of one word."""
     streams = torch.from_numpy(numbers.astype(np.float32)).view(1, 2, 1, -1)
-    return word_vectors(streams, torch.zeros(2, 1, dtype=torch.int64), "float16").reshape(-1)
+    return of_words(streams, torch.zeros(2, 1, dtype=torch.int64), "float16").reshape(-1)
 
 
 def test_numbers_are_rounded_as_numpy_rounds_them(any_machine: None) -> None:

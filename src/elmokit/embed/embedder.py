@@ -28,7 +28,7 @@ from elmokit.embed.pooling import Pooling
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLMState
-from elmokit.runtime import DTYPES_OF_USE, pick_device, pick_dtype
+from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
@@ -86,6 +86,7 @@ class Embedder:
         embedder = cls(load(path, revision=revision, local_files_only=local_files_only), device, dtype)
         if embedder._engine.has_own_weights:
             embedder.model.let_weights_go()
+            give_back_freed_memory()
         return embedder
 
     @property
@@ -141,7 +142,7 @@ class Embedder:
         are too long are counted in each item, without a warning.
         """
         wanted, start, groups = Wanted(self._choice(layers)), self._same_start(state), self._split(sentences, tokenize)
-        return map(_embeddings, from_same_state(self._engine, in_groups(groups), wanted, start))
+        return map(_embeddings, from_same_state(self._engine, in_groups(groups, self.model.config), wanted, start))
 
     def embed_end_to_end(
         self,
@@ -247,7 +248,8 @@ class Embedder:
             groups = from_carried_state(self._engine, tokens, wanted, found.state)
         else:
             start, threads = self._start(state), torch.get_num_threads()
-            apart = in_even_groups(tokens, cores=threads if threads > 2 else 1)  # two work on a group together
+            cores = threads if threads > 2 else 1  # two work on a group together
+            apart = in_even_groups(tokens, self.model.config, cores)
             groups = from_same_state(self._engine, apart, wanted, start, batch_size or DEFAULT_ROWS)
         for made in groups:
             found += made.vectors

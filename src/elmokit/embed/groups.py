@@ -23,6 +23,7 @@ from elmokit.nn.kernels.directions import side_by_side
 from elmokit.nn.kernels.text_order import sentence_vectors, word_vectors
 
 WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
+LAYERS_AT_ONCE = 64 << 20  # bytes: of wide models fewer words, since two groups are held at a time
 DEFAULT_ROWS = 128
 
 
@@ -43,8 +44,10 @@ class Made(NamedTuple):
 
 
 Result = TypeVar("Result")
-# What is made of a block's layers in stream order, which are good until then, and of the state after it.
-Then: TypeAlias = Callable[[Block, Tensor, BiLMState], Result]
+# Takes the memory of what will be made of a block, and says what makes it: of the layers in stream order, which are
+# good until then, and of the state after. Memory is not taken there: that is another thread, and the allocator gives
+# each of them memory of its own, so that what is let go in one would be missing in the other.
+Then: TypeAlias = Callable[[Block], Callable[[Tensor, BiLMState], Result]]
 
 
 # --- A group of sentences ------------------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ def _begin(
     engine: Engine, block: Block, state: BiLMState | None, start: BiLMState | None, then: Then[Result]
 ) -> Callable[[], Result]:
     """A block on its way; what comes back waits for what `then` makes of it. `state`, `start`: `BiLM.run_packed`."""
-    return engine.begin(block, state, start, partial(then, block))
+    return engine.begin(block, state, start, then(block))
 
 
 def _begin_group(
@@ -84,21 +87,35 @@ def _count_truncated(block: Block, config: BiLMConfig) -> int:
     return int(np.isin(block.tokens[0].numpy(), long).sum())
 
 
-def _made(engine: Engine, wanted: Wanted, block: Block, streams: Tensor, after: BiLMState) -> Made:
-    found = sentence_vectors(wanted.choose(streams), block.text.slots, *_bounds_of_words(block))
-    vectors = [vectors[0] if len(vectors) == 1 else vectors for vectors in found]
-    pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
-    return Made(pooled, _count_truncated(block, engine.config), after)
-
-
-def _end_to_end(choose: LayerChoice, dtype: str, block: Block, streams: Tensor, after: BiLMState) -> np.ndarray:
+def _made(engine: Engine, wanted: Wanted, block: Block) -> Callable[[Tensor, BiLMState], Made]:
     begins, ends = _bounds_of_words(block)
+    count, dim = wanted.choose.count, engine.config.output_dim
+    found = [np.empty((count, length, dim), np.float32) for length in (ends - begins).tolist()]
+
+    def make(streams: Tensor, after: BiLMState) -> Made:
+        sentence_vectors(wanted.choose(streams), block.text.slots, begins, found)
+        vectors = [vectors[0] for vectors in found] if count == 1 else found
+        pooled = list(map(wanted.pooling, vectors)) if wanted.pooling else vectors
+        return Made(pooled, _count_truncated(block, engine.config), after)
+
+    return make
+
+
+def _end_to_end(
+    engine: Engine, choose: LayerChoice, dtype: str, block: Block
+) -> Callable[[Tensor, BiLMState], np.ndarray]:
     slots = block.text.slots
     if block.margin:
+        begins, ends = _bounds_of_words(block)
         slots = slots[:, np.delete(np.arange(slots.shape[1]), np.concatenate([begins - 1, ends]))]
-    with nothing_overflows(np.dtype(dtype)):
-        found = word_vectors(choose(streams), slots, dtype)
-    return found[:, 0] if found.shape[1] == 1 else found
+    found = np.empty((slots.shape[1], choose.count, engine.config.output_dim), dtype)
+
+    def make(streams: Tensor, _: BiLMState) -> np.ndarray:
+        with nothing_overflows(found.dtype):
+            word_vectors(choose(streams), slots, found)
+        return found[:, 0] if choose.count == 1 else found
+
+    return make
 
 
 # --- A long sentence -----------------------------------------------------------------------------------------------
@@ -109,9 +126,14 @@ def embed_long(
 ) -> BiLMState:
     """One sentence from `state` on (one row; None: zeros), window by window; returns the state after it."""
 
-    def then(block: Block, streams: Tensor, after: BiLMState) -> tuple[np.ndarray, BiLMState]:
-        (vectors,) = sentence_vectors(choose(streams), block.text.slots, np.array([0]), block.lengths)
-        return vectors[0] if len(vectors) == 1 else vectors, after
+    def then(block: Block) -> Callable[[Tensor, BiLMState], tuple[np.ndarray, BiLMState]]:
+        vectors = np.empty((choose.count, int(block.lengths[0]), engine.config.output_dim), np.float32)
+
+        def make(streams: Tensor, after: BiLMState) -> tuple[np.ndarray, BiLMState]:
+            sentence_vectors(choose(streams), block.text.slots, np.array([0]), [vectors])
+            return vectors[0] if choose.count == 1 else vectors, after
+
+        return make
 
     def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
         return _begin(engine, block, state, None, then)()
@@ -131,20 +153,28 @@ def _make_long(engine: Engine, words: Sequence[str], wanted: Wanted, state: BiLM
 # --- All of them ---------------------------------------------------------------------------------------------------
 
 
-def in_groups(sentences: Iterable[Sequence[str]]) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """`long_apart`, as sentences come, with groups of WORDS_AT_ONCE words."""
-    return long_apart(sentences, WORDS_AT_ONCE)
+def words_at_once(config: BiLMConfig) -> int:
+    """How many words a group has; a sentence with more positions is embedded in windows."""
+    bytes_of_word = 4 * config.num_representations * config.output_dim
+    return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, LAYERS_AT_ONCE // bytes_of_word))
 
 
-def in_even_groups(sentences: Sequence[Sequence[str]], cores: int = 1) -> Iterator[tuple[list[Sequence[str]], bool]]:
+def in_groups(sentences: Iterable[Sequence[str]], config: BiLMConfig) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """`long_apart`, as sentences come, with groups of `words_at_once`."""
+    return long_apart(sentences, words_at_once(config))
+
+
+def in_even_groups(
+    sentences: Sequence[Sequence[str]], config: BiLMConfig, cores: int = 1
+) -> Iterator[tuple[list[Sequence[str]], bool]]:
     """As `in_groups`, of sentences that are all there: a small last group would cost nearly as much as a whole one.
 
     `cores` work on a group each: there are so many groups that all have one, but none of too few words.
     """
-    words = sum(map(len, sentences)) + 2 * len(sentences)
-    groups = ceil(words / WORDS_AT_ONCE)
+    words, most = sum(map(len, sentences)) + 2 * len(sentences), words_at_once(config)
+    groups = ceil(words / most)
     groups = min(ceil(groups / cores) * cores, max(groups, words // FEWEST_WORDS_AT_ONCE))
-    return long_apart(sentences, WORDS_AT_ONCE, ceil(words / max(groups, 1)))
+    return long_apart(sentences, most, ceil(words / max(groups, 1)))
 
 
 def from_same_state(
@@ -169,7 +199,7 @@ def end_to_end(
     engine: Engine, groups: Iterable[list[Sequence[str]]], choose: LayerChoice, start: BiLMState | None, dtype: str
 ) -> Iterator[np.ndarray]:
     """As `from_same_state`, of groups without long sentences: (N, 2D) or (N, L+1, 2D) of the words of each."""
-    then = partial(_end_to_end, choose, dtype)
+    then = partial(_end_to_end, engine, choose, dtype)
     return side_by_side(lambda group: _begin_group(engine, group, start, DEFAULT_ROWS, then), groups, engine.device)
 
 
@@ -178,7 +208,7 @@ def from_carried_state(
 ) -> Iterator[Made]:
     """Sentence i in row i mod the rows of `state`, which runs on (AllenNLP's and bilm-tf's way)."""
     num_rows, count = state.h.shape[2], 0
-    for group, is_long in in_groups(sentences):
+    for group, is_long in in_groups(sentences, engine.config):
         rows = np.arange(count, count + len(group)) % num_rows
         if is_long:
             made = _make_long(engine, group[0], wanted, row_of(state, rows[0]))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from elmokit.io.pretrained import Pretrained
 
-# Of layers (L+1, 2, N, D) to those asked for, or their mix, (1 or L+1, 2, N, D).
-LayerChoice = Callable[[Tensor], Tensor]
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """Of layers (L+1, 2, N, D) their sum by `weights`, (1, 2, N, D), or without weights all `count` of them."""
+
+    count: int
+    weights: Tensor | None = None
+
+    def __call__(self, streams: Tensor) -> Tensor:
+        return streams if self.weights is None else torch.tensordot(self.weights, streams, dims=1)[None]
 
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
@@ -31,6 +39,5 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
 def layer_choice(model: Pretrained, layers: str | int, device: torch.device) -> LayerChoice:
     """What makes of a model's layers those that `layers` names; ValueError where there are no such."""
     if layers == "all":
-        return lambda streams: streams
-    weights = layer_weights(model, layers).to(device)
-    return lambda streams: torch.tensordot(weights, streams, dims=1)[None]
+        return LayerChoice(model.config.num_representations)
+    return LayerChoice(1, layer_weights(model, layers).to(device))
