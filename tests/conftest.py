@@ -35,6 +35,15 @@ def without_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def both_at_once(without_products: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose products are of both directions."""
+    from elmokit.nn.kernels import packed
+    from elmokit.nn.kernels.directions import BOTH
+
+    monkeypatch.setattr(packed, "each_direction", lambda run, device: run(BOTH))
+
+
+@pytest.fixture
 def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As where nothing was compiled."""
     from elmokit.nn.kernels import library, products

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.groups import in_even_groups, words_at_once
+from elmokit.embed.groups import default_rows, in_even_groups, words_at_once
 from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
@@ -225,11 +225,10 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_groups_are_even(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 100)
     monkeypatch.setattr("elmokit.embed.groups.FEWEST_WORDS_AT_ONCE", 20)
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
-    groups = [group for group, is_long in in_even_groups(sentences, BiLMConfig.preset("small"), cores) if not is_long]
+    groups = [group for group, is_long in in_even_groups(sentences, 100, cores) if not is_long]
     assert list(chain.from_iterable(groups)) == sentences
     sizes = [sum(len(sentence) + 2 for sentence in group) for group in groups]
     whole, fewest = sum(sizes) / 100, sum(sizes) // 20
@@ -238,14 +237,15 @@ def test_groups_are_even(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int)
     assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a group ends with the sentence that fills it
 
 
-def test_a_long_sentence_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 10)
+def test_a_long_sentence_is_apart() -> None:
     sentences = [["a"], ["b"] * 8, ["c"] * 9, ["d"]]
-    groups = list(in_even_groups(sentences, BiLMConfig.preset("small")))
+    groups = list(in_even_groups(sentences, 10))
     assert groups == [(sentences[:2], False), ([sentences[2]], True), ([sentences[3]], False)]
 
 
 def test_a_group_of_a_wide_model_has_fewer_words() -> None:
-    narrow, wide = (words_at_once(BiLMConfig.preset(name)) for name in ("small", "original"))
-    assert narrow == 8192
-    assert 5000 < wide < 6000  # three layers of 1,024 numbers a word, in 64 MiB
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    narrow, wide = (BiLMConfig.preset(name) for name in ("small", "original"))
+    assert words_at_once(narrow, cpu) == 8192
+    assert words_at_once(wide, cpu) == 6144  # three layers of 1,024 numbers a word, in 72 MiB
+    assert words_at_once(wide, gpu) / words_at_once(wide, cpu) == default_rows(gpu) / default_rows(cpu) > 1

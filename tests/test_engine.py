@@ -53,7 +53,7 @@ def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("absent", ["without_products", "without_library"])
+@pytest.mark.parametrize("absent", ["without_products", "without_library", "both_at_once"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
 def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, request: pytest.FixtureRequest) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from elmokit.config import LSTMConfig
 from elmokit.nn import lstm
 from elmokit.nn.kernels import packed
+from elmokit.nn.kernels.directions import BOTH, Direction, each_direction
 from elmokit.nn.kernels.packed import packed_lstm
 from elmokit.nn.lstm import BidirectionalLSTM, LSTMState, lstm_reference
 from elmokit.nn.packing import Packing, pack_sentences
@@ -76,8 +77,15 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(params=["a direction on each core", "both at once"])
+def any_device(request: pytest.FixtureRequest) -> None:
+    """As on a CPU, and as on a GPU."""
+    if request.param == "both at once":
+        request.getfixturevalue("both_at_once")
+
+
 @pytest.mark.parametrize(("projected", "clipped", "reset", "started"), CASES)
-def test_kernel_equals_reference(projected: bool, clipped: str, reset: bool, started: bool) -> None:
+def test_kernel_equals_reference(any_device: None, projected: bool, clipped: str, reset: bool, started: bool) -> None:
     case = Case(projected, clipped, reset, started)
     ours, theirs = case.leaves(), case.leaves()
     found, expected = case.by_kernel(*ours), case.by_reference(*theirs)
@@ -85,6 +93,18 @@ def test_kernel_equals_reference(projected: bool, clipped: str, reset: bool, sta
         torch.testing.assert_close(left, right, atol=1e-12, rtol=0)
     found_gradients = torch.autograd.grad(found, ours, case.upstream)
     for left, right in zip(found_gradients, torch.autograd.grad(expected, theirs, case.upstream), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-11, rtol=0)
+
+
+def test_what_the_gradient_needs_may_lie_in_the_place_of_the_inputs(any_device: None) -> None:
+    case = Case(True, "both", True, True)
+    (inputs, *ours), theirs = case.leaves(), case.leaves()
+    settings = {**case.clips, "start": case.start}
+    found = packed_lstm(inputs.clone(), case.packing, *ours, **settings, overwrite=True)
+    gradients = torch.autograd.grad(found, [inputs, *ours], case.upstream)
+    for left, right in zip(
+        gradients, torch.autograd.grad(case.by_reference(*theirs), theirs, case.upstream), strict=True
+    ):
         torch.testing.assert_close(left, right, atol=1e-11, rtol=0)
 
 
@@ -104,6 +124,13 @@ def test_one_thread_and_two_give_the_same_bits(two_threads: None) -> None:
 
     for left, right in zip(values_and_gradients(1), values_and_gradients(2), strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_direction_has_a_core_or_both_are_one_run(device: str) -> None:
+    asked: list[Direction] = []
+    each_direction(asked.append, torch.device(device))
+    assert sorted(asked, key=str) == ([0, 1] if device == "cpu" else [BOTH])
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -45,17 +45,17 @@ def test_results_come_in_order_and_from_several_threads(four_threads: None) -> N
             together.wait()  # only threads that run at the same time pass
         return item, torch.get_num_threads()
 
-    assert list(side_by_side(at_once(run), range(11), CPU)) == [(item, 1) for item in range(11)]
+    assert list(side_by_side(at_once(run), range(11), CPU, True)) == [(item, 1) for item in range(11)]
     assert torch.get_num_threads() == 4
 
 
 def test_an_item_alone_has_all_cores(four_threads: None) -> None:
-    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [0], CPU)) == [4]
-    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [], CPU)) == []
+    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [0], CPU, True)) == [4]
+    assert list(side_by_side(at_once(lambda _: torch.get_num_threads()), [], CPU, True)) == []
 
 
 def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
-    found = side_by_side(at_once(lambda item: 1 // (item - 2)), range(9), CPU)
+    found = side_by_side(at_once(lambda item: 1 // (item - 2)), range(9), CPU, True)
     assert next(found) == -1 and next(found) == -1
     with pytest.raises(ZeroDivisionError):
         next(found)
@@ -64,21 +64,31 @@ def test_an_error_comes_where_its_item_stood(four_threads: None) -> None:
 
 def test_no_more_items_are_taken_than_are_worked_on(four_threads: None) -> None:
     taken: list[int] = []
-    found = side_by_side(at_once(lambda item: item), (taken.append(item) or item for item in range(100)), CPU)
+    found = side_by_side(at_once(lambda item: item), (taken.append(item) or item for item in range(100)), CPU, True)
     assert next(found) == 0
     assert len(taken) <= 6
     found.close()  # type: ignore[attr-defined]  # whoever has had enough
 
 
-def test_on_two_cores_an_item_begins_before_the_last_one_is_finished(two_threads: None) -> None:
+OVERLAPPING = ["0 begins", "1 begins", "0 ends", "2 begins", "1 ends", "2 ends"]
+ONE_BY_ONE = ["0 begins", "0 ends", "1 begins", "1 ends", "2 begins", "2 ends"]
+
+
+@pytest.mark.parametrize(
+    ("device", "comes_back_early", "order"),
+    [("cpu", True, OVERLAPPING), ("cpu", False, ONE_BY_ONE), ("cuda", True, OVERLAPPING)],
+)
+def test_an_item_begins_before_the_last_one_is_finished(
+    two_threads: None, device: str, comes_back_early: bool, order: list[str]
+) -> None:
     happened: list[str] = []
 
     def begin(item: int) -> Callable[[], int]:
         happened.append(f"{item} begins")
         return lambda: happened.append(f"{item} ends") or item
 
-    assert list(side_by_side(begin, range(3), CPU)) == [0, 1, 2]
-    assert happened == ["0 begins", "1 begins", "0 ends", "2 begins", "1 ends", "2 ends"]
+    assert list(side_by_side(begin, range(3), torch.device(device), comes_back_early)) == [0, 1, 2]
+    assert happened == order
 
 
 def test_what_follows_both_halves_is_done_once_when_both_are_there(two_threads: None) -> None:
@@ -117,11 +127,11 @@ def test_while_items_overlap_torch_has_one_core_and_the_halves_have_two(two_thre
         on_both_cores(lambda half: together.wait() and None, CPU)
         return lambda: item
 
-    for item in side_by_side(begin, range(3), CPU):
+    for item in side_by_side(begin, range(3), CPU, True):
         assert torch.get_num_threads() == 2, item  # for whoever uses what is found
     assert threads_of_torch == [1, 1, 1]
     with pytest.raises(ZeroDivisionError):
-        list(side_by_side(lambda item: 1 // item, [0], CPU))
+        list(side_by_side(lambda item: 1 // item, [0], CPU, True))
     assert torch.get_num_threads() == 2
 
 

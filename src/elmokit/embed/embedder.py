@@ -12,7 +12,6 @@ import torch
 
 from elmokit.embed.engine import Engine
 from elmokit.embed.groups import (
-    DEFAULT_ROWS,
     Made,
     Wanted,
     embed_long,
@@ -20,10 +19,10 @@ from elmokit.embed.groups import (
     from_carried_state,
     from_same_state,
     in_even_groups,
-    in_groups,
+    words_at_once,
 )
 from elmokit.embed.layers import LayerChoice, layer_choice
-from elmokit.embed.long import Put
+from elmokit.embed.long import Put, long_apart
 from elmokit.embed.pooling import Pooling
 from elmokit.io.checkpoint import load
 from elmokit.io.pretrained import Pretrained
@@ -141,8 +140,8 @@ class Embedder:
         What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
         are too long are counted in each item, without a warning.
         """
-        wanted, start, groups = Wanted(self._choice(layers)), self._same_start(state), self._split(sentences, tokenize)
-        return map(_embeddings, from_same_state(self._engine, in_groups(groups, self.model.config), wanted, start))
+        wanted, start, split = Wanted(self._choice(layers)), self._same_start(state), self._split(sentences, tokenize)
+        return map(_embeddings, from_same_state(self._engine, long_apart(split, self._most_at_once()), wanted, start))
 
     def embed_end_to_end(
         self,
@@ -214,6 +213,10 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
+    def _most_at_once(self) -> int:
+        """How many words a group has."""
+        return words_at_once(self.model.config, self.device)
+
     def _choice(self, layers: str | int) -> LayerChoice:
         return layer_choice(self.model, layers, self.device)
 
@@ -249,8 +252,8 @@ class Embedder:
         else:
             start, threads = self._start(state), torch.get_num_threads()
             cores = threads if threads > 2 else 1  # two work on a group together
-            apart = in_even_groups(tokens, self.model.config, cores)
-            groups = from_same_state(self._engine, apart, wanted, start, batch_size or DEFAULT_ROWS)
+            apart = in_even_groups(tokens, self._most_at_once(), cores)
+            groups = from_same_state(self._engine, apart, wanted, start, batch_size)
         for made in groups:
             found += made.vectors
             found.truncated_words += made.truncated_words

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +88,7 @@ class Engine:
             )
         self._bilm = _moved(model.bilm, device, dtype) if prepared is None else prepared
         self.has_own_weights = self._bilm is not model.bilm
+        self.begins_early = prepared is not None or device.type != "cpu"  # begin() comes back before its work is done
         # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
         has_use = prepared is not None and self.config.char_cnn is not None
         self._rooms = Rooms()
@@ -110,7 +111,8 @@ class Engine:
         words, tokens = self._word_vectors(block.words), block.tokens.to(self.device)
         packed = words, tokens, block.text.packing, state, start
         if not isinstance(self._bilm, PreparedBiLM):
-            return lambda: then(*self._run_packed(*packed))
+            found = self._bilm.run_packed(*packed)
+            return lambda: then(*self._checked(*found))
         under_way = ExitStack()
         room = under_way.enter_context(self._rooms.one())
 
@@ -129,9 +131,7 @@ class Engine:
             self._zeros_at_words = after
         return after
 
-    @torch.no_grad()
-    def _run_packed(self, *packed: Any) -> tuple[Tensor, BiLMState]:
-        layers, after = self._bilm.run_packed(*packed)
+    def _checked(self, layers: Tensor, after: BiLMState) -> tuple[Tensor, BiLMState]:
         if self._dtype == torch.float16 and not layers.isfinite().all():
             raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
         return layers, after

@@ -9,6 +9,7 @@ from math import ceil
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from elmokit.config import BiLMConfig
@@ -23,8 +24,9 @@ from elmokit.nn.kernels.directions import side_by_side
 from elmokit.nn.kernels.text_order import sentence_vectors, word_vectors
 
 WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
-LAYERS_AT_ONCE = 64 << 20  # bytes: of wide models fewer words, since two groups are held at a time
+LAYERS_AT_ONCE = 72 << 20  # bytes: of wide models fewer words, since two groups are held at a time
 DEFAULT_ROWS = 128
+GPU_TIMES = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,24 @@ Result = TypeVar("Result")
 Then: TypeAlias = Callable[[Block], Callable[[Tensor, BiLMState], Result]]
 
 
+# --- How much at a time --------------------------------------------------------------------------------------------
+
+
+def _times(device: torch.device) -> int:
+    return 1 if device.type == "cpu" else GPU_TIMES
+
+
+def default_rows(device: torch.device) -> int:
+    """How many sentences are computed side by side."""
+    return DEFAULT_ROWS * _times(device)
+
+
+def words_at_once(config: BiLMConfig, device: torch.device) -> int:
+    """How many words a group has; a sentence with more positions is embedded in windows."""
+    bytes_of_word = 4 * config.num_representations * config.output_dim
+    return _times(device) * min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, LAYERS_AT_ONCE // bytes_of_word))
+
+
 # --- A group of sentences ------------------------------------------------------------------------------------------
 
 
@@ -61,14 +81,14 @@ def _begin(
 
 
 def _begin_group(
-    engine: Engine, group: Sequence[Sequence[str]], start: BiLMState | None, rows: int, then: Then[Result]
+    engine: Engine, group: Sequence[Sequence[str]], start: BiLMState | None, rows: int | None, then: Then[Result]
 ) -> Callable[[], Result]:
     """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
 
     What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
     what they make of the last one: where the directions do not join, only words are computed.
     """
-    boundaries, rows = engine.config.lstm.joins_directions, min(rows, len(group))
+    boundaries, rows = engine.config.lstm.joins_directions, min(rows or default_rows(engine.device), len(group))
     block = embedding_block(group, deal_evenly(list(map(len, group)), rows), rows, reset=True, boundaries=boundaries)
     return _begin(engine, block, None, start if boundaries else engine.after_first_boundaries(start), then)
 
@@ -153,25 +173,15 @@ def _make_long(engine: Engine, words: Sequence[str], wanted: Wanted, state: BiLM
 # --- All of them ---------------------------------------------------------------------------------------------------
 
 
-def words_at_once(config: BiLMConfig) -> int:
-    """How many words a group has; a sentence with more positions is embedded in windows."""
-    bytes_of_word = 4 * config.num_representations * config.output_dim
-    return min(WORDS_AT_ONCE, max(FEWEST_WORDS_AT_ONCE, LAYERS_AT_ONCE // bytes_of_word))
-
-
-def in_groups(sentences: Iterable[Sequence[str]], config: BiLMConfig) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """`long_apart`, as sentences come, with groups of `words_at_once`."""
-    return long_apart(sentences, words_at_once(config))
-
-
 def in_even_groups(
-    sentences: Sequence[Sequence[str]], config: BiLMConfig, cores: int = 1
+    sentences: Sequence[Sequence[str]], most: int, cores: int = 1
 ) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """As `in_groups`, of sentences that are all there: a small last group would cost nearly as much as a whole one.
+    """As `long_apart`, of sentences that are all there: a small last group would cost nearly as much as a whole one.
 
-    `cores` work on a group each: there are so many groups that all have one, but none of too few words.
+    A group has at most about so many words. `cores` work on one each: there are so many groups that all have one, but
+    none of too few words.
     """
-    words, most = sum(map(len, sentences)) + 2 * len(sentences), words_at_once(config)
+    words = sum(map(len, sentences)) + 2 * len(sentences)
     groups = ceil(words / most)
     groups = min(ceil(groups / cores) * cores, max(groups, words // FEWEST_WORDS_AT_ONCE))
     return long_apart(sentences, most, ceil(words / max(groups, 1)))
@@ -182,9 +192,9 @@ def from_same_state(
     groups: Iterable[tuple[list[Sequence[str]], bool]],
     wanted: Wanted,
     start: BiLMState | None,
-    rows: int = DEFAULT_ROWS,
+    rows: int | None = None,
 ) -> Iterator[Made]:
-    """Groups as those of `in_groups`, taken as they are needed, every sentence from `start` (one row; None: zeros)."""
+    """Groups as those of `long_apart`, taken as they are needed, every sentence from `start` (one row; None: zeros)."""
 
     def begin(group_and_kind: tuple[list[Sequence[str]], bool]) -> Callable[[], Made]:
         group, is_long = group_and_kind
@@ -192,7 +202,7 @@ def from_same_state(
             return partial(_make_long, engine, group[0], wanted, start)
         return _begin_group(engine, group, start, rows, partial(_made, engine, wanted))
 
-    return side_by_side(begin, groups, engine.device)
+    return side_by_side(begin, groups, engine.device, engine.begins_early)
 
 
 def end_to_end(
@@ -200,7 +210,11 @@ def end_to_end(
 ) -> Iterator[np.ndarray]:
     """As `from_same_state`, of groups without long sentences: (N, 2D) or (N, L+1, 2D) of the words of each."""
     then = partial(_end_to_end, engine, choose, dtype)
-    return side_by_side(lambda group: _begin_group(engine, group, start, DEFAULT_ROWS, then), groups, engine.device)
+
+    def begin(group: list[Sequence[str]]) -> Callable[[], np.ndarray]:
+        return _begin_group(engine, group, start, None, then)
+
+    return side_by_side(begin, groups, engine.device, engine.begins_early)
 
 
 def from_carried_state(
@@ -208,7 +222,7 @@ def from_carried_state(
 ) -> Iterator[Made]:
     """Sentence i in row i mod the rows of `state`, which runs on (AllenNLP's and bilm-tf's way)."""
     num_rows, count = state.h.shape[2], 0
-    for group, is_long in in_groups(sentences, engine.config):
+    for group, is_long in long_apart(sentences, words_at_once(engine.config, engine.device)):
         rows = np.arange(count, count + len(group)) % num_rows
         if is_long:
             made = _make_long(engine, group[0], wanted, row_of(state, rows[0]))

@@ -25,10 +25,9 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from elmokit.config import BiLMConfig
 from elmokit.embed.behind import used_behind
 from elmokit.embed.embedder import TruncationWarning
-from elmokit.embed.groups import in_even_groups
+from elmokit.embed.groups import in_even_groups, words_at_once
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put
 from elmokit.embed.pooling import RunningPool
@@ -137,9 +136,9 @@ def _parts_to_make(job: FileJob, directory: Path, kept: Set[int], progress: Prog
             progress.made(len(line), words=0)
 
 
-def _groups_of(part: _Part, config: BiLMConfig) -> Iterator[_Group]:
+def _groups_of(part: _Part, most_words: int) -> Iterator[_Group]:
     characters = iter(part.characters)
-    for sentences, is_long in in_even_groups(part.words.sentences(), config):
+    for sentences, is_long in in_even_groups(part.words.sentences(), most_words):
         yield _Group(part, cast(list[SpooledSentence], sentences), sum(islice(characters, len(sentences))), is_long)
 
 
@@ -256,7 +255,8 @@ def make_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
         progress = Progress(job.text)
         with progress.bar, used_behind(partial(_write_parts, job, directory)) as hand_over:
             parts = _parts_to_make(job, directory, kept, progress)
-            groups = chain.from_iterable(_groups_of(part, job.embedder.model.config) for part in parts)
+            most_words = words_at_once(job.embedder.model.config, job.embedder.device)
+            groups = chain.from_iterable(_groups_of(part, most_words) for part in parts)
             _Maker(job, state, progress, hand_over).make(groups)
         finish_store(directory, job.index, job.num_parts)
         left_by_kills = directory.glob(".partial-*")

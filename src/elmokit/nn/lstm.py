@@ -21,8 +21,8 @@ from elmokit.nn.kernels.products import product_type
 from elmokit.nn.packing import Packing
 
 # Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
-# large product, few enough that they stay in cache until the steps have used them.
-SLOTS_AT_ONCE = 512
+# large product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
+SLOTS_AT_ONCE, SLOTS_AT_ONCE_ON_GPU = 512, 16_384
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ class BidirectionalLSTM(nn.Module):
             assert inputs is None
             return self._run_with_gradients(x, packing, state, start)
         make = inputs or (lambda window: self.input_products(x[:, window]))
-        pieces = ((make(window), piece) for window, piece in packing.pieces(SLOTS_AT_ONCE))
+        slots = SLOTS_AT_ONCE if x.device.type == "cpu" else SLOTS_AT_ONCE_ON_GPU
+        pieces = ((make(window), piece) for window, piece in packing.pieces(slots))
         outputs, h, c = packed_lstm_in_pieces(pieces, state.h, state.c, *self._weights(), **self._settings(start))
         return outputs, LSTMState(h, c)
 

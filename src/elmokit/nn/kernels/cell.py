@@ -14,7 +14,7 @@ TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
 def _kernel(name: str, pointers: int, gates: Tensor, c: Tensor) -> Callable[..., None] | None:
-    if gates.device.type != "cpu" or gates.dtype not in TYPES or c.dtype != torch.float32:
+    if gates.device.type != "cpu" or gates.dim() != 2 or gates.dtype not in TYPES or c.dtype != torch.float32:
         return None
     return compiled(f"elmokit_cell_{name}_{TYPES[gates.dtype]}", SIZE, SIZE, *[POINTER] * pointers, FLOAT)
 
@@ -24,7 +24,8 @@ def cell_forward(
 ) -> None:
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
 
-    gates (B, 4H): i, g, f, o before their functions; c (B, H), float32 at least; out (B, H). All rows contiguous.
+    gates (B, 4H): i, g, f, o before their functions; c (B, H), float32 at least; out (B, H). All rows contiguous. Or
+    (2, B, .) of both directions, in any memory, which is not compiled.
     `trace`, two (B, H) like c, takes c after and before the step; then `gates` are left as their functions made them,
     else undefined.
     """
@@ -32,17 +33,19 @@ def cell_forward(
     if (kernel := _kernel("forward", 5, gates, c)) is not None:
         kernel(*c.shape, *map(address, (gates, c, out, cells, previous)), math.inf if clip is None else clip)
         return
-    i, g, f, o = gates.chunk(4, dim=1)
+    wide = gates.to(c.dtype)
+    i, g, f, o = wide.chunk(4, dim=-1)
     i.sigmoid_()
     g.tanh_()
-    gates[:, 2 * c.shape[1] :].sigmoid_()  # f and o lie side by side
+    wide[..., 2 * c.shape[-1] :].sigmoid_()  # f and o lie side by side
     if previous is not None:
         previous.copy_(c)
-    c.mul_(f).addcmul_(i.to(c.dtype), g.to(c.dtype))
+    c.mul_(f).addcmul_(i, g)
     if clip is not None:
         c.clamp_(-clip, clip)
     if cells is not None:
         cells.copy_(c)
+        gates.copy_(wide)
     out.copy_(torch.tanh(c).mul_(o))
 
 
@@ -60,8 +63,8 @@ def cell_backward(
         tensors = (gates, cells, previous, grad_out, grad_c, grad_gates)
         kernel(*cells.shape, *map(address, tensors), math.inf if clip is None else clip)
         return
-    i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=1))
-    grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=1)
+    i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=-1))
+    grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=-1)
     tanh_c, grad_out = torch.tanh(cells), grad_out.to(cells.dtype)
     grad_c.addcmul_(grad_out * o, 1 - tanh_c * tanh_c)
     if clip is not None:

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
 from threading import Barrier, Lock, local
-from typing import TypeVar, cast
+from types import EllipsisType
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Direction: TypeAlias = int | EllipsisType  # which part is taken of tensors that have one for each direction
+BOTH = ...
 
 
 def _one_thread_each() -> None:
@@ -111,6 +114,14 @@ def on_both_cores(run: Callable[[int], None], device: torch.device) -> None:
     begin_on_both_cores(run, device, _nothing)()
 
 
+def each_direction(run: Callable[[Direction], None], device: torch.device) -> None:
+    """Each direction on a core of the CPU; elsewhere both at once, whose products a GPU starts and computes as one."""
+    if device.type == "cpu":
+        on_both_cores(run, device)
+    else:
+        run(BOTH)
+
+
 def _each_begun_early(begin: Callable[[Item], Callable[[], Result]], items: Iterable[Item]) -> Iterator[Result]:
     finish: Callable[[], Result] | None = None
     for item in items:
@@ -125,17 +136,17 @@ def _each_begun_early(begin: Callable[[Item], Callable[[], Result]], items: Iter
 
 
 def side_by_side(
-    begin: Callable[[Item], Callable[[], Result]], items: Iterable[Item], device: torch.device
+    begin: Callable[[Item], Callable[[], Result]], items: Iterable[Item], device: torch.device, comes_back_early: bool
 ) -> Iterator[Result]:
     """begin(item)() of each item, in order, on all cores of a CPU.
 
-    On two of them an item begins before the one ahead of it is finished, so that neither core waits for the other; on
-    more of them each takes an item of its own.
+    Where begin() comes back before its work is done, on two cores or a GPU, an item begins before the one ahead of it
+    is finished, so that no core waits for the other, nor a GPU for the CPU. On more cores each takes an item.
 
     As many items are taken ahead of the one that is waited for as there are cores. One alone has the cores to itself.
     """
     threads, items = torch.get_num_threads(), iter(items)
-    if device.type == "cpu" and threads == 2:
+    if comes_back_early and (device.type != "cpu" or threads == 2):
         yield from _each_begun_early(begin, items)
         return
     first = list(islice(items, 2)) if device.type == "cpu" and threads > 2 else []

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 from elmokit.nn.kernels import fused, stepwise
-from elmokit.nn.kernels.directions import on_both_cores
+from elmokit.nn.kernels.directions import Direction, each_direction, on_both_cores
 from elmokit.nn.kernels.kept_graph import graph_is_kept
 from elmokit.nn.kernels.memory import large
 from elmokit.nn.kernels.passes import Gradients, Run, Steps, Trace, Weights, empty_trace, part, width_of
@@ -39,7 +39,7 @@ class _Recurrence:
         self.is_fused = fused.has_passes(dtype, self._wide, device, width, width_of(weights.beside), four_h // 4)
         # packing narrows them
         self.weights = weights if self.is_fused else weights.mapped(lambda weight: weight.to(dtype))
-        self._packed: dict[int, fused.PackedLayer] = {}
+        self._packed: dict[Direction, fused.PackedLayer] = {}
 
         def pack(d: int) -> None:
             self._packed[d] = fused.pack_layer(part(weights, d), dtype)
@@ -64,25 +64,25 @@ class _Recurrence:
         run = Run(inputs.contiguous(), outputs, h, c, *_start(start, h, c), beside)
         trace = empty_trace(run, overwrite) if traced else None
 
-        def one(d: int) -> None:
+        def one(d: Direction) -> None:
             own_trace = None if trace is None else part(trace, d)
             if self.is_fused:
                 fused.forward_steps(steps, self._packed[d], part(run, d), own_trace)
             else:
                 stepwise.forward_steps(steps, part(self.weights, d), part(run, d), own_trace)
 
-        on_both_cores(one, inputs.device)
+        each_direction(one, inputs.device)
         return run, trace
 
 
 def _weight_gradients(trace: Trace, grad: Gradients, into: Weights) -> None:
-    """Each is one product over all steps; of one direction."""
-    both, width = torch.mm(grad.gates.T, trace.factors), into.recurrent.shape[1]
-    into.recurrent.copy_(both[:, -width:])
+    """Each is one product over all steps; of one direction, or both."""
+    both, width = grad.gates.mT @ trace.factors, into.recurrent.shape[-1]
+    into.recurrent.copy_(both[..., -width:])
     if into.beside is not None:
-        into.beside.copy_(both[:, :-width])
+        into.beside.copy_(both[..., :-width])
     if into.projection is not None:
-        into.projection.copy_(grad.outputs.to(trace.hidden.dtype).T @ trace.hidden)
+        into.projection.copy_(grad.outputs.to(trace.hidden.dtype).mT @ trace.hidden)
 
 
 class _PackedLSTM(torch.autograd.Function):
@@ -115,12 +115,12 @@ class _PackedLSTM(torch.autograd.Function):
         of_weights = weights.mapped(lambda weight: large(weight.shape, weight.dtype, device))
         kernel = fused if ctx.is_fused else stepwise
 
-        def one(d: int) -> None:
+        def one(d: Direction) -> None:
             own, own_grad = part(trace, d), part(grad, d)
             kernel.backward_steps(ctx.steps, part(weights, d), outputs[d], own, own_grad)
             _weight_gradients(own, own_grad, part(of_weights, d))
 
-        on_both_cores(one, device)
+        each_direction(one, device)
         of_inputs = gates if constant is None else constant[:, None].to(gates.dtype)
         return of_inputs, grad_beside, grad.h, grad.c, *of_weights, None, None, None
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from types import EllipsisType
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from elmokit.nn.kernels.memory import large
 from elmokit.nn.packing import Packing
+
+# What takes the slots of a step, of one direction or of both.
+Slots: TypeAlias = tuple[EllipsisType, slice, slice]
 
 
 @dataclass(frozen=True)
@@ -22,21 +26,21 @@ class Steps:
     cell_clip: float | None
     proj_clip: float | None
 
-    @cached_property
-    def fresh_rows(self) -> tuple[Tensor, ...] | None:
-        """For each step the ranks whose state starts afresh there."""
+    def _fresh_rows(self, device: torch.device) -> Sequence[Tensor | None]:
+        """For each step the ranks whose state starts afresh there; None: no row."""
         resets, sizes = self.packing.resets, self.packing.batch_sizes
         if resets is None or not sizes:
-            return None
+            return [None] * len(sizes)
         counts = [int(n) for n in torch.stack([step.sum() for step in resets.split(list(sizes))])]
-        return torch.cat([torch.arange(n) for n in sizes])[resets].split(counts)
+        # all at once: a GPU would wait for each
+        ranks = torch.cat([torch.arange(n) for n in sizes])[resets].to(device)
+        return [fresh if len(fresh) else None for fresh in ranks.split(counts)]
 
-    def __iter__(self) -> Iterator[tuple[int, slice, Tensor | None]]:
+    def on(self, device: torch.device) -> list[tuple[int, Slots, Tensor | None]]:
         """Of each step: how many rows it has, its slots, and the rows that start afresh (None: no row)."""
-        starts = self.packing.starts()
-        for t, rows in enumerate(self.packing.batch_sizes):
-            fresh = None if self.fresh_rows is None or not len(self.fresh_rows[t]) else self.fresh_rows[t]
-            yield rows, slice(starts[t], starts[t + 1]), fresh
+        starts, sizes = self.packing.starts(), self.packing.batch_sizes
+        slots = [(..., slice(*bounds), slice(None)) for bounds in pairwise(starts)]
+        return list(zip(sizes, slots, self._fresh_rows(device), strict=True))
 
 
 # Tensors that belong together, of both directions; `part` takes the same part of each: a direction, a step's slots.
@@ -88,7 +92,7 @@ class Gradients(NamedTuple):
     constant: Tensor | None  # (2, 4H), of inputs that are the same for every slot: the sum over all slots
 
 
-def part(record: Any, index: int | slice) -> Any:
+def part(record: Any, index: int | EllipsisType | Slots) -> Any:
     """The same part of each tensor, sharing its memory."""
     return type(record)(*(None if tensor is None else tensor[index] for tensor in record))
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from elmokit.nn.kernels.directions import on_both_cores
 from elmokit.nn.kernels.library import INT, POINTER, SIZE, address, compiled
 
+TOO_LARGE = "finite numbers have become infinite"
+
 
 def word_vectors(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
     """streams (K, 2, N, D) in stream order -> out (M, K, 2D), the words' vectors end to end, float32 or float16.
@@ -22,8 +24,10 @@ def word_vectors(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
     kernel = compiled(f"elmokit_words_{out.dtype.name}", *arguments, result=INT)
     if kernel is None or not streams.is_cpu:
         both = torch.cat([streams[:, d, slots[d].to(streams.device)] for d in range(2)], dim=-1).movedim(0, 1)
-        with np.errstate(over="raise"):
-            out[...] = both.float().cpu().numpy()
+        stored = both.to(getattr(torch, out.dtype.name))
+        if (stored.isinf() & both.isfinite()).any():
+            raise FloatingPointError(TOO_LARGE)
+        out[...] = stored.cpu().numpy()
         return
     streams, slots = streams.float().contiguous(), slots.contiguous()
     overflows = [0, 0]
@@ -37,7 +41,7 @@ def word_vectors(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
 
     on_both_cores(half, torch.device("cpu"))
     if any(overflows):
-        raise FloatingPointError("finite numbers have become infinite")
+        raise FloatingPointError(TOO_LARGE)
 
 
 def sentence_vectors(streams: Tensor, slots: Tensor, begins: np.ndarray, out: Sequence[np.ndarray]) -> None:
