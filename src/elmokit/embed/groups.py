@@ -73,24 +73,19 @@ def words_at_once(config: BiLMConfig, device: torch.device) -> int:
 # --- A group of sentences ------------------------------------------------------------------------------------------
 
 
-def _begin(
-    engine: Engine, block: Block, state: BiLMState | None, start: BiLMState | None, then: Then[Result]
-) -> Callable[[], Result]:
-    """A block on its way; what comes back waits for what `then` makes of it. `state`, `start`: `BiLM.run_packed`."""
-    return engine.begin(block, state, start, then(block))
-
-
 def _begin_group(
     engine: Engine, group: Sequence[Sequence[str]], start: BiLMState | None, rows: int | None, then: Then[Result]
 ) -> Callable[[], Result]:
-    """Every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+    """A group on its way; what comes back waits for what `then` makes of it. See `Engine.begin`.
 
+    Every sentence goes from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
     What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
     what they make of the last one: where the directions do not join, only words are computed.
     """
     boundaries, rows = engine.config.lstm.joins_directions, min(rows or default_rows(engine.device), len(group))
     block = embedding_block(group, deal_evenly(list(map(len, group)), rows), rows, reset=True, boundaries=boundaries)
-    return _begin(engine, block, None, start if boundaries else engine.after_first_boundaries(start), then)
+    start = start if boundaries else engine.after_first_boundaries(start)
+    return engine.begin(block, None, start, then(block))
 
 
 def _bounds_of_words(block: Block) -> tuple[np.ndarray, np.ndarray]:
@@ -146,17 +141,14 @@ def embed_long(
 ) -> BiLMState:
     """One sentence from `state` on (one row; None: zeros), window by window; returns the state after it."""
 
-    def then(block: Block) -> Callable[[Tensor, BiLMState], tuple[np.ndarray, BiLMState]]:
+    def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
         vectors = np.empty((choose.count, int(block.lengths[0]), engine.config.output_dim), np.float32)
 
         def make(streams: Tensor, after: BiLMState) -> tuple[np.ndarray, BiLMState]:
             sentence_vectors(choose(streams), block.text.slots, np.array([0]), [vectors])
             return vectors[0] if choose.count == 1 else vectors, after
 
-        return make
-
-    def run(block: Block, state: BiLMState | None) -> tuple[np.ndarray, BiLMState]:
-        return _begin(engine, block, state, None, then)()
+        return engine.begin(block, state, None, make)()
 
     # Where directions join after each layer, both must have read the whole sentence.
     joined = engine.config.lstm.joins_directions
@@ -229,6 +221,6 @@ def from_carried_state(
             made = made._replace(state=with_row(state, rows[0], made.state))
         else:
             block = embedding_block(group, rows, num_rows, reset=False)
-            made = _begin(engine, block, state, None, partial(_made, engine, wanted))()
+            made = engine.begin(block, state, None, _made(engine, wanted, block))()
         state, count = made.state, count + len(group)
         yield made
