@@ -59,7 +59,7 @@ class Embedder:
         `dtype` is that of the products: float32 (exact, the default), bfloat16, float16 (for a GPU), int8, or auto,
         which is bfloat16 where the machine multiplies it, else float32. int8, the fastest, quantises the weights, and
         row by row what is multiplied by them: it needs a CPU with AVX-512 VNNI. ValueError for what is not there.
-        The memory that it computes in stays with it: 0.4 GB for a model of the original size with bfloat16 products.
+        The memory that it computes in stays with it: 0.3 GB for a model of the original size with bfloat16 products.
         """
         self.model = model
         self.device = pick_device(device)

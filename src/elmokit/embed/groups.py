@@ -102,7 +102,7 @@ def _count_truncated(block: Block, config: BiLMConfig) -> int:
     return int(np.isin(block.tokens[0].numpy(), long).sum())
 
 
-def _made(engine: Engine, wanted: Wanted, block: Block) -> Callable[[Tensor, BiLMState], Made]:
+def _sentences_to_make(engine: Engine, wanted: Wanted, block: Block) -> Callable[[Tensor, BiLMState], Made]:
     begins, ends = _bounds_of_words(block)
     count, dim = wanted.choose.count, engine.config.output_dim
     found = [np.empty((count, length, dim), np.float32) for length in (ends - begins).tolist()]
@@ -116,7 +116,7 @@ def _made(engine: Engine, wanted: Wanted, block: Block) -> Callable[[Tensor, BiL
     return make
 
 
-def _end_to_end(
+def _words_to_make(
     engine: Engine, choose: LayerChoice, dtype: str, block: Block
 ) -> Callable[[Tensor, BiLMState], np.ndarray]:
     slots = block.text.slots
@@ -192,7 +192,7 @@ def from_same_state(
         group, is_long = group_and_kind
         if is_long:
             return partial(_make_long, engine, group[0], wanted, start)
-        return _begin_group(engine, group, start, rows, partial(_made, engine, wanted))
+        return _begin_group(engine, group, start, rows, partial(_sentences_to_make, engine, wanted))
 
     return side_by_side(begin, groups, engine.device, engine.begins_early)
 
@@ -201,7 +201,7 @@ def end_to_end(
     engine: Engine, groups: Iterable[list[Sequence[str]]], choose: LayerChoice, start: BiLMState | None, dtype: str
 ) -> Iterator[np.ndarray]:
     """As `from_same_state`, of groups without long sentences: (N, 2D) or (N, L+1, 2D) of the words of each."""
-    then = partial(_end_to_end, engine, choose, dtype)
+    then = partial(_words_to_make, engine, choose, dtype)
 
     def begin(group: list[Sequence[str]]) -> Callable[[], np.ndarray]:
         return _begin_group(engine, group, start, None, then)
@@ -221,6 +221,6 @@ def from_carried_state(
             made = made._replace(state=with_row(state, rows[0], made.state))
         else:
             block = embedding_block(group, rows, num_rows, reset=False)
-            made = engine.begin(block, state, None, _made(engine, wanted, block))()
+            made = engine.begin(block, state, None, _sentences_to_make(engine, wanted, block))()
         state, count = made.state, count + len(group)
         yield made
