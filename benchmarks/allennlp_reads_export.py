@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from elmokit.checkpoints.convert import convert
+from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.files import atomic_path
-from elmokit.io.convert import convert
-from elmokit.io.pretrained import fingerprint
+from elmokit.fs.atomic import atomic_path
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "allennlp_reads_export.json"

@@ -11,8 +11,8 @@ import json
 from datetime import date
 from pathlib import Path
 
-from elmokit.io.checkpoint import BUNDLED_MODELS, load, save
-from elmokit.io.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.loading import BUNDLED_MODELS, load, save
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 
 PERPLEXITIES = Path(__file__).parent / "results" / "heldout_perplexity.json"
 CARD = """# {name}: an English ELMo

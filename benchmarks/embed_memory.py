@@ -18,7 +18,7 @@ from measuring import machine, write_report
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 
 def repeat(texts: list[Path], size: int, path: Path) -> None:

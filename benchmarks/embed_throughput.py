@@ -33,7 +33,7 @@ from measuring import (
 from roofline import embedding_operations, product_rates, roofline
 
 from elmokit.config import BiLMConfig
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 BATCHES = (32, 64, 128)
 DTYPES, ORDERS = ("bfloat16", "float32"), ("file", "sorted")

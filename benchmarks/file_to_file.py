@@ -20,7 +20,7 @@ from measuring import RESULTS, write_results
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 BAR = 1.15
 

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from elmokit.files import atomic_path
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import fingerprint
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.fs.atomic import atomic_path
 from elmokit.train.finetune import FinetuneSettings, finetune
 
 RESULTS = Path(__file__).parent / "results" / "finetune_un.json"

@@ -11,9 +11,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from elmokit.files import atomic_path
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import fingerprint
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.fs.atomic import atomic_path
 from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate_files
 
 RESULTS = Path(__file__).parent / "results" / "heldout_perplexity.json"

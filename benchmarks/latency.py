@@ -16,7 +16,7 @@ from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, 
 from roofline import embedding_operations, product_rates, recurrent_operations
 
 from elmokit.config import BiLMConfig
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 LENGTH = 20
 DTYPES = ("bfloat16", "float32")

@@ -25,9 +25,9 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.embed.long import POSITIONS_AT_ONCE
-from elmokit.files import read_lines
-from elmokit.io.store import EmbeddingStore
+from elmokit.fs.reading import read_lines
 from elmokit.runtime import pick_dtype
+from elmokit.storage.store import EmbeddingStore
 from elmokit.text.characters import BOS, EOS
 
 

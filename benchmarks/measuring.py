@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from elmokit.files import atomic_path
+from elmokit.fs.atomic import atomic_path
 
 HERE = Path(__file__).parent
 WORKERS, RESULTS = HERE / "peers", HERE / "results"

@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 
 import elmokit
+from elmokit.checkpoints import checkpoint
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.files import atomic_path
-from elmokit.io import checkpoint
-from elmokit.io.pretrained import Pretrained, fingerprint
+from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.examples import Examples, Lexicon
 from elmokit.tasks.settings import FitConfig, TaggerConfig

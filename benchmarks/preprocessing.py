@@ -23,7 +23,7 @@ from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
 from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block, word_ids
 from elmokit.embed.groups import DEFAULT_ROWS, WORDS_AT_ONCE
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 from elmokit.text import english
 from elmokit.text.tokenizers import get_tokenizer
 from elmokit.text.vocab import Vocab, count_words

@@ -20,7 +20,7 @@ from roofline import product_rates, roofline, training_operations
 
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import TrainingStream
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 from elmokit.text.vocab import SPECIALS, Vocab
 
 DTYPES = ("bfloat16", "float32")

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
-from elmokit.files import atomic_path
-from elmokit.io.pretrained import fingerprint
+from elmokit.fs.atomic import atomic_path
 
 HERE = Path(__file__).parent
 PAIRS = HERE / "sense_pairs.json"

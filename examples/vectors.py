@@ -2,7 +2,7 @@
 
 import sys
 
-from elmokit.io.store import EmbeddingStore
+from elmokit.storage.store import EmbeddingStore
 
 for words, vectors in EmbeddingStore(sys.argv[1]):
     print(f"{' '.join(words):55} {vectors.dtype} {vectors.shape}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from elmokit.io.formats.efml import pieces_of
-from elmokit.io.formats.efml_settings import read_config
+from elmokit.checkpoints.formats.efml import pieces_of
+from elmokit.checkpoints.formats.efml_settings import read_config
 
 WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "the", "cat", "今"]
 CHARACTERS = [*"abcdeht", "今", "\u3000", "<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>"]

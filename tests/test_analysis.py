@@ -10,10 +10,10 @@ import torch
 from elmokit.analysis.neighbors import Search, neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import Pretrained
 from elmokit.lm.evaluate import evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax

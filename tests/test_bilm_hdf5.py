@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.checkpoints.formats.bilm_options import config_from_options
+from elmokit.checkpoints.loading import CheckpointError
 from elmokit.config import BiLMConfig
-from elmokit.io.checkpoint import CheckpointError
-from elmokit.io.formats.bilm_hdf5 import read_bilm_hdf5
-from elmokit.io.formats.bilm_options import config_from_options
 from elmokit.nn.bilm import BiLM
 
 OPTIONS: dict[str, Any] = {

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import elmokit.io.checkpoint as checkpoint
-import elmokit.io.native as native
+import elmokit.checkpoints.loading as checkpoint
+import elmokit.checkpoints.native as native
+from elmokit.checkpoints.loading import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
-from elmokit.io.checkpoint import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab

@@ -29,10 +29,10 @@ CALLS = [
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
     ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
     ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
-    ("info", "elmokit.io.checkpoint.describe"),
+    ("info", "elmokit.checkpoints.loading.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
-    ("convert model --output hdf5 --to hdf5", "elmokit.io.convert.convert"),
+    ("convert model --output hdf5 --to hdf5", "elmokit.checkpoints.convert.convert"),
     ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
     (
         "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0",
@@ -83,7 +83,7 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
         "mix": None,
         "card": ["# A model", "", "of something"],
     }
-    with patch("elmokit.io.checkpoint.describe", return_value=found):
+    with patch("elmokit.checkpoints.loading.describe", return_value=found):
         assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
     assert printed == (

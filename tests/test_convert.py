@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.convert import convert, save_hdf5
+from elmokit.checkpoints.formats.bilm_options import config_from_options, options_from_config
+from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
-from elmokit.io.checkpoint import Pretrained, load, save
-from elmokit.io.convert import convert, save_hdf5
-from elmokit.io.formats.bilm_options import config_from_options, options_from_config
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 

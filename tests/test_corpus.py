@@ -12,7 +12,7 @@ import zstandard
 
 import elmokit.data.corpus as corpus
 from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "plain.txt": bytes,

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, write_bilm_hdf5
+from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig
-from elmokit.io.checkpoint import MixWeights, Pretrained, load, save
-from elmokit.io.formats.bilm_hdf5 import arrays_of, write_bilm_hdf5
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab

@@ -11,11 +11,11 @@ import pytest
 import torch
 from efml_files import SETTINGS, WORDS, changed, write_dictionary, write_efml
 
+from elmokit.checkpoints.convert import convert
+from elmokit.checkpoints.formats.efml_settings import PUBLISHED_SETTINGS, settings_path
+from elmokit.checkpoints.loading import CheckpointError, describe, fingerprint, load, save
 from elmokit.data.streams import word_ids
 from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.io.checkpoint import CheckpointError, describe, fingerprint, load, save
-from elmokit.io.convert import convert
-from elmokit.io.formats.efml_settings import PUBLISHED_SETTINGS, settings_path
 from elmokit.nn.elmo import Elmo
 
 MODELS = ["elmo_cnn", "elmo_word", "lstm_cnn"]

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
-from elmokit.io.checkpoint import save
-from elmokit.io.part import PartWriter
-from elmokit.io.pretrained import MixWeights, Pretrained
-from elmokit.io.store import EmbeddingStore, read_index
 from elmokit.nn.bilm import BiLM
+from elmokit.storage.shard import PartWriter
+from elmokit.storage.store import EmbeddingStore, read_index
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 MANY_LINES = {"zeros": 6000, "carry": 1500}

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import Block
 from elmokit.embed.embedder import Embedder
@@ -19,11 +21,9 @@ from elmokit.embed.engine import Engine
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.long import long_apart
 from elmokit.embed.pooling import POOLINGS, RUNNING
-from elmokit.io.checkpoint import save
-from elmokit.io.part import PartWriter
-from elmokit.io.pretrained import MixWeights, Pretrained
-from elmokit.io.store import EmbeddingStore
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.storage.shard import PartWriter
+from elmokit.storage.store import EmbeddingStore
 from elmokit.text.characters import BOS, EOS, encode_words
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable", "x" * 60]
@@ -222,7 +222,7 @@ def test_a_run_that_is_stopped_within_a_long_line_is_taken_up(
 
 
 def test_hdf5_and_pooled_files(tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.io.formats.embeddings_hdf5.ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("elmokit.storage.hdf5.ROWS_AT_ONCE", 40)
     embed_file(text, tmp_path / "out.hdf5", embedder, "all")
     encode_file(text, tmp_path / "out.npy", embedder, "max", layers="top", sentences_per_part=4)
     pooled = np.load(tmp_path / "out.npy")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.groups import default_rows, in_even_groups, words_at_once
-from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
 

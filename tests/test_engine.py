@@ -12,11 +12,11 @@ import torch
 from oracle import random_weights
 from processors import each_product_type, needs_products
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import embedding_block
 from elmokit.embed import engine
 from elmokit.embed.embedder import Embedder
-from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.prepared import PreparedBiLM
 from elmokit.text.vocab import Vocab

@@ -11,8 +11,8 @@ import torch
 from oracle import Oracle, log_softmax, random_weights
 
 import elmokit.lm.evaluate as evaluate
+from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.io.checkpoint import Pretrained, load, save
 from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.kernels import linear_logsumexp

@@ -11,8 +11,8 @@ import torch
 from efml_files import write_efml
 from toy_run import settings_for, write_text
 
+from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
-from elmokit.io.checkpoint import MixWeights, Pretrained, load, save
 from elmokit.lm.evaluate import evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.io.checkpoint import load
+from elmokit.checkpoints.loading import load
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_sentences

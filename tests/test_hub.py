@@ -12,10 +12,10 @@ import torch
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
 
+from elmokit.checkpoints.hub import HubModel, hub_model
+from elmokit.checkpoints.loading import Pretrained, describe, load, save
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.io.checkpoint import Pretrained, describe, load, save
-from elmokit.io.hub import HubModel, hub_model
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -132,7 +132,7 @@ def test_this_disk_and_the_bundled_models_come_first(
     (tmp_path / "owner" / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no model 'owner/empty': looked for a directory"):
         load("owner/empty")
-    monkeypatch.setattr("elmokit.io.checkpoint.BUNDLED_MODELS", tmp_path)
+    monkeypatch.setattr("elmokit.checkpoints.loading.BUNDLED_MODELS", tmp_path)
     monkeypatch.chdir("/")
     assert load("owner/name").card == "# Tiny\n"
     with pytest.raises(FileNotFoundError, match="no model 'name'"):

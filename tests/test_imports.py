@@ -40,7 +40,7 @@ def test_no_heavy_module_is_loaded(statement: str) -> None:
     assert _modules_after(statement) & HEAVY == set()
 
 
-@pytest.mark.parametrize("module", ["config", "files", "text.characters", "text.tokenizers", "text.vocab"])
+@pytest.mark.parametrize("module", ["config", "fs", "text.characters", "text.tokenizers", "text.vocab"])
 def test_text_needs_no_torch(module: str) -> None:
     assert "torch" not in _modules_after(f"import elmokit.{module}")
 

@@ -11,10 +11,10 @@ from oracle import relu, sigmoid
 from processors import needs_products
 from torch import Tensor
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import encode_file
-from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.kernels import fused
 from elmokit.nn.kernels.passes import Run, Steps, Weights, empty_trace, part

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.loading import CheckpointError, describe, load
 from elmokit.config import BiLMConfig
-from elmokit.io.checkpoint import CheckpointError, describe, load
-from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.nn.bilm import BiLM
 
 WORDS = "<S>\n</S>\n<UNK>\nnaïve\n"

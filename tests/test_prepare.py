@@ -10,7 +10,7 @@ import zstandard
 
 from elmokit.data import prepare as module
 from elmokit.data.prepare import prepare, read_report, shard_of
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
 resource = pytest.importorskip("resource")  # which Windows has not

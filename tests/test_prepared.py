@@ -14,9 +14,9 @@ from oracle import Oracle, State, random_weights
 from processors import each_product_type, needs_products
 from torch import Tensor
 
+from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.data.streams import Block, embedding_block, word_ids
-from elmokit.io.checkpoint import load
 from elmokit.nn import prepared
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import Packing

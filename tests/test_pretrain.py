@@ -19,10 +19,10 @@ from efml_files import write_efml
 from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE, settings_for, write_text
 
 import elmokit.train.snapshots as snapshots
+from elmokit.checkpoints.formats.efml_settings import read_config
+from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
-from elmokit.io.checkpoint import load
-from elmokit.io.formats.efml_settings import read_config
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.pretrain import pretrain
 from elmokit.train.settings import PretrainSettings

@@ -12,8 +12,8 @@ from oracle import Oracle, log_softmax, random_weights
 
 import elmokit.lm.evaluate as evaluate
 import elmokit.lm.scoring as scoring
+from elmokit.checkpoints.loading import Pretrained, load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.io.checkpoint import Pretrained, load
 from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
 from elmokit.lm.scoring import Candidate, next_words, score, score_file, substitutes
 from elmokit.nn.bilm import BiLM, BiLMState

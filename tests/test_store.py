@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from elmokit.embed.stored import as_stored
-from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
-from elmokit.io.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
-from elmokit.io.token_spool import TokenSpool, cut_words, read_together
+from elmokit.storage.hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
+from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
+from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
 
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
 TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
@@ -203,8 +203,8 @@ def test_words_that_lie_end_to_end_are_cut(words: list[str]) -> None:
 
 @pytest.mark.parametrize("put_by", [1, 3, 4096])
 def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_by: int) -> None:
-    monkeypatch.setattr("elmokit.io.token_spool.IN_MEMORY", 4)  # so that they wait on disk
-    monkeypatch.setattr("elmokit.io.token_spool.WORDS_TOGETHER", put_by)
+    monkeypatch.setattr("elmokit.storage.token_spool.IN_MEMORY", 4)  # so that they wait on disk
+    monkeypatch.setattr("elmokit.storage.token_spool.WORDS_TOGETHER", put_by)
     spool = TokenSpool(tmp_path)
     for sentence in SENTENCES:
         spool.add_sentence([sentence])

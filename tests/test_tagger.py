@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints import loading
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.io import checkpoint
-from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.data import TaskData, TaskFiles
 from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon, batches_of
@@ -259,7 +259,7 @@ def write_conllu(path, sentences):
 
 @pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
 def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
-    checkpoint.save(model, tmp_path / "bilm")
+    loading.save(model, tmp_path / "bilm")
     train, dev = write(tmp_path / f"train{suffix}", TRAIN), write(tmp_path / f"dev{suffix}", DEV)
     files = TaskFiles(train, dev, dev, Columns(tag_column=column))
     report = fit_files(files, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=QUICK)
@@ -288,11 +288,11 @@ def test_span_tags_are_scored_by_f1_and_decoded_by_the_rules(model):
 
 
 def test_another_bilm_is_refused(model, tmp_path):
-    checkpoint.save(model, tmp_path / "bilm")
+    loading.save(model, tmp_path / "bilm")
     fit(FEW, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=ONE_EPOCH)
     torch.manual_seed(5)
-    checkpoint.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
-    with pytest.raises(checkpoint.CheckpointError, match="is not the biLM"):
+    loading.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
+    with pytest.raises(loading.CheckpointError, match="is not the biLM"):
         load_tagger(tmp_path / "tagger", model=tmp_path / "other")
     (tmp_path / "bilm").rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="say where it lies now"):
@@ -392,8 +392,8 @@ def test_a_damaged_config_is_told_with_its_file(tmp_path):
     }
     for message, damaged in damages.items():
         path.write_text(json.dumps(damaged))
-        with pytest.raises(checkpoint.CheckpointError, match=rf"tagger/config\.json .*{message}"):
+        with pytest.raises(loading.CheckpointError, match=rf"tagger/config\.json .*{message}"):
             load_tagger(tmp_path / "tagger")
     path.write_text(json.dumps(whole)[:100])
-    with pytest.raises(checkpoint.CheckpointError, match=r"tagger/config\.json"):
+    with pytest.raises(loading.CheckpointError, match=r"tagger/config\.json"):
         load_tagger(tmp_path / "tagger")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.io.checkpoint import load
-from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words

@@ -10,8 +10,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` 
 import numpy as np
 import worker
 
+from elmokit.checkpoints.formats.bilm_options import read_options
 from elmokit.embed.embedder import Embedder
-from elmokit.io.formats.bilm_options import read_options
 from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import Vocab
 from elmokit.train.settings import PretrainSettings

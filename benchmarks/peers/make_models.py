@@ -16,10 +16,10 @@ import h5py
 import numpy as np
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import pieces_of
+from elmokit.checkpoints.formats.bilm_options import options_from_config
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.files import atomic_directory
-from elmokit.io.formats.bilm_hdf5 import pieces_of
-from elmokit.io.formats.bilm_options import options_from_config
+from elmokit.fs.atomic import atomic_directory
 
 SEED = 13
 # Not so small that the cells stay near zero, not so large that every gate is shut.

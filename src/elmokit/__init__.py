@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elmokit.checkpoints.loading import CheckpointError, Pretrained, load, save
     from elmokit.config import BiLMConfig
     from elmokit.embed.embedder import Embedder
-    from elmokit.io.checkpoint import CheckpointError, Pretrained, load, save
     from elmokit.nn.bilm import BiLM
     from elmokit.nn.elmo import Elmo
     from elmokit.nn.scalar_mix import ScalarMix
@@ -32,13 +32,13 @@ __all__ = [
 _MODULE_OF = {
     "BiLM": "elmokit.nn.bilm",
     "BiLMConfig": "elmokit.config",
-    "CheckpointError": "elmokit.io.checkpoint",
+    "CheckpointError": "elmokit.checkpoints.loading",
     "Elmo": "elmokit.nn.elmo",
     "Embedder": "elmokit.embed.embedder",
-    "Pretrained": "elmokit.io.checkpoint",
+    "Pretrained": "elmokit.checkpoints.loading",
     "ScalarMix": "elmokit.nn.scalar_mix",
-    "load": "elmokit.io.checkpoint",
-    "save": "elmokit.io.checkpoint",
+    "load": "elmokit.checkpoints.loading",
+    "save": "elmokit.checkpoints.loading",
 }
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import pieces_of
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.notice import warn_once
 from elmokit.config import BiLMConfig
-from elmokit.io.checkpoint import save
-from elmokit.io.formats.bilm_hdf5 import pieces_of
-from elmokit.io.pretrained import MixWeights, Pretrained
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
 from elmokit.compat.simple_elmo import ElmoModel
-from elmokit.io.checkpoint import load
 
 SENTENCES = [["the", "cat", "is", "on"], ["dogs"], ["They", "give", "state"], ["Another", "."], ["fog"]]
 

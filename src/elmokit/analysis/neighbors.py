@@ -13,7 +13,7 @@ from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences,
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import opened
-from elmokit.files import read_lines
+from elmokit.fs.reading import read_lines
 
 SENTENCES_AT_ONCE = 512
 

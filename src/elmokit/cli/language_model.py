@@ -116,7 +116,7 @@ class Substitutes:
     """LSTM state at the start of the sentence: zeros, or the model's warm state."""
 
     def run(self) -> None:
-        from elmokit.io.checkpoint import load
+        from elmokit.checkpoints.loading import load
         from elmokit.lm.scoring import substitutes, words_of
 
         model = load(self.model)
@@ -142,7 +142,7 @@ class NextWords:
     """LSTM state at the start of the sentence: zeros, or the model's warm state."""
 
     def run(self) -> None:
-        from elmokit.io.checkpoint import load
+        from elmokit.checkpoints.loading import load
         from elmokit.lm.scoring import next_words
 
         found = next_words(load(self.model), self.sentence, self.top, self.direction, self.state)

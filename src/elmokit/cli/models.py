@@ -24,7 +24,7 @@ class Convert:
     """Words for token-embeddings, one a line; the model's own when not given."""
 
     def run(self) -> None:
-        from elmokit.io.convert import convert
+        from elmokit.checkpoints.convert import convert
 
         show(convert(**vars(self)))
 
@@ -36,7 +36,7 @@ class Info:
     model: Positional[Model] = None
 
     def run(self) -> None:
-        from elmokit.io.checkpoint import describe
+        from elmokit.checkpoints.loading import describe
         from elmokit.nn.kernels.library import is_compiled
 
         found = describe(self.model)

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.native import filled
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.data.streams import blocks_of, word_ids
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.groups import WORDS_AT_ONCE
-from elmokit.files import atomic_path, read_lines
-from elmokit.io.native import filled
-from elmokit.io.pretrained import Pretrained
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.frozen import PreparedWhileFrozen
 from elmokit.nn.scalar_mix import ScalarMix

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.compat.notice import warn_once
 from elmokit.data.streams import blocks_of, scoring_block, word_ids
 from elmokit.embed.embedder import Embedder
-from elmokit.io.formats.tf_checkpoint import find_prefix
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab

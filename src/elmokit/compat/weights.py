@@ -5,10 +5,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from elmokit.io.checkpoint import load
-from elmokit.io.formats.bilm_hdf5 import read_bilm_hdf5
-from elmokit.io.native import filled
-from elmokit.io.pretrained import Pretrained
+from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.native import filled
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
 
 

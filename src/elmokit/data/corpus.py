@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.files import decode_line, read_line_blocks, read_lines, refuse_pipe
+from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe
 from elmokit.text.characters import count_truncated
 
 LINES_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 17, 1 << 25  # of a block: about 20 MB of text, never much over 32

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from elmokit.files import atomic_directory, create_bytes, read_lines
+from elmokit.fs.atomic import atomic_directory, create_bytes
+from elmokit.fs.reading import read_lines
 from elmokit.text.characters import MAX_CHARACTERS, count_truncated
 from elmokit.text.tokenizers import get_tokenizer
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from elmokit.files import atomic_path, create_bytes, read_lines
+from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.reading import read_lines
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT_START = "-DOCSTART-"

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.engine import Engine
 from elmokit.embed.groups import (
     Made,
@@ -24,8 +26,6 @@ from elmokit.embed.groups import (
 from elmokit.embed.layers import LayerChoice, layer_choice
 from elmokit.embed.long import Put, long_apart
 from elmokit.embed.pooling import Pooling
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLMState
 from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
 from elmokit.text.tokenizers import get_tokenizer

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import PAD_CHARACTER, BiLMConfig
 from elmokit.data.streams import Block, one_row, word_ids
-from elmokit.io.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.prepared import PreparedBiLM, prepare
 from elmokit.nn.room import Rooms

@@ -12,9 +12,9 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.job import FileJob, FileReport, TextFile
 from elmokit.embed.parts import make_parts
 from elmokit.embed.pooling import Pooling
-from elmokit.files import atomic_path
-from elmokit.io.formats.embeddings_hdf5 import write_allennlp_hdf5
-from elmokit.io.store import EmbeddingStore
+from elmokit.fs.atomic import atomic_path
+from elmokit.storage.hdf5 import write_allennlp_hdf5
+from elmokit.storage.store import EmbeddingStore
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -41,7 +41,7 @@ def embed_file(
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
-    training text was, or with tokenize=False at white space. `output` is a directory (elmokit.io.store has
+    training text was, or with tokenize=False at white space. `output` is a directory (elmokit.storage.store has
     its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
     of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16,
     `products` that of the computation where `model` is none yet (`Embedder.load`'s dtype).

@@ -18,10 +18,10 @@ from elmokit.embed.engine import Engine
 from elmokit.embed.layers import LayerChoice
 from elmokit.embed.long import POSITIONS_AT_ONCE, Put, WholeArray, embed_in_windows, long_apart, row_of, with_row
 from elmokit.embed.pooling import Pooling, RunningPool
-from elmokit.io.part import nothing_overflows
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.kernels.directions import side_by_side
 from elmokit.nn.kernels.text_order import sentence_vectors, word_vectors
+from elmokit.storage.shard import nothing_overflows
 
 WORDS_AT_ONCE, FEWEST_WORDS_AT_ONCE = 8192, 1024
 LAYERS_AT_ONCE = 72 << 20  # bytes: of wide models fewer words, since two groups are held at a time

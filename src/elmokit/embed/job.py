@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.streams import count_cut_words
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.pooling import Pooling
-from elmokit.files import read_lines
-from elmokit.io.pretrained import fingerprint
-from elmokit.io.store import StoreIndex
+from elmokit.fs.reading import read_lines
+from elmokit.storage.store import StoreIndex
 from elmokit.text.pieces import PIECE, tokenize_in_pieces
 from elmokit.text.tokenizers import Tokenizer, get_tokenizer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elmokit.io.pretrained import Pretrained
+from elmokit.checkpoints.pretrained import Pretrained
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.long import Put
 from elmokit.embed.pooling import RunningPool
 from elmokit.embed.stored import as_stored
-from elmokit.files import atomic_path, only_one_in
-from elmokit.io.part import PartWriter
-from elmokit.io.store import begin_store, finish_store, new_part
-from elmokit.io.token_spool import SpooledSentence, TokenSpool, read_together
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.lock import only_one_in
 from elmokit.nn.bilm import BiLMState
+from elmokit.storage.shard import PartWriter
+from elmokit.storage.store import begin_store, finish_store, new_part
+from elmokit.storage.token_spool import SpooledSentence, TokenSpool, read_together
 
 
 def _state_path(directory: Path, number: int) -> Path:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from elmokit.io.part import nothing_overflows
 from elmokit.nn.kernels.directions import on_both_cores
+from elmokit.storage.shard import nothing_overflows
 
 
 def as_stored(sentences: Sequence[np.ndarray], vector_shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import STATES, Block, blocks_of, count_cut_words, deal_evenly, scoring_block, word_ids
-from elmokit.files import read_lines
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import Pretrained
+from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.prepared import PreparedBiLM, prepare
 from elmokit.nn.softmax import FullSoftmax

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.streams import STATES, count_cut_words, scoring_block
-from elmokit.files import atomic_path, create_bytes, read_lines
-from elmokit.io.checkpoint import load
-from elmokit.io.pretrained import Pretrained
+from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, block_outputs, log_losses
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from elmokit.checkpoints import loading
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
 from elmokit.data.streams import blocks_of
-from elmokit.io import checkpoint
-from elmokit.io.pretrained import Pretrained
 from elmokit.tasks.data import TaskData, TaskFiles, layout_of
 from elmokit.tasks.examples import Examples, Lexicon
 from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
@@ -63,7 +63,7 @@ def _pretrained(model: Pretrained | str | Path | None, tagger: TaggerConfig) -> 
         if model is not None:
             raise ValueError("a tagger without ELMo reads no model: leave the model out, or switch elmo on")
         return None
-    pretrained = model if isinstance(model, Pretrained) else checkpoint.load(model)
+    pretrained = model if isinstance(model, Pretrained) else loading.load(model)
     if tagger.finetune:
         pretrained = copy.copy(pretrained)
         pretrained.bilm = copy.deepcopy(pretrained.bilm)
@@ -75,7 +75,7 @@ def _name_of(model: Pretrained | str | Path | None) -> str | None:
     if isinstance(model, Pretrained):
         return None
     if model is None:
-        return checkpoint.DEFAULT_MODEL
+        return loading.DEFAULT_MODEL
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 

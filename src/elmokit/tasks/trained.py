@@ -17,13 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from elmokit.checkpoints import loading
+from elmokit.checkpoints.errors import check_shapes
+from elmokit.checkpoints.loading import CheckpointError, Pretrained, fingerprint
 from elmokit.data.readers import TaggedSentence
 from elmokit.data.streams import blocks_of
 from elmokit.embed.embedder import Embedder
-from elmokit.files import atomic_directory, read_lines
-from elmokit.io import checkpoint
-from elmokit.io.checkpoint import CheckpointError, Pretrained, fingerprint
-from elmokit.io.strict import check_shapes
+from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.crf import span_transitions
 from elmokit.nn.elmo import Elmo
@@ -129,7 +130,7 @@ class TrainedTagger:
         keep_inside = self.model is not None and (bilm is None or self.tagger.config.finetune)
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None and keep_inside:
-                checkpoint.save(_without_softmax(self.model), partial / OWN_BILM)
+                loading.save(_without_softmax(self.model), partial / OWN_BILM)
             save_file(self._own_weights(), partial / "tagger.safetensors")
             (partial / "words.txt").write_text("".join(f"{word}\n" for word in self.lexicon.words), encoding="utf-8")
             description = self._description(OWN_BILM if keep_inside else bilm)
@@ -208,7 +209,7 @@ def _load_bilm(directory: Path, description: dict[str, Any], override: str | Pat
         raise ValueError(f"{directory} keeps its own biLM, in {directory / OWN_BILM}: leave the model out")
     name = str(directory / OWN_BILM) if kept_inside else override or description["bilm"]
     try:
-        pretrained = checkpoint.load(name)
+        pretrained = loading.load(name)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{directory} needs its biLM: {error}; say where it lies now (model=...)") from error
     if fingerprint(pretrained) != description["bilm_fingerprint"]:

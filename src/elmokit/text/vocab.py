@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.files import atomic_path, read_lines
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import read_lines
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)

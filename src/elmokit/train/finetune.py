@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.files import atomic_path, only_one_in
-from elmokit.io.checkpoint import load, save
-from elmokit.io.pretrained import Pretrained, fingerprint
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.lock import only_one_in
 from elmokit.lm.evaluate import Perplexity, evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.files import only_one_in, read_lines
-from elmokit.io.checkpoint import save
+from elmokit.fs.lock import only_one_in
+from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity
 from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import SPECIALS, Vocab, count_words

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.files import atomic_directory
+from elmokit.fs.atomic import atomic_directory
 
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import TrainingStream, Window, word_ids
-from elmokit.files import read_lines
-from elmokit.io.pretrained import Pretrained
+from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.packing import Packing

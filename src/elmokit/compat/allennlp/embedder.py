@@ -16,7 +16,8 @@ from tqdm import tqdm
 from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE, _ElmoBiLm, batch_to_ids
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
-from elmokit.files import atomic_path, read_lines
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import read_lines
 
 DEFAULT_BATCH_SIZE = 64
 OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

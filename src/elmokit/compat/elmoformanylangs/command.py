@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from elmokit.compat.elmoformanylangs.embedder import ALL, AVERAGE, Embedder
 from elmokit.compat.notice import warn_once
-from elmokit.files import atomic_path, read_lines
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import read_lines
 
 SENTENCES_AT_ONCE = 256
 OUTPUT_FORMATS = ("hdf5", "txt")

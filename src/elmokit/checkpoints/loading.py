@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from elmokit.checkpoints.detect import KNOWN, Format, recognised
+from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.hub import HubModel, download, hub_model
+from elmokit.checkpoints.native import DICTIONARIES, STORED_DTYPES, write_native
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import BiLMConfig
-from elmokit.files import atomic_directory
-from elmokit.io.hub import HubModel, download, hub_model
-from elmokit.io.known_formats import KNOWN, Format, recognised
-from elmokit.io.native import DICTIONARIES, STORED_DTYPES, write_native
-from elmokit.io.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.io.strict import CheckpointError
+from elmokit.fs.atomic import atomic_directory
 from elmokit.nn.bilm import BiLM
 
 __all__ = ["CheckpointError", "MixWeights", "Pretrained", "describe", "fingerprint", "load", "save"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from elmokit.io.strict import CheckpointError
+from elmokit.checkpoints.errors import CheckpointError
 
 WEIGHTS = "model.hdf5"
 NEEDED, OPTIONAL = ("options.json",), ("vocab.txt", "vocab.txt.gz", "meta.json", "README.md")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.io.formats.crc32c import masked_crc32c
-from elmokit.io.strict import CheckpointError, Shape
+from elmokit.checkpoints.errors import CheckpointError, Shape
+from elmokit.checkpoints.formats.crc32c import masked_crc32c
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from elmokit.files import to_disk
-from elmokit.io.token_spool import TokenSpool, cut_words
+from elmokit.fs.atomic import to_disk
+from elmokit.storage.token_spool import TokenSpool, cut_words
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
 NAME_OF_DTYPE = {numpy_name: name for name, numpy_name in DTYPES.items()}

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.files import atomic_path
-from elmokit.io.part import Part, PartWriter, open_part, part_writer
-from elmokit.io.token_spool import TokenSpool
+from elmokit.fs.atomic import atomic_path
+from elmokit.storage.shard import Part, PartWriter, open_part, part_writer
+from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
 DTYPES = ("float32", "float16")

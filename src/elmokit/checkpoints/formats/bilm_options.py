@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from elmokit.checkpoints.errors import CheckpointError
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.io.strict import CheckpointError
 
 # TensorFlow adds it at run time, so it is in no file.
 FORGET_BIAS = 1.0

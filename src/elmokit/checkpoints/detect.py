@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.checkpoints.formats.efml import ENCODER, TOKEN_ENCODER, read_efml
+from elmokit.checkpoints.formats.nlpl_zip import unpacked
+from elmokit.checkpoints.formats.tf_checkpoint import find_beside, find_prefix, read_tf_checkpoint
+from elmokit.checkpoints.native import FORMAT_VERSION, filled, read_card, read_native
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.io.formats.bilm_hdf5 import read_bilm_hdf5
-from elmokit.io.formats.efml import ENCODER, TOKEN_ENCODER, read_efml
-from elmokit.io.formats.nlpl_zip import unpacked
-from elmokit.io.formats.tf_checkpoint import find_beside, find_prefix, read_tf_checkpoint
-from elmokit.io.native import FORMAT_VERSION, filled, read_card, read_native
-from elmokit.io.pretrained import Pretrained
-from elmokit.io.strict import CheckpointError
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
+from elmokit.checkpoints.formats.efml_settings import read_config
 from elmokit.config import BiLMConfig, LSTMConfig, WordsAndCharactersConfig
-from elmokit.io.formats.efml_settings import read_config
-from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 

@@ -8,9 +8,9 @@ import json
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from elmokit.checkpoints.errors import CheckpointError
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, WordsAndCharactersConfig
-from elmokit.files import read_lines
-from elmokit.io.strict import CheckpointError
+from elmokit.fs.reading import read_lines
 
 WORDS, CHARACTERS = "word.dic", "char.dic"
 MAX_SETTINGS = 1 << 20  # bytes

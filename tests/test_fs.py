@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from elmokit import files
-from elmokit.files import atomic_directory, atomic_path, create_bytes, only_one_in, read_lines
+from elmokit.fs import reading
+from elmokit.fs.atomic import atomic_directory, atomic_path, create_bytes
+from elmokit.fs.lock import only_one_in
+from elmokit.fs.reading import read_lines
 
 TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
 LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
@@ -30,7 +32,7 @@ def test_plain_gzip_and_zstd_read_alike(tmp_path: Path) -> None:
 
 
 def test_lines_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "READ_SIZE", 3)
+    monkeypatch.setattr(reading, "READ_SIZE", 3)
     (tmp_path / "a.txt").write_text(TEXT + "\n", encoding="utf-8", newline="")
     assert list(read_lines(tmp_path / "a.txt")) == LINES
 
@@ -154,7 +156,7 @@ def test_atomic_directory_keeps_the_old_one_on_error(tmp_path: Path) -> None:
 
 def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
     with only_one_in(tmp_path / "run"):
-        code = f"from elmokit.files import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
+        code = f"from elmokit.fs.lock import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "another process is writing in" in other.stderr
     with only_one_in(tmp_path / "run"):

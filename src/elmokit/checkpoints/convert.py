@@ -4,9 +4,9 @@ import warnings
 from pathlib import Path
 from typing import Literal, get_args
 
-from elmokit.files import atomic_directory
-from elmokit.io.checkpoint import Pretrained, load, save
-from elmokit.io.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
+from elmokit.checkpoints.loading import Pretrained, load, save
+from elmokit.fs.atomic import atomic_directory
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "token-embeddings"]

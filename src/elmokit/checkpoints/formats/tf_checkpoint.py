@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
+from elmokit.checkpoints.formats.bilm_hdf5 import fill_state_dict, pieces_of, weights_shape
+from elmokit.checkpoints.formats.bilm_options import read_options
+from elmokit.checkpoints.formats.tensor_bundle import StoredTensor, read_index, read_tensor
+from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.io.formats.bilm_hdf5 import fill_state_dict, pieces_of, weights_shape
-from elmokit.io.formats.bilm_options import read_options
-from elmokit.io.formats.tensor_bundle import StoredTensor, read_index, read_tensor
-from elmokit.io.pretrained import MixWeights
-from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 

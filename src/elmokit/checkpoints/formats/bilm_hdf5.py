@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
+from elmokit.checkpoints.formats.bilm_options import options_from_config, read_options
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.files import atomic_path
-from elmokit.io.formats.bilm_options import options_from_config, read_options
-from elmokit.io.strict import CheckpointError, Shape, check_shapes
+from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.text.characters import encode_words

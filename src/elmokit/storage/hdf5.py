@@ -13,8 +13,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from elmokit.files import atomic_path
-from elmokit.io.store import EmbeddingStore
+from elmokit.fs.atomic import atomic_path
+from elmokit.storage.store import EmbeddingStore
 
 ROWS_AT_ONCE = 4096
 

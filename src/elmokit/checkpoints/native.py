@@ -19,9 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.io.pretrained import MixWeights, Pretrained
-from elmokit.io.strict import CheckpointError, Shape, check_shapes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax

@@ -1,0 +1,1 @@
+"""Models on disk: the native format, and those of older systems."""

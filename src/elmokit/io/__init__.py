@@ -1,1 +1,0 @@
-"""Bytes to objects and back: weights, foreign formats, embeddings on disk."""

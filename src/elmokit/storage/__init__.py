@@ -1,0 +1,1 @@
+"""Embeddings on disk."""
