@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model pretrained on the toy text, the same one without its softmax, and text of another domain."""
     folder = tmp_path_factory.mktemp("toy")
     settings = settings_for(write_text(folder / "toy.txt"), folder / "run")
-    model = load(pretrain(replace(settings, epochs=4, dropout=0.0)))
+    model = load(pretrain(replace(settings, epochs=4, dropout=0.0)).model)
     model.mix, model.tokenizer = MixWeights((0.0, 1.0, 2.0), 3.0), "whitespace-1"
     save(model, folder / "model")
     save(Pretrained(model.bilm, tokenizer="whitespace-1"), folder / "headless")

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,13 @@ def settings(text: Path, tmp_path: Path) -> PretrainSettings:
     return settings_for(text, tmp_path / "run")
 
 
+def pretrained(settings: PretrainSettings) -> Path:
+    """The directory of the finished model."""
+    model = pretrain(settings).model
+    assert model is not None
+    return model
+
+
 def start(settings: PretrainSettings) -> subprocess.Popen[str]:
     """The same run on the command line, in a process of its own."""
     arguments: list[str] = []
@@ -79,19 +87,19 @@ def assert_same_model(left: Path, right: Path) -> None:
 # --- Stopped and resumed ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", ["modern", "original"])
+@pytest.mark.parametrize("recipe", ["muon", "modern", "original"])
 def test_a_run_killed_at_any_step_ends_like_one_never_killed(
     settings: PretrainSettings, tmp_path: Path, recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe)
-    whole = pretrain(replace(settings, output=tmp_path / "whole"))
+    whole = pretrained(replace(settings, output=tmp_path / "whole"))
     process = start(settings)
     wait_for_step(settings, random.SystemRandom().randrange(12, 45), process)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (settings.output / "model").exists()
-    resumed = pretrain(settings)
+    resumed = pretrained(settings)
     assert events(settings.output, "resume")[0]["step"] % 11 == 0
     assert_same_model(resumed, whole)
 
@@ -106,14 +114,14 @@ def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainSettings
     stopped = latest_snapshot(settings.output / "checkpoints")
     assert stopped is not None and read_snapshot(stopped).progress["step"] == last
     assert last < events(settings.output, "start")[0]["total_steps"]
-    assert_same_model(pretrain(settings), pretrain(replace(settings, output=tmp_path / "whole")))
+    assert_same_model(pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole")))
 
 
 def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainSettings) -> None:
-    model = pretrain(settings)
+    model = pretrained(settings)
     before = [(model / name).read_bytes() for name in WEIGHTS]
     steps = len(events(settings.output, "train"))
-    assert [(pretrain(settings) / name).read_bytes() for name in WEIGHTS] == before
+    assert [(pretrained(settings) / name).read_bytes() for name in WEIGHTS] == before
     assert len(events(settings.output, "train")) == steps
 
 
@@ -144,7 +152,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
 
     def save_until_full(tensors: dict[str, torch.Tensor], path: Path) -> None:
         written.append(path)
-        if len(written) == 1:
+        if len(written) <= 2:
             return real_save(tensors, path)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # no file may grow beyond: as good as a full disk
@@ -158,8 +166,124 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
         patch.setattr(snapshots, "save_file", save_until_full)
         with pytest.raises(OSError, match=r"cannot write .*step-00000022.*check free space"):
             pretrain(settings)
-    assert os.listdir(settings.output / "checkpoints") == ["step-00000011"]
-    assert_same_model(pretrain(settings), pretrain(replace(settings, output=tmp_path / "whole")))
+    assert sorted(os.listdir(settings.output / "checkpoints")) == ["step-00000000", "step-00000011"]
+    assert_same_model(pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole")))
+
+
+# --- Runs without a planned end ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endless(settings: PretrainSettings) -> PretrainSettings:
+    """A constant run of 33 steps of 20 positions, 6 words in 7 of them."""
+    return replace(settings, recipe="muon", schedule="constant", max_words=566)
+
+
+def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: PretrainSettings, tmp_path: Path) -> None:
+    first = pretrain(endless)
+    assert (first.reason, first.step, first.words) == ("words", 34, 583)
+    more = pretrain(replace(endless, max_words=800))
+    whole = pretrain(replace(endless, max_words=800, output=tmp_path / "whole"))
+    assert more.step == whole.step == 47
+    assert more.model is not None and whole.model is not None
+    assert_same_model(more.model, whole.model)
+    rates = [event["learning_rate"] for event in events(endless.output, "train")]
+    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # still warming up
+
+
+def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainSettings) -> None:
+    report = pretrain(replace(endless, max_hours=1e-9))
+    assert (report.reason, report.step) == ("hours", 0) and report.model is not None
+    planned = replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9)
+    report = pretrain(planned)
+    assert report.model is None and "the same command goes on" in str(report)
+
+
+def test_cool_down_ends_a_run_without_changing_it(endless: PretrainSettings, tmp_path: Path) -> None:
+    pretrain(endless)
+    cooled = pretrain(replace(endless, cool_down=200))
+    assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
+    log = events(cooled.model.parent, "train")
+    expected = [4e-3 * (step + 1) / 1000 * min(1, (46 - step) / 13) for step in range(35, 47)]
+    assert [event["learning_rate"] for event in log] == pytest.approx(expected)
+    assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
+
+    again = pretrain(replace(endless, cool_down=0.5, cool_down_from=33))  # of 33 steps
+    assert again.model is not None and again.model.parent.name == "cool-down-00000033-16" and again.step == 49
+    more, whole = (
+        pretrained(replace(endless, max_words=800, output=output)) for output in (endless.output, tmp_path / "whole")
+    )
+    assert_same_model(more, whole)
+
+
+def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(
+    endless: PretrainSettings, tmp_path: Path
+) -> None:
+    pretrain(endless)
+    shutil.copytree(endless.output, tmp_path / "twin")
+    whole = pretrained(replace(endless, cool_down=2000, output=tmp_path / "twin"))
+    settings = replace(endless, cool_down=2000.0, checkpoint_every=7)
+    for number in range(10):
+        process = start(settings)
+        step = 34 + 11 * number + random.SystemRandom().randrange(9)
+        directory = next(iter(settings.output.glob("cool-down-*")), settings.output / "cool-down-00000034-117")
+        while not any(event["step"] >= step for event in events(directory, "train")):
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        moved = tmp_path / f"moved-{number}"
+        settings.output.rename(moved)
+        settings = replace(settings, output=moved)
+    assert_same_model(pretrained(settings), whole)
+
+
+def test_cool_down_without_a_run_is_refused(endless: PretrainSettings) -> None:
+    with pytest.raises(ValueError, match="no checkpoint to cool down from"):
+        pretrain(replace(endless, cool_down=200))
+
+
+def test_early_stopping_keeps_the_best_weights(settings: PretrainSettings, tmp_path: Path) -> None:
+    """What is learnt of one grammar makes the reverse one less likely, sooner or later."""
+    reverse = tmp_path / "heldout.txt"
+    reverse.write_text("\n".join(" ".join(reversed(line.split())) for line in settings.corpus[0].open()) + "\n")
+    settings = replace(settings, dropout=0.0, heldout=(reverse,), patience=3, evaluate_every=2, epochs=30)
+    report = pretrain(settings)
+    means = {event["step"]: event["mean"] for event in events(settings.output, "heldout")}
+    best = min(means, key=means.__getitem__)
+    assert report.reason == "patience" and report.step == best and max(means) == best + 3 * 2
+    assert report.perplexity is not None and report.model is not None
+    assert report.perplexity.mean == pytest.approx(means[best], rel=1e-6)
+    assert pretrain(settings).step == best  # done is done
+
+
+# --- Divergence -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["muon", "modern"])
+def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
+    settings: PretrainSettings, capsys: pytest.CaptureFixture[str], recipe: str
+) -> None:
+    settings = replace(settings, recipe=recipe, learning_rate=100.0, dropout=0.0, epochs=7)
+    settings = replace(settings, log_every=5)
+    report = pretrain(replace(settings, heldout=settings.corpus, evaluate_every=100_000))
+    diverged = events(settings.output, "diverged")
+    assert diverged and diverged[-1]["rate_factor"] < 0.1
+    assert report.perplexity is not None and report.perplexity.mean < 5
+    assert "the loss diverges; going on from step " in capsys.readouterr().out
+
+
+def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(
+    settings: PretrainSettings, tmp_path: Path
+) -> None:
+    settings = replace(settings, recipe="muon", schedule="constant", learning_rate=30.0, max_words=1500)
+    whole = pretrained(replace(settings, output=tmp_path / "whole"))
+    assert events(tmp_path / "whole", "diverged")
+    process = start(settings)
+    wait_for_step(settings, 40, process)
+    process.kill()
+    process.communicate()
+    assert_same_model(pretrained(settings), whole)
 
 
 # --- The whole run ------------------------------------------------------------------------------------------------
@@ -168,7 +292,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
 def test_a_run_learns_and_tells_what_happens(settings: PretrainSettings, text: Path) -> None:
     settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
     settings = replace(settings, tokenizer="whitespace-1")
-    model = load(pretrain(settings))
+    model = load(pretrained(settings))
     began, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
     train, heldout = events(settings.output, "train"), events(settings.output, "heldout")
     report = check_corpus([text])
@@ -194,13 +318,13 @@ def test_a_run_learns_and_tells_what_happens(settings: PretrainSettings, text: P
 def test_held_out_perplexity_changes_nothing(settings: PretrainSettings, tmp_path: Path) -> None:
     settings = replace(settings, max_words=200)
     watched = replace(settings, heldout=settings.corpus, evaluate_every=2, evaluate_words=1)
-    assert_same_model(pretrain(settings), pretrain(replace(watched, output=tmp_path / "watched")))
+    assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
 def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    model = load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60)))
+    model = load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60)))
     assert model.vocab is not None
     assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
 
@@ -208,7 +332,7 @@ def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Pa
 def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainSettings, tmp_path: Path) -> None:
     config = read_config(write_efml(tmp_path / "old"))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    assert load(pretrain(replace(settings, config=tmp_path / "config.json", max_words=60))).bilm.config == config
+    assert load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60))).bilm.config == config
 
 
 def test_a_model_whose_directions_join_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
@@ -254,7 +378,7 @@ def test_a_vocabulary_without_special_words_is_refused(settings: PretrainSetting
 
 def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainSettings, tmp_path: Path) -> None:
     full, sampled = (
-        pretrain(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
+        pretrained(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
         for number in (0, NUM_WORDS)
     )
     assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
@@ -289,7 +413,7 @@ def test_a_vocabulary_left_by_a_failed_start_is_made_anew(settings: PretrainSett
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainSettings) -> None:
-    with pytest.raises(ValueError, match=r"not a finite number.*lower the learning rate"):
+    with pytest.raises(ValueError, match=r"diverged at step .*lower the learning rate"):
         pretrain(replace(settings, learning_rate=1e30, log_every=100, checkpoint_every=1))
     last = latest_snapshot(settings.output / "checkpoints")
     if last is not None:
@@ -304,8 +428,12 @@ def test_an_output_that_cannot_be_written_is_refused(settings: PretrainSettings,
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batch_size", 0), ("unroll_steps", 0), ("checkpoint_every", 0), ("dropout", 1.0), ("epochs", 0.0)],
-)
+    [
+        ("batch_size", 0), ("unroll_steps", 0), ("checkpoint_every", 0), ("dropout", 1.0), ("epochs", 0.0),
+        ("max_hours", 0.0), ("patience", 0), ("patience", 3), ("cool_down", -1.0), ("cool_down", 100.0),
+        ("cool_down_from", 11),
+    ],
+)  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings: PretrainSettings, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         replace(settings, **{name: value})

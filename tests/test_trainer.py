@@ -14,7 +14,8 @@ from elmokit.config import BiLMConfig
 from elmokit.nn.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.optim import clip_gradients, make_optimizer, optimizer_tensors, recipe, restore_optimizer
+from elmokit.train.optim import Optimizer, clip_gradients, make_optimizer
+from elmokit.train.schedule import CoolDown, Schedule
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.trainer import Trainer
 
@@ -118,33 +119,76 @@ def test_as_many_sentences_start_afresh_as_asked_for(settings: PretrainSettings)
         assert abs(afresh / total - share) < 5 * (share * (1 - share) / total) ** 0.5 + 1e-9
 
 
-def test_rates_warm_up_and_decay() -> None:
-    modern = recipe("modern")
-    rates = [modern.rate(step, 1000) for step in range(1000)]
-    assert rates[0] == pytest.approx(2e-3 / 50) and rates[49] == pytest.approx(2e-3) == max(rates)
-    assert rates[:50] == sorted(rates[:50]) and rates[50:] == sorted(rates[50:], reverse=True)
-    assert rates[-1] == pytest.approx(0.05 * 2e-3, rel=0.01)
-    assert modern.rate(999, 100_000) == pytest.approx(2e-3)  # warm-up is never longer than 1000 steps
-    assert {recipe("original").rate(step, 10) for step in range(10)} == {0.2}
+def test_cosine_warms_up_and_decays() -> None:
+    factors = [Schedule("cosine", 1000).factor(step) for step in range(1000)]
+    assert factors[0] == pytest.approx(1 / 50) and factors[49] == pytest.approx(1) == max(factors)
+    assert factors[:50] == sorted(factors[:50]) and factors[50:] == sorted(factors[50:], reverse=True)
+    assert factors[-1] == pytest.approx(0.05, rel=0.01)
+    assert Schedule("cosine", 100_000).factor(999) == pytest.approx(1)  # warm-up is never longer than 1000 steps
 
 
-@pytest.mark.parametrize("name", ["modern", "original"])
+def test_constant_schedule_falls_to_zero_in_the_cool_down_alone() -> None:
+    plain, ending = Schedule("constant", None), Schedule("constant", None, CoolDown(5000, 99))
+    assert [plain.factor(step) for step in (0, 499, 999, 10**9)] == [0.001, 0.5, 1, 1]
+    assert all(plain.factor(step) == ending.factor(step) for step in range(5000))
+    falling = [ending.factor(5000 + step) for step in range(99)]
+    assert falling == pytest.approx([(99 - step) / 100 for step in range(99)])
+    assert {Schedule("none", 10).factor(step) for step in range(10)} == {1.0}
+
+
+def steps(parameters: list[torch.nn.Parameter], optimizer: Optimizer, count: int) -> None:
+    for number in range(count):
+        for parameter in parameters:
+            parameter.grad = torch.sin(torch.arange(parameter.numel()) * (number + 1.0)).view_as(parameter)
+        optimizer.step(0.1)
+
+
+@pytest.mark.parametrize("name", ["muon", "modern", "original"])
 def test_an_optimizer_comes_back_whole(name: str) -> None:
-    def steps(parameters: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, count: int) -> None:
-        for number in range(count):
-            for parameter in parameters:
-                parameter.grad = torch.full_like(parameter, 0.1 * number + 0.1)
-            optimizer.step()
+    def make(parameters: list[torch.nn.Parameter]) -> Optimizer:
+        return make_optimizer(name, parameters, parameters[:1], 0.1)
 
-    parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))]
-    optimizer = make_optimizer(name, parameters, 0.1)
+    parameters = [torch.nn.Parameter(torch.ones(*shape)) for shape in ((2, 4, 3), (5, 3), (3,))]
+    optimizer = make(parameters)
     steps(parameters, optimizer, 3)
     copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    restored = make_optimizer(name, copies, 0.1)
-    restore_optimizer(restored, {key: tensor.clone() for key, tensor in optimizer_tensors(optimizer).items()})
+    restored = make(copies)
+    restored.restore({key: tensor.clone() for key, tensor in optimizer.tensors().items()})
     steps(parameters, optimizer, 3), steps(copies, restored, 3)
     for left, right in zip(parameters, copies, strict=True):
         assert torch.equal(left, right)
+
+
+def test_muon_moves_each_matrix_of_a_stack_along_its_orthogonalised_momentum() -> None:
+    """By the definition, U V^T of the singular value decomposition; the iteration is not exact, so directions only."""
+    stack = torch.nn.Parameter(torch.zeros(2, 12, 5))
+    optimizer = make_optimizer("muon", [stack], [stack], 0.1)
+    steps([stack], optimizer, 1)
+    for d in range(2):
+        gradient = torch.sin(torch.arange(stack.numel()) * 1.0).view_as(stack)[d]
+        u, _, vh = torch.linalg.svd(gradient, full_matrices=False)
+        cosine = torch.nn.functional.cosine_similarity(-(u @ vh).flatten(), stack[d].detach().flatten(), dim=0)
+        assert cosine > 0.95
+        assert float(stack[d].detach().norm()) == pytest.approx(0.1 * 0.2 * 12**0.5 * 5**0.5, rel=0.2)
+
+
+def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: PretrainSettings) -> None:
+    run = trainer(settings, recipe="muon")
+    muon, adamw = run.optimizer.parts
+    shapes = {tuple(parameter.shape) for parameter in muon.param_groups[0]["params"]}
+    assert shapes == {(128, 16), (16, 32), (64, 32)}  # LSTM weights, both projections (of one shape), highway
+    count = sum(
+        parameter.numel() for part in (muon, adamw) for group in part.param_groups for parameter in group["params"]
+    )
+    assert count == sum(parameter.numel() for parameter in run.parameters)
+
+
+def test_frozen_weights_do_not_change(settings: PretrainSettings) -> None:
+    run = trainer(settings, recipe="muon")
+    run.bilm.requires_grad_(False)
+    before = {name: value.clone() for name, value in run.bilm.state_dict().items()}
+    run.train_step()
+    assert all(torch.equal(value, before[name]) for name, value in run.bilm.state_dict().items())
 
 
 def test_state_runs_on_and_its_gradient_does_not(settings: PretrainSettings) -> None:

@@ -43,7 +43,7 @@ class Pretrain:
     def run(self) -> None:
         from elmokit.train.pretrain import pretrain
 
-        print(f"model: {pretrain(self.settings)}")
+        show(pretrain(self.settings))
 
 
 @dataclass(frozen=True)

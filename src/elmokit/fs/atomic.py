@@ -141,3 +141,13 @@ def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
         raise
     _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def link_or_copy_directory(source: Path, target: Path) -> None:
+    """Make `target` a directory with the files of `source`, sharing their space on disk where the file system can."""
+    with atomic_directory(target) as partial:
+        for file in source.iterdir():
+            try:
+                os.link(file, partial / file.name)
+            except OSError:
+                shutil.copyfile(file, partial / file.name)

@@ -17,7 +17,8 @@ from elmokit.lm.evaluate import Perplexity, evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
-from elmokit.train.pretrain import corpus_tokenizer, tell, total_steps, train, vocabulary
+from elmokit.train.loop import train
+from elmokit.train.pretrain import corpus_tokenizer, tell, total_steps, vocabulary
 from elmokit.train.settings import FinetuneSettings, PretrainSettings
 from elmokit.train.trainer import Trainer
 
@@ -76,7 +77,7 @@ def _fit(
         trainer.bilm.requires_grad_(False)
     else:
         trainer.softmax.load_state_dict(start.softmax.state_dict())
-    train(trainer, report, heldout)
+    train(trainer, settings.output, report, heldout)
     return trainer
 
 

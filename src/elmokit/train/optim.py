@@ -1,17 +1,17 @@
-"""The two recipes: bilm-tf's AdaGrad, and AdamW with warm-up and cosine decay."""
+"""The recipes of training, and their optimisers: bilm-tf's AdaGrad, AdamW, and Muon beside AdamW."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 0.05  # part of the steps, at most WARM_UP_STEPS
-WARM_UP_STEPS = 1000
-LAST_RATE = 0.05  # part of the learning rate left at the end of the cosine
+from elmokit.train.schedule import ScheduleName
+
+WEIGHT_DECAY = 0.01
+ADAM_BETAS = (0.9, 0.98)
 
 
 @dataclass(frozen=True)
@@ -21,78 +21,142 @@ class Recipe:
     learning_rate: float
     clip_norm: float
     multiply_loss_by_steps: bool  # bilm-tf's gradient is that of loss * unroll_steps: its rate of 0.2 rests on that
-    decays: bool
-    fresh_starts: float  # part of the sentences that start from zeros, as when text is embedded
-
-    def rate(self, step: int, total_steps: int) -> float:
-        """Learning rate of a step (from 0)."""
-        if not self.decays:
-            return self.learning_rate
-        warm_up = max(1, min(WARM_UP_STEPS, round(WARM_UP * total_steps)))
-        if step < warm_up:
-            return self.learning_rate * (step + 1) / warm_up
-        done = (step - warm_up) / max(1, total_steps - warm_up)
-        return self.learning_rate * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    schedule: ScheduleName
+    fresh_starts: float  # share of the sentences that start from zeros, as when text is embedded
 
 
-ORIGINAL = Recipe(0.2, clip_norm=10.0, multiply_loss_by_steps=True, decays=False, fresh_starts=0.0)
-MODERN = Recipe(2e-3, clip_norm=1.0, multiply_loss_by_steps=False, decays=True, fresh_starts=0.1)
+RECIPES = {
+    # bilm/training.py:689-721
+    "original": Recipe(0.2, clip_norm=10.0, multiply_loss_by_steps=True, schedule="none", fresh_starts=0.0),
+    "modern": Recipe(2e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
+    "muon": Recipe(4e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
+}
 
 
-def recipe(name: str, learning_rate: float | None = None, fresh_starts: float | None = None) -> Recipe:
-    """`original` (bilm/training.py:689-721) or `modern`, with other values where they are given."""
-    given = {"learning_rate": learning_rate, "fresh_starts": fresh_starts}
-    chosen = ORIGINAL if name == "original" else MODERN
-    return replace(chosen, **{name: value for name, value in given.items() if value is not None})
+def recipe(
+    name: str,
+    learning_rate: float | None = None,
+    fresh_starts: float | None = None,
+    schedule: ScheduleName | None = None,
+) -> Recipe:
+    """The recipe of a name (`original`, `modern` or `muon`), with other values where they are given."""
+    given = {"learning_rate": learning_rate, "fresh_starts": fresh_starts, "schedule": schedule}
+    return replace(RECIPES[name], **{field: value for field, value in given.items() if value is not None})
 
 
-def _fused(parameters: list[nn.Parameter]) -> bool:
-    return parameters[0].device.type in ("cpu", "cuda")
+# --- Optimisers -------------------------------------------------------------------------------------------------------
 
 
-def make_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The recipe's optimiser; in `modern` nothing but matrices decays."""
-    parameters = list(parameters)
+def _fused(parameters: Sequence[nn.Parameter]) -> bool:
+    return bool(parameters) and parameters[0].device.type in ("cpu", "cuda")
+
+
+def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
+    """AdamW in which nothing but matrices decays."""
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    others = [parameter for parameter in parameters if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=ADAM_BETAS, fused=_fused(parameters))
+
+
+class Optimizer:
+    """One or several of PyTorch's optimisers as one: a learning rate for all, tensors to and from a snapshot."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = list(parts)
+
+    def step(self, learning_rate: float) -> None:
+        """One update of all parameters from their gradients."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = learning_rate
+            part.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the optimisers remember, by `parameter number.name`, numbered through all parts."""
+        tensors, first = {}, 0
+        for part in self.parts:
+            for number, slots in part.state_dict()["state"].items():
+                tensors |= {f"{first + number}.{name}": torch.as_tensor(value) for name, value in slots.items()}
+            first += _number_of_parameters(part)
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Remember what `tensors` of an optimiser of the same parameters gave."""
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            number, name = key.split(".", 1)
+            slots.setdefault(int(number), {})[name] = tensor
+        first = 0
+        for part in self.parts:
+            count = _number_of_parameters(part)
+            own = {number - first: slots[number] for number in slots if first <= number < first + count}
+            part.load_state_dict({"state": own, "param_groups": part.state_dict()["param_groups"]})
+            first += count
+
+
+def _number_of_parameters(optimizer: torch.optim.Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+class _MuonOfStacks(torch.optim.Muon):
+    """Muon, which takes single matrices, for parameters that stack several along their first dimensions.
+
+    Each matrix is a parameter of its own that shares the memory of the stack.
+    """
+
+    def __init__(self, stacks: Sequence[nn.Parameter], learning_rate: float) -> None:
+        self._stacks = list(stacks)
+        matrices = [nn.Parameter(matrix) for stack in stacks for matrix in _matrices(stack.detach())]
+        # Updates of the size of AdamW's, so that one learning rate does for both.
+        super().__init__(matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        matrices = iter(self.param_groups[0]["params"])
+        for stack in self._stacks:
+            gradients = [None] * len(_matrices(stack)) if stack.grad is None else _matrices(stack.grad)
+            for gradient in gradients:
+                next(matrices).grad = gradient
+        super().step(closure)
+
+
+def _matrices(stack: Tensor) -> list[Tensor]:
+    """(..., M, N) -> its matrices (M, N), which share its memory."""
+    return list(stack.view(-1, *stack.shape[-2:]).unbind())
+
+
+def make_optimizer(
+    name: str, parameters: Sequence[nn.Parameter], hidden_matrices: Sequence[nn.Parameter], learning_rate: float
+) -> Optimizer:
+    """The optimiser of a recipe.
+
+    Args:
+        name: The recipe.
+        parameters: All parameters of the model and its softmax.
+        hidden_matrices: Those among them, (..., M, N), that Muon is for: neither embeddings nor softmax
+            (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks").
+        learning_rate: That of the first step.
+    """
     if name == "original":
-        return torch.optim.Adagrad(
+        adagrad = torch.optim.Adagrad(
             parameters, lr=learning_rate, initial_accumulator_value=1.0, fused=_fused(parameters)
         )
-    matrices = [p for p in parameters if p.dim() > 1]
-    others = [p for p in parameters if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=_fused(parameters))
+        return Optimizer([adagrad])
+    if name == "modern":
+        return Optimizer([_adamw(parameters, learning_rate)])
+    hidden = {id(parameter) for parameter in hidden_matrices}
+    others = [parameter for parameter in parameters if id(parameter) not in hidden]
+    return Optimizer([_MuonOfStacks(hidden_matrices, learning_rate), _adamw(others, learning_rate)])
 
 
-def clip_gradients(parameters: list[nn.Parameter], most: float) -> Tensor:
-    """Scale all gradients to a common norm of `most` where it is larger; returns the norm that it was.
+def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
+    """Scale all gradients to a common norm of `maximum` where it is larger; returns the norm that it was.
 
     As `nn.utils.clip_grad_norm_`, which also multiplies by one, so as not to wait for a GPU. A norm that is no number
     spoils all gradients, so that it cannot be missed.
     """
     norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    if norm.device.type != "cpu" or not norm <= most:
-        nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    if norm.device.type != "cpu" or not norm <= maximum:
+        nn.utils.clip_grads_with_norm_(parameters, maximum, norm)
     return norm
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Everything an optimiser remembers, by `parameter number.name`."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{number}.{name}": torch.as_tensor(value) for number, slots in state.items() for name, value in slots.items()
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Let an optimiser of the same parameters remember what `optimizer_tensors` gave."""
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        number, name = key.split(".", 1)
-        slots.setdefault(int(number), {})[name] = tensor
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,36 +1,28 @@
-"""Pretraining a biLM on plain text: from settings to a finished model, by a loop that can be stopped at any step."""
+"""Pretraining a biLM on plain text: from settings to a finished model."""
 
 from __future__ import annotations
 
 import json
-import math
-import signal
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity
-from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
+from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
+from elmokit.train.schedule import CoolDown
 from elmokit.train.settings import PretrainSettings
-from elmokit.train.snapshots import latest_snapshot, read_snapshot, write_snapshot
-from elmokit.train.tracker import Tracker
-from elmokit.train.trainer import Trainer
+from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
+from elmokit.train.trainer import Trainer, recipe_of
 
 LINES_TO_CHECK_ORDER = 100_000
 
@@ -80,46 +72,14 @@ def vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
     return Vocab.read(made)
 
 
-def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
-    """Words of text that a step reads: positions of the stream less its boundaries."""
-    return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
-
-
-def total_steps(settings: PretrainSettings, report: CorpusReport) -> int:
-    """Steps of the whole run, by the passes or by the words that are asked for."""
+def total_steps(settings: PretrainSettings, report: CorpusReport) -> int | None:
+    """Steps of the whole run, by the passes or by the words that are asked for; None for a constant schedule."""
+    if recipe_of(settings).schedule == "constant":
+        return None
     words = settings.epochs * report.words
     if settings.max_words is not None:
         words = min(words, settings.max_words)
     return max(1, int(words / words_per_step(settings, report)))
-
-
-@contextmanager
-def _stop_request() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM: the step under way ends and is written. A second Ctrl-C stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def request(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, before[0])
-
-    before = [signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(number, handler)
-
-
-def _check_finite(trainer: Trainer, losses: Tensor) -> None:
-    """Asked before a line of the log and before a checkpoint: a gradient that is no number has spoilt the weights."""
-    if not math.isfinite(float(losses.sum()) + float(trainer.gradient_norm)):
-        raise ValueError(
-            f"the loss is not a finite number at step {trainer.step}: lower the learning rate, or use dtype float32; "
-            "the last checkpoint is from before"
-        )
 
 
 def tell(what: str, report: CorpusReport) -> None:
@@ -127,61 +87,6 @@ def tell(what: str, report: CorpusReport) -> None:
     too_long = f"; {report.long_words:,} words have more than 48 bytes, of which a model of characters reads no more"
     long = too_long if report.long_words else ""
     print(f"{what}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
-
-
-def _log(tracker: Tracker, bar: Any, trainer: Trainer, losses: Tensor, words_per_second: float, words: float) -> None:
-    _check_finite(trainer, losses)
-    forward, backward = losses.tolist()
-    left = (trainer.total_steps - trainer.step) * words / words_per_second
-    tracker.event(
-        "train", trainer.step, loss_forward=forward, loss_backward=backward,
-        words=round(trainer.step * words), learning_rate=trainer.optimizer.param_groups[0]["lr"],
-        gradient_norm=float(trainer.gradient_norm),
-        words_per_second=round(words_per_second, 1), seconds_left=round(left),
-    )  # fmt: skip
-    bar.set_postfix_str(f"loss {(forward + backward) / 2:.3f}, {words_per_second:.0f} words/s")
-
-
-def _loop(trainer: Trainer, tracker: Tracker, heldout: list[Path], stop: threading.Event, words: float) -> None:
-    """Step, log, evaluate, save, until all steps are done or a stop is asked for. `words` are those of a step."""
-    settings, checkpoints = trainer.settings, trainer.settings.output / "checkpoints"
-    bar = tqdm(total=trainer.total_steps, initial=trainer.step, unit="step", desc="pretrain", disable=None)
-    since, losses = time.perf_counter(), []
-    while trainer.step < trainer.total_steps:
-        losses.append(loss := trainer.train_step())
-        bar.update()
-        step, last = trainer.step, trainer.step == trainer.total_steps
-        if step % settings.log_every == 0 or last:
-            seconds = time.perf_counter() - since
-            _log(tracker, bar, trainer, torch.stack(losses).mean(dim=0), words * len(losses) / seconds, words)
-            since, losses = time.perf_counter(), []
-        if heldout and step % settings.evaluate_every == 0 and not last:
-            result = trainer.heldout_perplexity(heldout, settings.evaluate_words)
-            tracker.event("heldout", step, **asdict(result))
-            since, losses = time.perf_counter(), []
-        if step % settings.checkpoint_every == 0 or last or stop.is_set():
-            _check_finite(trainer, loss)
-            write_snapshot(checkpoints, step, trainer.snapshot(), settings.keep_checkpoints)
-        if stop.is_set() and not last:
-            raise KeyboardInterrupt(f"stopped at step {step}; the same command goes on from there")
-    bar.close()
-
-
-def train(trainer: Trainer, report: CorpusReport, heldout: list[Path]) -> Perplexity | None:
-    """All steps that are left, from the last snapshot where there is one; then the perplexity of all held-out text."""
-    settings = trainer.settings
-    keep_freed_memory()
-    last = latest_snapshot(settings.output / "checkpoints")
-    if last is not None:
-        trainer.restore(read_snapshot(last))
-    with closing(Tracker(settings.output, settings.tensorboard)) as tracker:
-        kind = "start" if last is None else "resume"
-        tracker.event(kind, trainer.step, total_steps=trainer.total_steps, settings=asdict(settings), **asdict(report))
-        with _stop_request() as stop:
-            _loop(trainer, tracker, heldout, stop, words_per_step(settings, report))
-        final = trainer.heldout_perplexity(heldout, None) if heldout else None
-        tracker.event("end", trainer.step, **(asdict(final) if final else {}))
-    return final
 
 
 def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
@@ -193,15 +98,52 @@ def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
     return None
 
 
-def _card(settings: PretrainSettings, report: CorpusReport, steps: int, final: Perplexity | None) -> str:
-    words = round(steps * words_per_step(settings, report))
+@dataclass(frozen=True)
+class PretrainReport:
+    """The outcome of pretraining.
+
+    Attributes:
+        model: Directory of the model; None where the run is to go on before there is one.
+        reason: Why this call ended: at the planned end, or by max_words, max_hours or patience.
+        step: Steps of the whole run.
+        words: Words that were read in them.
+        perplexity: That of all held-out text, where there is some.
+    """
+
+    model: Path | None
+    reason: Reason
+    step: int
+    words: int
+    perplexity: Perplexity | None
+
+    def __str__(self) -> str:
+        why = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
+        lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {why[self.reason]}"]
+        if self.perplexity is not None:
+            found = self.perplexity
+            lines.append(
+                f"held-out perplexity: {found.mean:.2f} (forward {found.forward:.2f}, backward {found.backward:.2f})"
+            )
+        lines.append("model: none yet, the same command goes on" if self.model is None else f"model: {self.model}")
+        return "\n".join(lines)
+
+
+def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) -> str:
+    settings, final, cool_down = trainer.settings, outcome.perplexity, trainer.schedule.cool_down
     lines = [
         "# An ELMo biLM trained by elmokit",
         "",
         f"- words seen: {words:,} of a corpus of {report.words:,} ({words / report.words:.2f} passes)",
-        f"- recipe: {settings.recipe}, batch {settings.batch_size} x {settings.unroll_steps}, {steps:,} steps",
+        f"- recipe: {settings.recipe}, learning rate {trainer.recipe.learning_rate:g} ({trainer.schedule.name}), "
+        f"batch {settings.batch_size} x {settings.unroll_steps}, {trainer.step:,} steps",
         f"- seed: {settings.seed}",
     ]
+    if cool_down is not None:
+        lines.append(f"- cool-down: from step {cool_down.start:,} over {cool_down.steps:,} steps")
+    elif trainer.last_step is None:
+        lines.append("- the learning rate was still constant: `--cool-down` makes a better model of this run")
+    if trainer.rate_factor != 1:
+        lines.append(f"- the loss diverged on the way; the learning rate was multiplied by {trainer.rate_factor:g}")
     if final is not None:
         lines.append(
             f"- held-out perplexity (exact softmax, state carried): forward {final.forward:.2f}, "
@@ -210,24 +152,68 @@ def _card(settings: PretrainSettings, report: CorpusReport, steps: int, final: P
     return "\n".join(lines) + "\n"
 
 
-def pretrain(settings: PretrainSettings) -> Path:
-    """Train, or go on training, a biLM as `settings` say; returns the directory of the finished model."""
+def _cool_down(settings: PretrainSettings, report: CorpusReport) -> tuple[CoolDown, Path]:
+    """The cool-down that is asked for, and its directory, which has a copy of the checkpoint it begins with."""
+    assert settings.cool_down is not None
+    begin = settings.cool_down_from
+    checkpoints = settings.output / CHECKPOINTS
+    if begin is None:
+        newest = latest_snapshot(checkpoints)
+        if newest is None:
+            raise ValueError(f"{checkpoints} holds no checkpoint to cool down from: pretrain without cool_down first")
+        begin = step_of(newest)
+    steps_per_word = 1 / words_per_step(settings, report)
+    words = settings.cool_down if settings.cool_down >= 1 else settings.cool_down * begin / steps_per_word
+    cool_down = CoolDown(begin, max(1, round(words * steps_per_word)))
+    directory = settings.output / f"cool-down-{begin:08d}-{cool_down.steps}"
+    if latest_snapshot(directory / CHECKPOINTS) is None:
+        source = snapshot_path(checkpoints, begin)
+        if not source.is_dir():
+            raise ValueError(f"there is no checkpoint {source}: choose one of those in {checkpoints}")
+        # The run may go on meanwhile, and remove its old checkpoints.
+        link_or_copy_directory(source, snapshot_path(directory / CHECKPOINTS, begin))
+    return cool_down, directory
+
+
+def pretrain(settings: PretrainSettings) -> PretrainReport:
+    """Train, or go on training, a biLM.
+
+    A run of constant schedule has no planned end. Its model is written when it is stopped by max_words, max_hours or
+    patience; `cool_down` makes a better one, in a directory of its own, cool-down-STEP-STEPS, any number of times.
+
+    Args:
+        settings: The text, the model and how to train; the same settings resume a run.
+
+    Returns:
+        Where the model is, and how it was made.
+
+    Raises:
+        ValueError: Settings that make no sense, text that cannot be read, a checkpoint of another run, or a loss that
+            diverges at every learning rate.
+        FileNotFoundError: There is no such text.
+        KeyboardInterrupt: Stopped by SIGINT or SIGTERM, with a checkpoint.
+    """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    with only_one_in(settings.output):
-        files, heldout = find_files(settings.corpus), find_files(settings.heldout)
-        if not files:
-            raise ValueError("there is no corpus to train on: name files or directories")
-        report = check_corpus(files)
-        tell("corpus", report)
-        if heldout:
-            tell("held out", check_corpus(heldout))
+    files, heldout = find_files(settings.corpus), find_files(settings.heldout)
+    if not files:
+        raise ValueError("there is no corpus to train on: name files or directories")
+    report = check_corpus(files)
+    tell("corpus", report)
+    if heldout:
+        tell("held out", check_corpus(heldout))
+    cool_down, directory = None, settings.output
+    if settings.cool_down is not None:
+        cool_down, directory = _cool_down(settings, report)
+    with only_one_in(directory):
         vocab = vocabulary(settings, files)
         config = _model_config(settings, vocab)
-        trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest)
-        final = train(trainer, report, heldout)
-        card = _card(settings, report, trainer.step, final)
-        model = settings.output / "model"
-        tokenizer = settings.tokenizer or corpus_tokenizer(settings.corpus)
-        save(trainer.pretrained(tokenizer, card), model, overwrite=True)
-    return model
+        trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest, cool_down)
+        outcome = train(trainer, directory, report, heldout)
+        words = round(trainer.step * words_per_step(settings, report))
+        model = None
+        if outcome.reason != "hours" or trainer.last_step is None:
+            model = directory / "model"
+            tokenizer = settings.tokenizer or corpus_tokenizer(settings.corpus)
+            save(trainer.pretrained(tokenizer, _card(trainer, report, words, outcome)), model, overwrite=True)
+    return PretrainReport(model, outcome.reason, trainer.step, words, outcome.perplexity)

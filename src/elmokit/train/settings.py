@@ -27,12 +27,25 @@ class PretrainSettings:
     """Size of the vocabulary that is made."""
     min_count: int = 2
     """Minimum count of a word of the vocabulary that is made."""
-    recipe: Literal["modern", "original"] = "modern"
-    """modern: AdamW, warm-up, cosine; original: bilm-tf's AdaGrad 0.2 on the loss times unroll_steps, clipped at 10."""
+    recipe: Literal["muon", "modern", "original"] = "modern"
+    """muon: Muon for the matrices between input and output, AdamW for the rest; modern: AdamW for all; original:
+    bilm-tf's AdaGrad 0.2 on the loss times unroll_steps, clipped at 10, with the same rate in all steps."""
+    schedule: Literal["cosine", "constant", "none"] | None = None
+    """Learning rate: cosine (warm-up, then down over all passes), constant (warm-up, then the same rate for as long as
+    the run goes on: see cool_down), none (the same rate in every step). The recipe's own when not given."""
     epochs: float = 1.0
-    """Passes over the corpus."""
+    """Passes over the corpus; with a constant schedule the run has no planned end, and this says nothing."""
     max_words: int | None = None
     """Stop after so many words, if the passes are not over before."""
+    max_hours: float | None = None
+    """Stop this call after so many hours, with a checkpoint; the same command goes on from there."""
+    patience: int | None = None
+    """Stop when the held-out perplexity has not improved in so many evaluations; the model is that of the best one."""
+    cool_down: float | None = None
+    """End a run of constant schedule: from its checkpoint, let the learning rate fall to zero over so many words, or
+    (below 1) over this share of the words that were read. The run itself can go on afterwards, and be ended again."""
+    cool_down_from: int | None = None
+    """Step of the checkpoint to cool down from; the newest when not given."""
     batch_size: int = 128
     """Rows of the packed stream."""
     unroll_steps: int = 20
@@ -40,10 +53,10 @@ class PretrainSettings:
     num_samples: int = 8192
     """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
-    """0.2 for the original recipe, 0.002 for the modern one when not given."""
+    """0.2 for the original recipe, 0.002 for the modern one, 0.004 for muon when not given."""
     fresh_starts: float | None = None
     """Part of the sentences that start from zeros, as when text is embedded, and not from the state that the sentence
-    before them left: 0 for the original recipe, 0.1 for the modern one when not given."""
+    before them left: 0 for the original recipe, 0.1 for the others when not given."""
     dropout: float = 0.1
     """On the input of every layer and on the last output."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
@@ -90,8 +103,16 @@ class PretrainSettings:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.fresh_starts is not None and not 0 <= self.fresh_starts <= 1:
             raise ValueError(f"fresh_starts is a part of the sentences, from 0 to 1, not {self.fresh_starts}")
-        if self.epochs <= 0:
-            raise ValueError(f"epochs must be above 0, not {self.epochs}")
+        for name in ("epochs", "max_hours", "patience", "cool_down"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        if self.patience is not None and not self.heldout:
+            raise ValueError("patience needs held-out text: give heldout")
+        if self.cool_down is not None and self.schedule != "constant":
+            raise ValueError('cool_down ends a run of constant schedule: give schedule "constant" as the run had it')
+        if self.cool_down_from is not None and self.cool_down is None:
+            raise ValueError("cool_down_from says where cool_down begins: give both")
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,21 @@ def _snapshots(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("step-*") if path.is_dir())
 
 
+def snapshot_path(directory: Path, step: int) -> Path:
+    """Where the snapshot of a step lies."""
+    return directory / f"step-{step:08d}"
+
+
+def step_of(snapshot: Path) -> int:
+    """The step of a snapshot's path."""
+    return int(snapshot.name.removeprefix("step-"))
+
+
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write `step-NNNNNNNN` into `directory` and remove all but the last `keep`."""
     for left_by_a_kill in directory.glob(".partial-*-step-*"):
         shutil.rmtree(left_by_a_kill)
-    path = directory / f"step-{step:08d}"
+    path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
         (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
@@ -58,6 +68,15 @@ def latest_snapshot(directory: Path) -> Path | None:
     """The last complete snapshot; None where there is none."""
     found = _snapshots(directory)
     return found[-1] if found else None
+
+
+def remove_latest_snapshot(directory: Path) -> Path:
+    """Remove the last snapshot, unless it is the only one; returns the one that is the last then."""
+    *before, last = _snapshots(directory)
+    if not before:
+        return last
+    shutil.rmtree(last)
+    return before[-1]
 
 
 def read_snapshot(path: Path) -> Snapshot:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,42 +21,44 @@ from elmokit.data.streams import TrainingStream, Window, word_ids
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
-from elmokit.train.optim import (
-    Recipe,
-    clip_gradients,
-    make_optimizer,
-    optimizer_tensors,
-    recipe,
-    restore_optimizer,
-    set_rate,
-)
+from elmokit.train.divergence import LossMonitor
+from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
+from elmokit.train.schedule import CoolDown, Schedule
 from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import Snapshot, with_prefix
 
 # What may differ between a run and its resumption: where it is written, what it tells, how many cores it has.
 FREE_SETTINGS = {
     "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
-    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard",
+    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard", "max_hours", "patience",
+    "cool_down", "cool_down_from",
 }  # fmt: skip
+# With a constant schedule no step depends on where the run ends.
+FREE_WITHOUT_END = {"epochs", "max_words"}
 
 
 def recipe_of(settings: PretrainSettings) -> Recipe:
-    return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts)
+    return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts, settings.schedule)
 
 
 def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
     """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
-    chosen = {name: value for name, value in asdict(settings).items() if name not in FREE_SETTINGS}
-    chosen |= asdict(recipe_of(settings))  # with what the settings leave to it
+    chosen = asdict(settings) | asdict(recipe_of(settings))  # with what the settings leave to it
+    free = FREE_SETTINGS | (FREE_WITHOUT_END if chosen["schedule"] == "constant" else set())
+    chosen = {name: value for name, value in chosen.items() if name not in free}
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
     return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
+    if "schedule" not in before:  # a snapshot of elmokit before 0.1
+        before = {**before, "schedule": "cosine" if before.get("decays") else "none"}
     differing = [
         f"{name} was {before.get(name)}, is {now.get(name)}" for name in now if before.get(name) != now.get(name)
     ]
@@ -79,6 +81,18 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
             yield sentence
 
 
+def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
+    """The weights of the LSTMs, highway layers and projections: all matrices between embeddings and softmax."""
+    found: list[nn.Parameter] = []
+    for module in bilm.modules():
+        if isinstance(module, nn.Linear):
+            found.append(cast(nn.Parameter, module.weight))
+        elif isinstance(module, BidirectionalLSTM):
+            weights = (module.input_weight, module.recurrent_weight, module.projection_weight)
+            found += [weight for weight in weights if weight is not None]
+    return found
+
+
 class Trainer:
     """A model in training: everything that a step reads and changes."""
 
@@ -88,13 +102,24 @@ class Trainer:
         config: BiLMConfig,
         vocab: Vocab,
         files: list[Path],
-        total_steps: int,
+        total_steps: int | None,
         corpus: str = "",
+        cool_down: CoolDown | None = None,
     ) -> None:
-        """`files` are those of the corpus whose digest is `corpus`; a snapshot of another corpus is refused."""
+        """A model of random weights before its first step.
+
+        Args:
+            settings: How to train.
+            config: The model.
+            vocab: The words that are predicted.
+            files: Those of the corpus.
+            total_steps: Steps of the whole run; None where it has no planned end.
+            corpus: The corpus' digest; a snapshot of another corpus is refused.
+            cool_down: The end of a run that had none.
+        """
         check_predicts(config)
         seed_everything(settings.seed)
-        self.settings, self.config, self.vocab, self.total_steps = settings, config, vocab, total_steps
+        self.settings, self.config, self.vocab = settings, config, vocab
         self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
@@ -102,7 +127,14 @@ class Trainer:
         self.softmax = FullSoftmax(len(vocab), config.lstm.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
         self.recipe = recipe_of(settings)
-        self.optimizer = make_optimizer(settings.recipe, self.parameters, self.recipe.learning_rate)
+        self.schedule = Schedule(self.recipe.schedule, total_steps, cool_down)
+        self.last_step = total_steps if cool_down is None else cool_down.end
+        self.optimizer = make_optimizer(
+            settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate
+        )
+        self.gradient_norm = torch.zeros(())  # of the last step
+        self.rate_factor = 1.0  # lowered where the run diverged
+        self.monitor, self.early_stopping = LossMonitor(), EarlyStopping()
         # As many negatives as there are words would be the full softmax, only slower.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
         self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
@@ -121,15 +153,20 @@ class Trainer:
 
     def train_step(self) -> Tensor:
         """One window: forward, backward, update. Returns the two directions' mean losses."""
-        set_rate(self.optimizer, self.recipe.rate(self.step, self.total_steps))
         losses = self._losses(next(self.stream))
         loss = losses.mean()
         (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.step(self.learning_rate)
+        for parameter in self.parameters:
+            parameter.grad = None
         self.step += 1
         return losses.detach()
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next step."""
+        return self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
 
     def _losses(self, window: Window) -> Tensor:
         ids = word_ids(window.words, self.config, self.vocab).to(self.device)
@@ -160,7 +197,7 @@ class Trainer:
         tensors = (
             with_prefix("bilm", self.bilm.state_dict())
             | with_prefix("softmax", self.softmax.state_dict())
-            | with_prefix("optimizer", optimizer_tensors(self.optimizer))
+            | with_prefix("optimizer", self.optimizer.tensors())
             | with_prefix("state", {"h": self.state.h, "c": self.state.c})
             | with_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
         )
@@ -171,6 +208,9 @@ class Trainer:
             "position": self.reader.position.to_dict(),
             "rows": self.stream.rows,
             "run": self.identity,
+            "rate_factor": self.rate_factor,
+            "monitor": self.monitor.to_dict(),
+            "early_stopping": self.early_stopping.to_dict(),
         }
         return Snapshot(tensors, progress)
 
@@ -179,7 +219,7 @@ class Trainer:
         _check_same(snapshot.progress.get("run", {}), self.identity)
         self.bilm.load_state_dict(snapshot.part("bilm"))
         self.softmax.load_state_dict(snapshot.part("softmax"))
-        restore_optimizer(self.optimizer, snapshot.part("optimizer"))
+        self.optimizer.restore(snapshot.part("optimizer"))
         self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.part("state").items()})
         random = snapshot.part("random")
         torch.set_rng_state(random["torch"])
@@ -188,6 +228,11 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
         self.read_from(Position(**snapshot.progress["position"]), snapshot.progress["rows"])
         self.step = snapshot.progress["step"]
+        self.rate_factor = snapshot.progress.get("rate_factor", 1.0)  # snapshots of elmokit before 0.1 lack these
+        self.monitor = LossMonitor.from_dict(snapshot.progress.get("monitor", LossMonitor().to_dict()))
+        self.early_stopping = EarlyStopping.from_dict(
+            snapshot.progress.get("early_stopping", EarlyStopping().to_dict())
+        )
 
     def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
         """Exact perplexity of the files, or of about `words` words, the first of each file."""

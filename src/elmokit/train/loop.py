@@ -1,0 +1,246 @@
+"""The training loop: step, log, evaluate, save, recover, until the run ends or is stopped."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from elmokit.data.corpus import CorpusReport
+from elmokit.lm.evaluate import Perplexity
+from elmokit.runtime import keep_freed_memory
+from elmokit.train.settings import PretrainSettings
+from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
+from elmokit.train.tracker import Tracker
+from elmokit.train.trainer import Trainer
+
+CHECKPOINTS, BEST = "checkpoints", "best"
+MAX_RECOVERIES = 6  # without a new checkpoint; the last is at 2^-21 of the learning rate
+RECOVERIES_FROM_ONE = 2  # then the checkpoint itself is taken for a bad one
+SECONDS_BETWEEN_LINES = 60  # where there is no terminal for a progress bar
+
+Reason = Literal["end", "words", "hours", "patience"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `train` ended: why, after how many seconds, and the perplexity of all held-out text."""
+
+    reason: Reason
+    seconds: float
+    perplexity: Perplexity | None
+
+
+def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
+    """Words of text that a step reads: positions of the stream less its boundaries."""
+    return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
+
+
+@contextmanager
+def _stop_request() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C or SIGTERM: the step under way ends and is written. A second Ctrl-C stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before[0])
+
+    before = [signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+class _Progress:
+    """A progress bar on a terminal; elsewhere a line every minute."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="pretrain", disable=None)
+        self._last_line = time.monotonic()
+
+    def step(self) -> None:
+        self._bar.update()
+
+    def show(self, step: int, text: str) -> None:
+        """What is worth a look now and then."""
+        self._bar.set_postfix_str(text)
+        if self._bar.disable and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self.tell(f"step {step:,}: {text}")
+
+    def tell(self, text: str) -> None:
+        """What is worth a line of its own."""
+        self._last_line = time.monotonic()
+        self._bar.clear()
+        print(text, flush=True)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _Loop:
+    """One call of `train`: the trainer, where its checkpoints lie, and what was measured since the last line."""
+
+    def __init__(
+        self, trainer: Trainer, directory: Path, tracker: Tracker, heldout: list[Path], words_per_step: float
+    ) -> None:
+        self.trainer, self.settings, self.tracker, self.heldout = trainer, trainer.settings, tracker, heldout
+        self.checkpoints, self.best = directory / CHECKPOINTS, directory / BEST
+        self.words_per_step = words_per_step
+        self.recoveries = 0  # since the last checkpoint
+        self.began = time.monotonic()
+        self.progress = _Progress(trainer)
+        self._begin_interval()
+
+    def run(self, stop: threading.Event) -> Reason:
+        """All steps that are left. KeyboardInterrupt where `stop` is set before."""
+        trainer, settings = self.trainer, self.settings
+        if latest_snapshot(self.checkpoints) is None:
+            self._save()  # so that there always is a checkpoint to go back to
+        while (reason := self._reason_to_end()) is None:
+            self.losses.append(trainer.train_step())
+            self.progress.step()
+            step, last = trainer.step, trainer.step == trainer.last_step
+            if (step % settings.log_every == 0 or last) and not self._log():
+                self._recover()
+                continue
+            if self.heldout and step % settings.evaluate_every == 0 and not last:
+                self._evaluate()
+            if stop.is_set() or last or step % settings.checkpoint_every == 0:
+                self._checkpoint()
+            if stop.is_set() and not last:
+                raise KeyboardInterrupt(f"stopped at step {trainer.step}; the same command goes on from there")
+        if reason != "end":  # whose last step was saved
+            self._checkpoint()
+        return reason
+
+    def _reason_to_end(self) -> Reason | None:
+        trainer, settings = self.trainer, self.settings
+        if trainer.last_step is not None and trainer.step >= trainer.last_step:
+            return "end"
+        if settings.patience is not None and trainer.early_stopping.evaluations_since >= settings.patience:
+            return "patience"
+        # With a planned end max_words is a part of it.
+        if trainer.last_step is None and trainer.step * self.words_per_step >= (settings.max_words or math.inf):
+            return "words"
+        if time.monotonic() - self.began >= 3600 * (settings.max_hours or math.inf):
+            return "hours"
+        return None
+
+    def _begin_interval(self) -> None:
+        self.losses: list[Tensor] = []
+        self.since = time.perf_counter()
+
+    def _log(self) -> bool:
+        """A line of the log for the steps since the last one; False where they diverge."""
+        trainer = self.trainer
+        forward, backward = torch.stack(self.losses).mean(dim=0).tolist()
+        mean, gradient_norm = (forward + backward) / 2, float(trainer.gradient_norm)
+        speed = self.words_per_step * len(self.losses) / (time.perf_counter() - self.since)
+        left = None if trainer.last_step is None else trainer.last_step - trainer.step
+        self.tracker.event(
+            "train", trainer.step, loss_forward=forward, loss_backward=backward,
+            words=round(trainer.step * self.words_per_step), learning_rate=trainer.learning_rate,
+            gradient_norm=gradient_norm, words_per_second=round(speed, 1),
+            seconds_left=None if left is None else round(left * self.words_per_step / speed),
+        )  # fmt: skip
+        self.progress.show(trainer.step, f"loss {mean:.3f}, {speed:,.0f} words/s")
+        self._begin_interval()
+        return not trainer.monitor.has_diverged(mean, gradient_norm)
+
+    def _evaluate(self) -> None:
+        trainer = self.trainer
+        found = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
+        self.tracker.event("heldout", trainer.step, **asdict(found))
+        self.progress.tell(f"step {trainer.step:,}: held-out perplexity {found.mean:.2f}")
+        if trainer.early_stopping.improves(found.mean, trainer.step) and self.settings.patience is not None:
+            write_snapshot(self.best, trainer.step, trainer.snapshot(), keep=1)
+        self._begin_interval()
+
+    def _checkpoint(self) -> None:
+        """A checkpoint of weights that are good; of a run that may be diverging none is written."""
+        finite = math.isfinite(float(self.trainer.gradient_norm) + sum(float(loss.sum()) for loss in self.losses))
+        if finite and self.trainer.monitor.is_calm:
+            self._save()
+            self.recoveries = 0
+        elif not finite:
+            self._recover()
+
+    def _save(self) -> None:
+        write_snapshot(self.checkpoints, self.trainer.step, self.trainer.snapshot(), self.settings.keep_checkpoints)
+
+    def _recover(self) -> None:
+        """Back to the last checkpoint, which is from before the divergence, with a lower learning rate."""
+        diverged_at, last = self.trainer.step, latest_snapshot(self.checkpoints)
+        self.recoveries += 1
+        if self.recoveries > RECOVERIES_FROM_ONE and last is not None:
+            last = remove_latest_snapshot(self.checkpoints)
+        if last is None or self.recoveries > MAX_RECOVERIES:
+            raise ValueError(
+                f"the loss diverged at step {diverged_at}, and again with {MAX_RECOVERIES} lower learning rates: "
+                "check the corpus, lower the learning rate, or use dtype float32; the last checkpoint is from before"
+            )
+        # Halved, then quartered, then divided by eight ...: a spike costs little, a wrong rate is soon right.
+        rate_factor = self.trainer.rate_factor * 0.5**self.recoveries
+        self.trainer.restore(read_snapshot(last))
+        self.trainer.rate_factor = rate_factor
+        self.tracker.event(
+            "diverged", diverged_at, restored=self.trainer.step, rate_factor=self.trainer.rate_factor,
+            recoveries=self.recoveries,
+        )  # fmt: skip
+        self.progress.tell(
+            f"step {diverged_at:,}: the loss diverges; going on from step {self.trainer.step:,} with the learning "
+            f"rate times {self.trainer.rate_factor:g}"
+        )
+        self._begin_interval()
+
+
+def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list[Path]) -> Outcome:
+    """All steps that are left, from the last snapshot in `directory` where there is one.
+
+    Args:
+        trainer: The model before its first step.
+        directory: Takes log.jsonl, checkpoints/ and, with early stopping, best/.
+        report: The corpus that is read.
+        heldout: Files for the perplexity on the way and, all of them, at the end.
+
+    Returns:
+        Why the run ended and the final perplexity. With early stopping the trainer has the weights of the best
+        evaluation.
+
+    Raises:
+        KeyboardInterrupt: The run was stopped by a signal; its last step is saved.
+        ValueError: The loss diverged again and again.
+    """
+    keep_freed_memory()
+    last = latest_snapshot(directory / CHECKPOINTS)
+    if last is not None:
+        trainer.restore(read_snapshot(last))
+    with closing(Tracker(directory, trainer.settings.tensorboard)) as tracker:
+        kind = "start" if last is None else "resume"
+        tracker.event(
+            kind, trainer.step, total_steps=trainer.last_step, settings=asdict(trainer.settings), **asdict(report)
+        )
+        loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
+        with closing(loop.progress), _stop_request() as stop:
+            reason = loop.run(stop)
+        best = latest_snapshot(directory / BEST)
+        if trainer.settings.patience is not None and best is not None:
+            trainer.restore(read_snapshot(best))
+        perplexity = trainer.heldout_perplexity(heldout, None) if heldout else None
+        tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
+    return Outcome(reason, time.monotonic() - loop.began, perplexity)
