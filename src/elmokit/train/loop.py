@@ -25,7 +25,7 @@ from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-MAX_RECOVERIES = 6  # without a new checkpoint; the last is at 2^-21 of the learning rate
+MIN_RATE_FACTOR = 1e-6  # of the learning rate; a loss that diverges even then does not do so for the rate's sake
 RECOVERIES_FROM_ONE = 2  # then the checkpoint itself is taken for a bad one
 SECONDS_BETWEEN_LINES = 60  # where there is no terminal for a progress bar
 
@@ -186,16 +186,17 @@ class _Loop:
     def _recover(self) -> None:
         """Back to the last checkpoint, which is from before the divergence, with a lower learning rate."""
         diverged_at, last = self.trainer.step, latest_snapshot(self.checkpoints)
+        assert last is not None, "a run begins with a checkpoint"
         self.recoveries += 1
-        if self.recoveries > RECOVERIES_FROM_ONE and last is not None:
+        if self.recoveries > RECOVERIES_FROM_ONE:
             last = remove_latest_snapshot(self.checkpoints)
-        if last is None or self.recoveries > MAX_RECOVERIES:
-            raise ValueError(
-                f"the loss diverged at step {diverged_at}, and again with {MAX_RECOVERIES} lower learning rates: "
-                "check the corpus, lower the learning rate, or use dtype float32; the last checkpoint is from before"
-            )
         # Halved, then quartered, then divided by eight ...: a spike costs little, a wrong rate is soon right.
         rate_factor = self.trainer.rate_factor * 0.5**self.recoveries
+        if rate_factor < MIN_RATE_FACTOR:
+            raise ValueError(
+                f"the loss diverged at step {diverged_at}, at ever lower learning rates too: check the corpus, "
+                "lower the learning rate, or use dtype float32; the last checkpoint is from before"
+            )
         self.trainer.restore(read_snapshot(last))
         self.trainer.rate_factor = rate_factor
         self.tracker.event(

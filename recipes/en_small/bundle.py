@@ -1,0 +1,105 @@
+"""Put the model of a finished cool-down where it is shipped, in half precision, with its card.
+
+    python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
+
+The table of perplexities is that of benchmarks/heldout_perplexity.py, where that was made from the model in DIRECTORY:
+bundle, measure, bundle again.
+"""
+
+import argparse
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+
+CARD = """# {name}: an English ELMo
+
+A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
+of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
+bundled by elmokit; weights are stored in half precision.
+
+## Data
+
+English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg
+books (public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0),
+MASC, inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept
+out of training, for domain adaptation. Duplicates, and what is like the held-out text, were left out.
+
+- words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes)
+
+## Licence
+
+CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NOTICE.
+
+## Training
+
+- command: recipes/en_small/train.sh, finished {date}
+- recipe {recipe}, learning rate {learning_rate:g}, constant up to step {start:,}, then falling to zero over
+  {cool_steps:,} steps
+- batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
+  seed {seed}, CPU
+{perplexities}"""
+PERPLEXITIES = """
+## Held-out perplexity
+
+The first {most:,} words of each domain's held-out documents. Exact softmax over the vocabulary, boundaries and unknown
+words counted, the state carried from sentence to sentence; the last column starts each sentence from zeros.
+
+| domain | words | unknown | forward | backward | mean | mean from zeros |
+|---|---|---|---|---|---|---|
+{rows}
+"""
+ROW = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
+
+
+def perplexity_table(model: Pretrained, path: Path | None) -> str:
+    """The card's section on perplexities; empty where they are of another model."""
+    if path is None:
+        return ""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found.get("fingerprint") != fingerprint(model):
+        raise SystemExit(f"{path} is of another model: run benchmarks/heldout_perplexity.py again")
+    zeros = found["zeros"]
+    rows = [ROW.format(name=name, zeros=zeros[name]["mean"], **values) for name, values in found["carry"].items()]
+    most = max(values["words"] for name, values in found["carry"].items() if name != "all")
+    return PERPLEXITIES.format(most=round(most, -3), rows="\n".join(rows))
+
+
+def read_events(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="directory of the cool-down")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--perplexities", type=Path)
+    arguments = parser.parse_args()
+    model = load(arguments.run / "model")
+    model.bilm.half().float()  # as the shipped model will be read
+    events = read_events(arguments.run / "log.jsonl")
+    begun, ended = events[0], events[-1]
+    settings, lstm = begun["settings"], model.bilm.config.lstm
+    last = next(event for event in reversed(events) if event["event"] == "train")
+    card = CARD.format(
+        name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
+        output_dim=model.bilm.config.output_dim, parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
+        vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=last["words"],
+        corpus_words=begun["words"], passes=last["words"] / begun["words"], date=date.fromtimestamp(ended["time"]),
+        start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
+        perplexities=perplexity_table(model, arguments.perplexities),
+        **{name: settings[name] for name in (
+            "recipe", "learning_rate", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed",
+        )},
+    )  # fmt: skip
+    shipped = Pretrained(
+        model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
+    )
+    save(shipped, arguments.output, overwrite=True, dtype="float16")
+
+
+if __name__ == "__main__":
+    main()

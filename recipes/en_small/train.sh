@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# How the bundled English model is made, from raw text to model card:
+#
+#     bash recipes/en_small/train.sh CORPUS RUNS
+#
+# CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
+# plenty). Every step resumes: give the same command again after it was stopped. The settings below may be set in the
+# environment; tests/test_recipes.py makes a tiny model so.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+corpus=$1 runs=$2
+
+shards=${SHARDS:-40}
+config=${CONFIG:-$here/config.json}
+vocab_size=${VOCAB_SIZE:-50000}
+words=${WORDS:-200000000}       # read at a constant learning rate
+cool_down=${COOL_DOWN:-50000000} # read while it falls to zero
+batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
+dtype=${DTYPE:-bfloat16} threads=${THREADS:-2}
+heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
+model=${MODEL:-$here/../../src/elmokit/models/en-small}
+results=${RESULTS:-$here/../../benchmarks/results}
+python=${PYTHON:-python}
+elmokit=("$python" -m elmokit)
+
+# un_general_debate is kept for domain adaptation: it is evaluated, never trained on.
+sources=()
+for file in "$corpus"/train/*.txt.zst; do
+    [[ $file == *un_general_debate* ]] || sources+=("$file")
+done
+"${elmokit[@]}" prepare "${sources[@]}" --exclude "$corpus"/heldout/*.txt.zst --output "$runs/corpus" \
+    --num-shards "$shards"
+mkdir -p "$runs/heldout"
+for file in "$corpus"/heldout/*.txt.zst; do
+    name=$(basename "$file" .txt.zst)
+    "${elmokit[@]}" prepare "$file" --output "$runs/heldout-$name" --num-shards 1 --drop-duplicates none --no-drop-paragraphs
+    "$python" "$here/first_words.py" "$runs/heldout-$name/shard-00000.txt.zst" "$heldout_words" "$runs/heldout/$name.txt"
+done
+
+pretrain=("${elmokit[@]}" pretrain --corpus "$runs/corpus" --output "$runs/en-small" --heldout "$runs"/heldout/*.txt
+    --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate 0.004
+    --batch-size "$batch_size" --unroll-steps "$unroll_steps" --num-samples "$num_samples" --dropout 0 --fresh-starts 0.1
+    --dtype "$dtype" --threads "$threads" --seed 0 --evaluate-every 1000 --evaluate-words 70000)
+"${pretrain[@]}" --max-words "$words"
+"${pretrain[@]}" --cool-down "$cool_down"
+
+cooled=$(ls -d "$runs"/en-small/cool-down-*/ | tail -n 1)
+"$python" "$here/bundle.py" "$cooled" --output "$model"
+"$python" "$here/../../benchmarks/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \
+    --output "$results/heldout_perplexity.json"
+"$python" "$here/bundle.py" "$cooled" --output "$model" --perplexities "$results/heldout_perplexity.json" # on its card

@@ -1,0 +1,55 @@
+"""The recipe of the bundled model, in miniature: from raw text to model card."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from elmokit.checkpoints.loading import load
+from elmokit.config import BiLMConfig
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+NOUNS, VERBS = ["cat", "dog", "fox", "hen", "owl", "cow"], ["sees", "likes", "chases", "feeds", "meets"]
+
+
+def write_documents(path: Path, draw: random.Random, documents: int) -> None:
+    def sentence() -> str:
+        return f"The {draw.choice(NOUNS)} of {draw.randrange(100)} {draw.choice(VERBS)} a {draw.choice(NOUNS)}."
+
+    text = "\n\n".join(" ".join(sentence() for _ in range(8)) for _ in range(documents))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zstandard.ZstdCompressor().compress(f"{text}\n".encode()))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    draw = random.Random(0)
+    for name in ("alpha", "beta"):
+        write_documents(tmp_path / "corpus" / "train" / f"{name}-000.txt.zst", draw, 60)
+        write_documents(tmp_path / "corpus" / "heldout" / f"{name}.txt.zst", draw, 6)
+    return tmp_path / "corpus"
+
+
+def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
+    model = tmp_path / "tiny-en"
+    settings = {
+        "SHARDS": 2, "CONFIG": config, "VOCAB_SIZE": 60, "WORDS": 6000, "COOL_DOWN": 3000, "BATCH_SIZE": 8,
+        "UNROLL_STEPS": 10, "NUM_SAMPLES": 20, "DTYPE": "float32", "THREADS": 1, "HELDOUT_WORDS": 200, "MODEL": model,
+        "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
+    }  # fmt: skip
+    environment = os.environ | {name: str(value) for name, value in settings.items()}
+    command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = load(model)
+    assert loaded.tokenizer == "english-1" and loaded.vocab is not None and len(loaded.vocab) == 60
+    assert "| alpha |" in loaded.card and "| all |" in loaded.card
+    measured = json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())
+    assert measured["carry"]["all"]["mean"] < 30  # of 60 words: some was learnt
