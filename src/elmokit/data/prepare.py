@@ -1,217 +1,270 @@
-"""Raw text to the tokenized shards that pretraining reads."""
+"""Raw text to the tokenized shards that pretraining reads.
 
-import hashlib
+Documents walk through once. Worker processes split them into sentences and tokens and take their fingerprints; this
+process decides in the order of the input which are kept, and deals them to the shards. At the end each shard is
+shuffled. All of it happens in a directory beside the output, from which a run that was stopped goes on.
+"""
+
 import json
 import math
+import os
+import shutil
 import sys
-from collections import Counter, deque
+import time
+import warnings
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from multiprocessing import cpu_count, get_context
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from multiprocessing import cpu_count
 from pathlib import Path
+from typing import get_args
 
 from tqdm import tqdm
 
-from elmokit.fs.atomic import atomic_directory, create_bytes
-from elmokit.fs.reading import read_lines
-from elmokit.text.characters import MAX_CHARACTERS, count_truncated
+from elmokit.data.documents import COMPRESSED, Document, read_documents
+from elmokit.data.duplicates import EMPTY, SIMILARITY, Fingerprint, LogSizes, Match, SeenTexts
+from elmokit.data.prepare_report import (
+    REPORT_NAME,
+    DropDuplicates,
+    PrepareOptions,
+    PrepareReport,
+    Reason,
+    json_bytes,
+    read_report,
+)
+from elmokit.data.shuffle import Scatter
+from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
+from elmokit.fs.atomic import FULL, atomic_path, publish_directory
+from elmokit.fs.lock import only_one_in
 from elmokit.text.tokenizers import get_tokenizer
 
-try:
-    import resource
-except ImportError:  # Windows, which does not say how many files may be open
-    resource = None
-
-REPORT_NAME = "corpus.json"
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
+# Beside the shards: a JSON line for each document that was left out.
+DROPPED_NAME = "dropped.jsonl"
 
-# A text without blank lines, or a long book, is dealt to the shards in pieces, each as if it were a document.
-PIECE_LINES = 1_000
-PIECE_CHARACTERS = 250_000
-# What one process tokenizes at a time.
-CHUNK_CHARACTERS = 1_000_000
 # A shard holds about this much text where the number of shards is left open; more, where there would be too many.
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 DEFAULT_MOST_SHARDS = 256
-# All shards are open at once. The system limits the number of open files, and other files are open too.
-OTHER_OPEN_FILES = 64
-WINDOWS_OPEN_FILES = 512
 
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """What decides the content of the shards: equal options give equal bytes."""
-
-    input_bytes: dict[str, int]  # path -> size on disk
-    tokenizer: str
-    num_shards: int
-    seed: int
-    compression: str
+# In the directory of a run that is not finished.
+CHECKPOINT_NAME = "checkpoint.json"
+RESULT_NAME = "result"
+CHECKPOINT_SECONDS = 30
 
 
 @dataclass
-class PrepareReport:
-    """What went in and came out; kept beside the shards."""
+class Checkpoint:
+    """How far a run has come. What its files hold behind the sizes noted here is cut off when it goes on."""
 
-    options: PrepareOptions
-    documents: int = 0
-    sentences: int = 0
-    words: int = 0
-    long_words: int = 0  # whose bytes a character CNN cannot all see
-    empty_lines: int = 0
-    words_per_input: dict[str, int] = field(default_factory=dict)
-    already_done: bool = False  # this call found it finished and did nothing
+    report: PrepareReport
+    modified: list[int]  # when each file was, those to exclude first, in ns: other text must not be taken for the same
+    file_starts: list[int] = field(default_factory=list)  # the number of the first document of each file begun
+    documents: int = 0  # taken, those to exclude too
+    excluded: LogSizes = EMPTY
+    seen: LogSizes = EMPTY
+    shard_bytes: list[int] = field(default_factory=list)
+    dropped_bytes: int = 0
+    complete: bool = False  # all documents are dealt to the shards
 
+    def write(self, directory: Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        with atomic_path(directory / CHECKPOINT_NAME) as partial:
+            partial.write_bytes(json_bytes(asdict(self)))
 
-@dataclass(frozen=True)
-class Document:
-    """A document, or a piece of a long one: its raw lines and the input they are from."""
-
-    source: str
-    lines: list[str]
-
-
-@dataclass(frozen=True)
-class TokenizedDocument:
-    """A document as text of one sentence a line, with its counts."""
-
-    source: str
-    text: str
-    sentences: int
-    words: int
-    long_words: int
+    @classmethod
+    def read(cls, directory: Path) -> "Checkpoint | None":
+        """What `write` wrote; None where there is none of this version."""
+        try:
+            values = json.loads((directory / CHECKPOINT_NAME).read_text(encoding="utf-8"))
+            sizes = {name: LogSizes(*values[name]) for name in ("excluded", "seen")}
+            return cls(**{**values, **sizes, "report": PrepareReport.from_json(values["report"])})
+        except (FileNotFoundError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            return None
 
 
-def read_documents(path: str, report: PrepareReport) -> Iterator[Document]:
-    """The documents of one file, which blank lines divide; blank lines are counted into the report."""
-    lines: list[str] = []
-    characters = 0
-    for line in read_lines(path):
-        blank = not line.strip()
-        report.empty_lines += blank
-        if not blank:
-            lines.append(line)
-            characters += len(line)
-        if lines and (blank or len(lines) == PIECE_LINES or characters >= PIECE_CHARACTERS):
-            yield Document(path, lines)
-            lines, characters = [], 0
-    if lines:
-        yield Document(path, lines)
+class _Run:
+    """A run in its directory: takes documents in order, and notes from time to time how far it has come."""
 
+    def __init__(self, directory: Path, checkpoint: Checkpoint) -> None:
+        self._directory, self._point = directory, checkpoint
+        self.report, self._options = checkpoint.report, checkpoint.report.options
+        self._excluded, self._inputs = list(self._options.exclude_bytes), list(self._options.input_bytes)
+        num_shards, seed = self._options.num_shards, self._options.seed
+        self._scatter = Scatter(directory, num_shards, seed, checkpoint.shard_bytes)
+        self._seen = SeenTexts(directory, self._options.similarity, checkpoint.seen)
+        self._dropped = (directory / DROPPED_NAME).open("ab")
+        self._dropped.truncate(checkpoint.dropped_bytes)
+        self._saved = time.monotonic()
 
-def tokenize_document(document: Document, tokenizer_name: str) -> TokenizedDocument:
-    """Split a document into sentences and tokens. No sentence reaches across a line."""
-    tokenizer = get_tokenizer(tokenizer_name)
-    sentences = [tokenizer.tokenize(text) for line in document.lines for text in tokenizer.split_sentences(line)]
-    return TokenizedDocument(
-        source=document.source,
-        text="".join(f"{' '.join(tokens)}\n" for tokens in sentences if tokens),
-        sentences=sum(1 for tokens in sentences if tokens),
-        words=sum(map(len, sentences)),
-        long_words=sum(count_truncated(tokens, MAX_CHARACTERS) for tokens in sentences),
-    )
-
-
-def _tokenize_chunk(documents: list[Document], tokenizer_name: str) -> list[TokenizedDocument]:
-    return [tokenize_document(document, tokenizer_name) for document in documents]
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    chunk: list[Document] = []
-    characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += sum(map(len, document.lines))
-        if characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-
-
-def tokenize_documents(
-    documents: Iterable[Document], tokenizer_name: str, processes: int
-) -> Iterator[TokenizedDocument]:
-    """Tokenize a stream of documents on several processes; the order is kept, and only a few chunks are in memory."""
-    if processes == 1:
-        for chunk in _chunks(documents):
-            yield from _tokenize_chunk(chunk, tokenizer_name)
-        return
-    # "spawn", because a forked copy of a process that has run torch may hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting: deque[Future[list[TokenizedDocument]]] = deque()
-        for chunk in _chunks(documents):
-            waiting.append(pool.submit(_tokenize_chunk, chunk, tokenizer_name))
-            if len(waiting) > 2 * processes:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-
-def shard_of(document_number: int, num_shards: int, seed: int) -> int:
-    """The shard of a document: a hash, so that every shard is a sample of all inputs."""
-    digest = hashlib.blake2b(f"{seed}:{document_number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % num_shards
-
-
-def _write_shards(report: PrepareReport, directory: Path, processes: int) -> None:
-    options = report.options
-    words_per_input: Counter[str] = Counter(dict.fromkeys(options.input_bytes, 0))
-    documents = (document for path in options.input_bytes for document in read_documents(path, report))
-    with ExitStack() as stack:
-        suffix = SUFFIX_OF[options.compression]
-        names = [f"shard-{index:05d}{suffix}" for index in range(options.num_shards)]
-        shards = [stack.enter_context(create_bytes(directory / name)) for name in names]
-        bar = stack.enter_context(
-            tqdm(unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
+    def worker_options(self) -> WorkerOptions:
+        """What the workers have to do."""
+        options, compare = self._options, bool(self._excluded)
+        return WorkerOptions(
+            tokenizer=options.tokenizer,
+            num_excluded=len(self._excluded),
+            fingerprints=compare or options.drop_duplicates != "none" or options.drop_paragraphs,
+            near=compare or options.drop_duplicates == "near",
         )
-        for document in tokenize_documents(documents, options.tokenizer, processes):
-            shards[shard_of(report.documents, options.num_shards, options.seed)].write(document.text.encode())
-            report.documents += 1
-            report.sentences += document.sentences
-            report.words += document.words
-            report.long_words += document.long_words
-            words_per_input[document.source] += document.words
-            bar.update(document.words)
-    report.words_per_input = dict(words_per_input)
+
+    def documents(self) -> Iterator[Document]:
+        """Those that were not taken yet."""
+        begun, taken = list(self._point.file_starts), self._point.documents
+        for file, path in enumerate([*self._excluded, *self._inputs]):
+            if file >= len(begun) - 1:
+                documents = read_documents(path, self._options.text_field, file)
+                yield from islice(documents, taken - begun[file] if file < len(begun) else 0, None)
+
+    def take(self, document: TokenizedDocument) -> None:
+        """Decide on the next document, and deal it to its shard if it is kept."""
+        point, number, fingerprint = self._point, self._point.documents, document.fingerprint
+        while len(point.file_starts) <= document.file:
+            point.file_starts.append(number)
+        if document.file < len(self._excluded):
+            assert fingerprint is not None
+            self._seen.enter(fingerprint, filter(None, fingerprint.paragraphs))
+            point.excluded = self._seen.sizes
+        elif not document.words:
+            self._drop(document, "empty")
+        elif fingerprint is None:
+            self._keep(document, document.lines)
+        elif (match := self._seen.match(fingerprint)) is not None:
+            like: Reason = "exact_duplicate" if match.exact else "near_duplicate"
+            self._drop(document, "excluded" if match.number < point.excluded.documents else like, match)
+        else:
+            self._keep_new_lines(document, fingerprint)
+        point.documents += 1
+        if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+            self.save()
+
+    def _keep_new_lines(self, document: TokenizedDocument, fingerprint: Fingerprint) -> None:
+        """Keep the document but for long paragraphs that occurred before, in it too."""
+        options, seen = self._options, self._seen.seen_paragraphs(fingerprint)
+        kept: list[TokenizedLine] = []
+        own: dict[int, None] = {}
+        left_out: list[tuple[Reason, TokenizedLine]] = []
+        for number, (line, key) in enumerate(zip(document.lines, fingerprint.paragraphs, strict=True)):
+            if seen.get(number, sys.maxsize) < self._point.excluded.paragraphs:
+                left_out.append(("excluded", line))
+            elif number in seen or key in own:
+                left_out.append(("repeated_paragraph", line))
+            else:
+                kept.append(line)
+                if key and options.drop_paragraphs:
+                    own[key] = None
+        if not any(line.words for line in kept):
+            self._drop(document, left_out[0][0])
+            return
+        for reason, line in left_out:
+            self.report.dropped[reason].paragraphs += 1
+            self.report.dropped[reason].words += line.words
+        if options.drop_duplicates != "near":
+            fingerprint = replace(fingerprint, signature=None)
+        self._keep(document, kept, None if options.drop_duplicates == "none" else fingerprint, own)
+
+    def _keep(
+        self,
+        document: TokenizedDocument,
+        lines: Sequence[TokenizedLine],
+        fingerprint: Fingerprint | None = None,
+        paragraphs: Iterable[int] = (),
+    ) -> None:
+        """Deal lines of a document to its shard; what is handed over as fingerprint is compared with from now on."""
+        # Numbers without the documents to exclude: an option to exclude more must not move the others.
+        number = self._point.documents - self._point.excluded.documents
+        self._scatter.add(number, "".join(line.text for line in lines))
+        self._seen.enter(fingerprint, paragraphs)
+        words = sum(line.words for line in lines)
+        report, path = self.report, self._inputs[document.file - len(self._excluded)]
+        report.documents += 1
+        report.sentences += sum(line.sentences for line in lines)
+        report.words += words
+        report.long_words += sum(line.long_words for line in lines)
+        report.words_per_input[path] += words
+
+    def _place(self, number: int) -> dict[str, str | int]:
+        """The file that a document is in, and its number there, from 0."""
+        file = bisect_right(self._point.file_starts, number) - 1
+        return {
+            "file": [*self._excluded, *self._inputs][file],
+            "document": number - self._point.file_starts[file],
+        }
+
+    def _drop(self, document: TokenizedDocument, reason: Reason, match: Match | None = None) -> None:
+        self._seen.enter(None)
+        count = self.report.dropped[reason]
+        count.documents += 1
+        count.words += document.words
+        note = {**self._place(self._point.documents), "reason": reason, "words": document.words}
+        if match is not None:
+            note.update({"similarity": round(match.similarity, 3), "like": self._place(match.number)})
+        self._dropped.write(json_bytes(note, indent=None))
+
+    def save(self) -> None:
+        """Note how far the run has come, when everything up to there is on the disk."""
+        self._point.shard_bytes = self._scatter.sync()
+        self._seen.sync()
+        self._point.seen = self._seen.sizes
+        self._dropped.flush()
+        os.fsync(self._dropped.fileno())
+        self._point.dropped_bytes = self._dropped.tell()
+        self._point.write(self._directory)
+        self._saved = time.monotonic()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._seen.close()
+        self._dropped.close()
+
+    def deal_all(self, processes: int) -> None:
+        """Take all documents that are left."""
+        if self._point.complete:
+            return
+        with tqdm(
+            initial=self.report.words, unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None
+        ) as bar:
+            for document in tokenize_documents(self.documents(), self.worker_options(), processes):
+                self.take(document)
+                bar.update(document.words)
+        self._point.complete = True
+        self.save()
+
+    def write_shards(self, directory: Path) -> None:
+        """Write the shards that `directory` lacks, each shuffled, and beside them what was left out and the report."""
+        directory.mkdir(exist_ok=True)
+        for left_by_kill in directory.glob(".partial-*"):
+            left_by_kill.unlink()
+        for shard in tqdm(range(self._options.num_shards), unit=" shards", desc="shuffle", disable=None):
+            path = directory / f"shard-{shard:05d}{SUFFIX_OF[self._options.compression]}"
+            if not path.exists():
+                self._scatter.write_shuffled(shard, path)
+        shutil.copyfile(self._directory / DROPPED_NAME, directory / DROPPED_NAME)
+        (directory / REPORT_NAME).write_bytes(json_bytes(asdict(self.report)))
 
 
-def _check_inputs(inputs: Sequence[str | Path]) -> dict[str, int]:
-    """Sizes of the inputs; what can be known to be wrong before the work starts is said now."""
-    paths = [str(path) for path in inputs]
-    if not paths:
-        raise ValueError("there is no input: name at least one text file")
-    twice = [path for path, count in Counter(paths).items() if count > 1]
+# --- The whole of it ---
+
+
+def _sizes(paths: Sequence[str | Path], text_field: str) -> dict[str, int]:
+    """Sizes of the files; what can be known to be wrong with them before the work starts is said now."""
+    names = [str(path) for path in paths]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ValueError(f"{twice[0]} is given more than once: name each input once")
-    for path in paths:
-        if not any(line.strip() for line in read_lines(path)):
-            raise ValueError(f"{path} is empty: leave it out, or check how it was made")
-    return {path: Path(path).stat().st_size for path in paths}
-
-
-def most_shards() -> int:
-    """How many shards this process may have open at once."""
-    if resource is None:
-        return WINDOWS_OPEN_FILES - OTHER_OPEN_FILES
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit - OTHER_OPEN_FILES)
+        raise ValueError(f"{twice[0]} is given more than once: name each file once")
+    for name in names:
+        if next(read_documents(name, text_field), None) is None:
+            raise ValueError(f"{name} is empty: leave it out, or check how it was made")
+    return {name: Path(name).stat().st_size for name in names}
 
 
 def _default_num_shards(input_bytes: dict[str, int]) -> int:
     text_bytes = sum(
-        size * (COMPRESSION_RATIO if path.endswith((".gz", ".zst")) else 1) for path, size in input_bytes.items()
+        size * (COMPRESSION_RATIO if path.endswith(COMPRESSED) else 1) for path, size in input_bytes.items()
     )
-    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), DEFAULT_MOST_SHARDS, most_shards()))
-
-
-def read_report(directory: str | Path) -> PrepareReport:
-    """The report of a finished corpus directory."""
-    values = json.loads((Path(directory) / REPORT_NAME).read_text(encoding="utf-8"))
-    return PrepareReport(**{**values, "options": PrepareOptions(**values["options"])})
+    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), DEFAULT_MOST_SHARDS))
 
 
 def _finished_report(output: Path, options: PrepareOptions) -> PrepareReport | None:
@@ -229,6 +282,36 @@ def _finished_report(output: Path, options: PrepareOptions) -> PrepareReport | N
     return report
 
 
+def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
+    """The last checkpoint of a run of the same options and files; else `start`, in an empty directory."""
+    last = Checkpoint.read(directory)
+    if last is not None and (last.report.options, last.modified) == (start.report.options, start.modified):
+        return last
+    if last is not None:
+        warnings.warn(f"{directory} holds an unfinished run of other options or inputs: it is begun anew", stacklevel=3)
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    start.write(directory)
+    return start
+
+
+@contextmanager
+def _unfinished(directory: Path) -> Iterator[None]:
+    """Holds the directory of a run; it goes where the input was wrong, and stays where the run can go on."""
+    try:
+        with only_one_in(directory):
+            try:
+                yield
+            except ValueError:
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+    except OSError as error:
+        if error.errno in FULL:
+            advice = "free some space and give the same command, which goes on"
+            raise OSError(error.errno, f"cannot write {directory} ({error.strerror}): {advice}") from error
+        raise
+
+
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -237,35 +320,87 @@ def prepare(
     processes: int | None = None,
     seed: int = 0,
     compression: str = "zst",
+    *,
+    text_field: str = "text",
+    drop_duplicates: DropDuplicates = "near",
+    similarity: float = SIMILARITY,
+    drop_paragraphs: bool = True,
+    exclude: Sequence[str | Path] = (),
 ) -> PrepareReport:
-    """Split raw text into tokenized shards, `output`/shard-NNNNN.txt.zst, one sentence a line, and report.
+    """Split raw text into tokenized, shuffled shards without duplicates, one sentence a line.
 
-    Inputs are UTF-8 text (plain, .gz, .zst) of one paragraph a line, with blank lines between documents. A document's
-    sentences stay together and in order; its shard is a hash of its number. The bytes written do not depend on
-    `processes`. The directory appears when complete; where it is complete already, nothing is done.
-    ValueError for an empty input, invalid UTF-8 or a corpus of other options; OSError for an unwritable output.
+    Args:
+        inputs: UTF-8 text (.txt, plain or .gz or .zst) of one paragraph a line with blank lines between documents;
+            JSON lines (.jsonl, plain or .gz or .zst) or Parquet files (.parquet) of one document a record.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl (each document that was
+            left out). It appears when complete; where it is complete already, nothing is done.
+        tokenizer: Name of a tokenizer, which models that are trained on the shards keep.
+        num_shards: How many shards; one for each 16 MB of text, 256 at most, when None. A shard is shuffled in memory.
+        processes: Worker processes, one for each core when None. The bytes written do not depend on it.
+        seed: Decides which shard a document goes to and its place there. Its sentences stay together and in order.
+        compression: "zst", "gz" or "none".
+        text_field: The field or column that holds a record's text.
+        drop_duplicates: "near" leaves out documents that equal an earlier one but for white space, or are like one;
+            "exact" only the former; "none" keeps all.
+        similarity: Jaccard similarity, of sets of five consecutive words, from which on documents are near duplicates.
+        drop_paragraphs: Leave out paragraphs of at least 100 characters that occurred before.
+        exclude: Files of held-out text: documents that equal one of theirs or are like one, and paragraphs of at
+            least 100 characters that occur there, are left out, whatever the other options are.
+
+    Returns:
+        What was kept, and what was left out for which reason.
+
+    Raises:
+        ValueError: A file is empty, damaged or not UTF-8, or the output holds a corpus of other options.
+        OSError: The output cannot be written.
     """
     if compression not in SUFFIX_OF:
         raise ValueError(f"compression is {compression!r}: choose one of {', '.join(SUFFIX_OF)}")
-    if num_shards is not None and not 1 <= num_shards <= most_shards():
-        raise ValueError(
-            f"num_shards is {num_shards}: choose 1 to {most_shards()}, as many files as may be open at once here "
-            "(`ulimit -n` says and raises the limit)"
-        )
+    if drop_duplicates not in get_args(DropDuplicates):
+        raise ValueError(f"drop_duplicates is {drop_duplicates!r}: choose near, exact or none")
+    if not 0 < similarity <= 1:
+        raise ValueError(f"similarity is {similarity}: it is above 0 and at most 1")
+    if num_shards is not None and num_shards < 1:
+        raise ValueError(f"num_shards is {num_shards}: at least 1 is needed")
     processes = processes or cpu_count()
     if processes < 1:
         raise ValueError(f"processes is {processes}: at least 1 is needed")
+    if not inputs:
+        raise ValueError("there is no input: name at least one text file")
     tokenizer = get_tokenizer(tokenizer).name  # an unknown one is told of now
     output = Path(output)
-    input_bytes = _check_inputs(inputs)
-    options = PrepareOptions(input_bytes, tokenizer, num_shards or _default_num_shards(input_bytes), seed, compression)
+    input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
+    options = PrepareOptions(
+        input_bytes=input_bytes,
+        exclude_bytes=exclude_bytes,
+        text_field=text_field,
+        tokenizer=tokenizer,
+        drop_duplicates=drop_duplicates,
+        similarity=similarity,
+        drop_paragraphs=drop_paragraphs,
+        num_shards=num_shards or _default_num_shards(input_bytes),
+        seed=seed,
+        compression=compression,
+    )
+    directory = output.with_name(f".unfinished-{output.name}")
     finished = _finished_report(output, options)
     if finished is not None:
+        shutil.rmtree(directory, ignore_errors=True)
         return finished
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise FileExistsError(f"{output} exists: remove it or choose another output")
 
-    report = PrepareReport(options)
-    with atomic_directory(output) as directory:
-        _write_shards(report, directory, processes)
-        text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
-        (directory / REPORT_NAME).write_text(text + "\n", encoding="utf-8")
-    return report
+    start = Checkpoint(
+        report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
+        modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],
+    )
+    with _unfinished(directory):
+        run = _Run(directory, _resumed(directory, start))
+        try:
+            run.deal_all(processes)
+            run.write_shards(directory / RESULT_NAME)
+        finally:
+            run.close()
+        publish_directory(directory / RESULT_NAME, output)
+        shutil.rmtree(directory)
+    return run.report
