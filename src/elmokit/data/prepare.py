@@ -308,7 +308,7 @@ def _unfinished(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             advice = "free some space and give the same command, which goes on"
-            raise OSError(error.errno, f"cannot write {directory} ({error.strerror}): {advice}") from error
+            raise OSError(error.errno, f"cannot write {directory} ({os.strerror(error.errno)}): {advice}") from error
         raise
 
 
@@ -367,6 +367,8 @@ def prepare(
         raise ValueError(f"processes is {processes}: at least 1 is needed")
     if not inputs:
         raise ValueError("there is no input: name at least one text file")
+    for path in set(map(str, inputs)) & set(map(str, exclude)):
+        raise ValueError(f"{path} is both an input and to be excluded: leave it out of one")
     tokenizer = get_tokenizer(tokenizer).name  # an unknown one is told of now
     output = Path(output)
     input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
