@@ -60,11 +60,11 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
             schema = table.schema_arrow
             if field not in schema.names:
                 raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): name that of the text")
-            kind = schema.field(field).type
-            if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise ValueError(f"{path}: the column {field!r} is {kind}, not text")
             for batch in table.iter_batches(batch_size=1_000, columns=[field]):
-                yield from batch.column(0).to_pylist()
+                for text in batch.column(0).to_pylist():
+                    if not (text is None or isinstance(text, str)):
+                        raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
+                    yield text
     except pyarrow.ArrowException as error:
         raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
 
