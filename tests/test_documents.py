@@ -11,7 +11,12 @@ from elmokit.data import documents as module
 from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
 
-DOCUMENTS = [["One line.", "Two  lines\tof it."], ["naïve 我喜欢 \u2028 still the line"], ["x"], ["Three", "lines", "more"]]
+DOCUMENTS = [
+    ["One line.", "Two  lines\tof it."],
+    ["naïve 我喜欢 \u2028 still the line"],
+    ["x"],
+    ["Three", "lines", "more"],
+]
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 
 

@@ -23,8 +23,16 @@ class Prepare:
     (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."""
     output: Path
     """Directory for the shards, their summary (corpus.json) and a list of what was left out (dropped.jsonl)."""
-    tokenizer: str = "english-1"
-    """whitespace-1, english-1, characters-1 or spacy:MODEL. Models that are trained on the shards keep the name."""
+    language: Annotated[str | None, UNSET] = None
+    """Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer
+    is given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr,
+    my, nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related language, with a
+    warning."""
+    tokenizer: Annotated[str | None, UNSET] = None
+    """What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh
+    and ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba
+    (words of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text that
+    is split already, one sentence a line). Models that are trained on the shards keep the name."""
     text_field: str = "text"
     """Field of a JSON object, or column of a Parquet file, that holds the text."""
     drop_duplicates: Literal["near", "exact", "none"] = "near"

@@ -16,18 +16,14 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from elmokit.text.scripts import UNSPACED_LETTER
+
 # A shorter line that occurs again, a heading or "Yes.", is more likely chance than a copy.
 PARAGRAPH_CHARACTERS = 100
 SHINGLE_WORDS = 5
 PERMUTATIONS = 128
 BANDS = 16  # a pair that is 0.8 alike is a candidate with probability 0.95, one that is 0.9 alike with 0.9999
 SIMILARITY = 0.8
-
-# Scripts without spaces between words, of which every character counts as a word.
-UNSPACED = (
-    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u31f0-\u31ff"
-    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
-)
 
 
 # --- Fingerprints: pure functions of the text ---
@@ -41,11 +37,11 @@ def text_key(text: str) -> int:
 
 @lru_cache(maxsize=1)
 def _kinds() -> np.ndarray:
-    """What each code point is: 0 no part of a word, 1 a part, 2 a word by itself."""
+    """What each code point is: 0 no part of a word, 1 a part, 2 a word by itself (of a script without spaces)."""
     points = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
     kinds = np.zeros(0x110000, np.uint8)
-    for kind, pattern in ((1, r"\w"), (2, UNSPACED)):
-        kinds[[ord(character) for character in re.findall(pattern, points)]] = kind
+    for kind, pattern in ((1, re.compile(r"\w")), (2, UNSPACED_LETTER)):
+        kinds[[ord(character) for character in pattern.findall(points)]] = kind
     return kinds
 
 

@@ -39,7 +39,7 @@ from elmokit.data.shuffle import Scatter
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
 from elmokit.fs.atomic import FULL, atomic_path, publish_directory
 from elmokit.fs.lock import only_one_in
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import doubt_about, tokenizer_for
 
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 # Beside the shards: a JSON line for each document that was left out.
@@ -49,6 +49,9 @@ DROPPED_NAME = "dropped.jsonl"
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 DEFAULT_MOST_SHARDS = 256
+
+# From so much text on, a share of letters of unknown scripts is worth a warning before the work is done.
+DOUBT_CHARACTERS, DOUBT_SHARE = 1_000_000, 0.01
 
 # In the directory of a run that is not finished.
 CHECKPOINT_NAME = "checkpoint.json"
@@ -99,12 +102,14 @@ class _Run:
         self._dropped = (directory / DROPPED_NAME).open("ab")
         self._dropped.truncate(checkpoint.dropped_bytes)
         self._saved = time.monotonic()
+        self._doubted = False
 
     def worker_options(self) -> WorkerOptions:
         """What the workers have to do."""
         options, compare = self._options, bool(self._excluded)
         return WorkerOptions(
             tokenizer=options.tokenizer,
+            language=options.language,
             num_excluded=len(self._excluded),
             fingerprints=compare or options.drop_duplicates != "none" or options.drop_paragraphs,
             near=compare or options.drop_duplicates == "near",
@@ -137,6 +142,10 @@ class _Run:
         else:
             self._keep_new_lines(document, fingerprint)
         point.documents += 1
+        self.report.characters += document.characters
+        self.report.unknown_letters += document.unknown_letters
+        if self.report.characters >= DOUBT_CHARACTERS:
+            self._doubt_script()
         if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
             self.save()
 
@@ -203,6 +212,17 @@ class _Run:
             note.update({"similarity": round(match.similarity, 3), "like": self._place(match.number)})
         self._dropped.write(json_bytes(note, indent=None))
 
+    def _doubt_script(self) -> None:
+        """Warn, once, where much of the text is of scripts that the tokenizer has no rules for."""
+        share = self.report.unknown_letters / max(1, self.report.characters)
+        if share >= DOUBT_SHARE and not self._doubted:
+            self._doubted = True
+            warnings.warn(
+                f"{share:.1%} of the characters so far are letters of scripts that {self._options.tokenizer} has no "
+                "rules for: choose a tokenizer for them (`elmokit prepare --help` lists those there are)",
+                stacklevel=4,
+            )
+
     def save(self) -> None:
         """Note how far the run has come, when everything up to there is on the disk."""
         self._point.shard_bytes = self._scatter.sync()
@@ -229,6 +249,7 @@ class _Run:
             for document in tokenize_documents(self.documents(), self.worker_options(), processes):
                 self.take(document)
                 bar.update(document.words)
+        self._doubt_script()
         self._point.complete = True
         self.save()
 
@@ -315,12 +336,13 @@ def _unfinished(directory: Path) -> Iterator[None]:
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
-    tokenizer: str = "english-1",
+    tokenizer: str | None = None,
     num_shards: int | None = None,
     processes: int | None = None,
     seed: int = 0,
     compression: str = "zst",
     *,
+    language: str | None = None,
     text_field: str = "text",
     drop_duplicates: DropDuplicates = "near",
     similarity: float = SIMILARITY,
@@ -334,11 +356,14 @@ def prepare(
             JSON lines (.jsonl, plain or .gz or .zst) or Parquet files (.parquet) of one document a record.
         output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl (each document that was
             left out). It appears when complete; where it is complete already, nothing is done.
-        tokenizer: Name of a tokenizer, which models that are trained on the shards keep.
+        tokenizer: Name of a tokenizer, which models that are trained on the shards keep; when None, that for the
+            language: `tokenizer_for` says which.
         num_shards: How many shards; one for each 16 MB of text, 256 at most, when None. A shard is shuffled in memory.
         processes: Worker processes, one for each core when None. The bytes written do not depend on it.
         seed: Decides which shard a document goes to and its place there. Its sentences stay together and in order.
         compression: "zst", "gz" or "none".
+        language: Code of the language, such as "de", by whose rules sentences are found; English when both it and the
+            tokenizer are None.
         text_field: The field or column that holds a record's text.
         drop_duplicates: "near" leaves out documents that equal an earlier one but for white space, or are like one;
             "exact" only the former; "none" keeps all.
@@ -369,14 +394,18 @@ def prepare(
         raise ValueError("there is no input: name at least one text file")
     for path in set(map(str, inputs)) & set(map(str, exclude)):
         raise ValueError(f"{path} is both an input and to be excluded: leave it out of one")
-    tokenizer = get_tokenizer(tokenizer).name  # an unknown one is told of now
+    found = tokenizer_for(tokenizer, language)  # an unknown one is told of now
+    doubt = doubt_about(found, language)
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=2)
     output = Path(output)
     input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
     options = PrepareOptions(
         input_bytes=input_bytes,
         exclude_bytes=exclude_bytes,
         text_field=text_field,
-        tokenizer=tokenizer,
+        tokenizer=found.name,
+        language=language,
         drop_duplicates=drop_duplicates,
         similarity=similarity,
         drop_paragraphs=drop_paragraphs,

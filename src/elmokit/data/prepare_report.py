@@ -19,6 +19,7 @@ class PrepareOptions:
     exclude_bytes: dict[str, int]
     text_field: str
     tokenizer: str
+    language: str | None  # whose rules found the sentences; None: the tokenizer's own
     drop_duplicates: DropDuplicates
     similarity: float
     drop_paragraphs: bool
@@ -50,6 +51,8 @@ class PrepareReport:
     sentences: int = 0
     words: int = 0
     long_words: int = 0  # whose bytes a character CNN cannot all see
+    characters: int = 0  # of all documents, those left out too
+    unknown_letters: int = 0  # of them, of scripts that the tokenizer has no rules for
     words_per_input: dict[str, int] = field(default_factory=dict)
     dropped: dict[Reason, DropCount] = field(
         default_factory=lambda: {reason: DropCount() for reason in get_args(Reason)}

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,7 +14,8 @@ from typing import NamedTuple
 from elmokit.data.documents import Document
 from elmokit.data.duplicates import Fingerprint, fingerprints
 from elmokit.text.characters import MAX_CHARACTERS, count_truncated
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import tokenizer_for
 
 # What one process tokenizes at a time.
 CHUNK_CHARACTERS = 1_000_000
@@ -35,6 +37,8 @@ class TokenizedDocument:
     file: int
     lines: list[TokenizedLine]
     fingerprint: Fingerprint | None
+    characters: int = 0
+    unknown_letters: int = 0  # of scripts that the tokenizer has no rules for
 
     @property
     def words(self) -> int:
@@ -46,14 +50,14 @@ class WorkerOptions:
     """What a worker process does with documents; those of the first `num_excluded` files are only compared with."""
 
     tokenizer: str
+    language: str | None
     num_excluded: int
     fingerprints: bool
     near: bool
 
 
-def tokenize_line(line: str, tokenizer_name: str) -> TokenizedLine:
+def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
     """Split a line into sentences and tokens. No sentence reaches across a line."""
-    tokenizer = get_tokenizer(tokenizer_name)
     sentences = [tokens for text in tokenizer.split_sentences(line) if (tokens := tokenizer.tokenize(text))]
     return TokenizedLine(
         text="".join(f"{' '.join(tokens)}\n" for tokens in sentences),
@@ -64,15 +68,18 @@ def tokenize_line(line: str, tokenizer_name: str) -> TokenizedLine:
 
 
 def _work(documents: list[Document], options: WorkerOptions) -> list[TokenizedDocument]:
+    tokenizer = tokenizer_for(options.tokenizer, options.language)
     lines = [document.lines for document in documents]
     found = fingerprints(lines, options.near) if options.fingerprints else [None] * len(lines)
     return [
-        TokenizedDocument(
+        TokenizedDocument(document.file, [], fingerprint)
+        if document.file < options.num_excluded
+        else TokenizedDocument(
             file=document.file,
-            lines=[tokenize_line(line, options.tokenizer) for line in document.lines]
-            if document.file >= options.num_excluded
-            else [],
+            lines=[tokenize_line(line, tokenizer) for line in document.lines],
             fingerprint=fingerprint,
+            characters=sum(map(len, document.lines)),
+            unknown_letters=sum(map(tokenizer.count_unknown, document.lines)),
         )
         for document, fingerprint in zip(documents, found, strict=True)
     ]
@@ -99,7 +106,8 @@ def _leave_with_parent() -> None:
 
 
 def _start_worker() -> None:
-    """A worker leaves interruptions to its parent, and does not outlive it, however that ends."""
+    """A worker leaves interruptions and warnings to its parent, and does not outlive it, however that ends."""
+    warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
