@@ -16,10 +16,11 @@ import pytest
 import zstandard
 
 from elmokit.cli import main
-from elmokit.data import documents, workers
+from elmokit.data import documents, prepare_run, workers
 from elmokit.data import prepare as module
 from elmokit.data.prepare import prepare
 from elmokit.data.prepare_report import DropCount, PrepareReport, read_report
+from elmokit.data.prepare_run import PrepareRun
 from elmokit.data.shuffle import shuffled_place
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
@@ -329,9 +330,9 @@ def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
 
 def stop_after(count: int, error: BaseException) -> Callable[..., None]:
     """A `take` that raises an error instead of taking document number `count`."""
-    take, taken = module._Run.take, []
+    take, taken = PrepareRun.take, []
 
-    def stopping(run: module._Run, document: object) -> None:
+    def stopping(run: PrepareRun, document: object) -> None:
         if len(taken) == count:
             raise error
         taken.append(document)
@@ -348,10 +349,11 @@ def test_a_stopped_run_ends_with_the_same_bytes(
     inputs = [*raw, written(tmp_path / "raw.txt", REPEATING)]
     options = {"num_shards": 3, "processes": 1, "exclude": [written(tmp_path / "held.txt", [[HELD_OUT]])]}
     prepare(inputs, tmp_path / "whole", **options)  # pyright: ignore
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     for stops in (count, 3):
         with monkeypatch.context() as patched:
-            patched.setattr(module._Run, "take", stop_after(stops, KeyboardInterrupt()))
+            patched.setattr(PrepareRun, "take", stop_after(stops, KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
     assert not (tmp_path / "out").exists()
@@ -361,12 +363,13 @@ def test_a_stopped_run_ends_with_the_same_bytes(
 
 
 def test_what_was_taken_is_not_taken_again(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     with monkeypatch.context() as patched:
-        patched.setattr(module._Run, "take", stop_after(30, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "take", stop_after(30, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
-    monkeypatch.setattr(module._Run, "take", stop_after(len(DOCUMENTS) - 30, AssertionError()))
+    monkeypatch.setattr(PrepareRun, "take", stop_after(len(DOCUMENTS) - 30, AssertionError()))
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
 
 
@@ -374,7 +377,7 @@ def test_an_unfinished_run_of_other_options_is_begun_anew(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(module._Run, "take", stop_after(5, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "take", stop_after(5, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
     with pytest.warns(UserWarning, match="unfinished run of other options"):
@@ -392,7 +395,7 @@ def test_stopped_at_the_end_it_ends_with_the_same_bytes(
 
     prepare(raw, tmp_path / "whole", num_shards=3, processes=1)
     place = {
-        "shards": (module.Scatter, "write_shuffled"),
+        "shards": (prepare_run.Scatter, "write_shuffled"),
         "publish": (module, "publish_directory"),
         "remove": (module.shutil, "rmtree"),
     }
@@ -450,6 +453,41 @@ def test_workers_die_with_their_parent_and_the_command_goes_on(
     assert no_litter(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = written(tmp_path / "raw.txt", [[paragraph(seed, 100)] for seed in range(40)])
+    monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 1000)
+    take = PrepareRun.take
+
+    def killing(run: PrepareRun, document: workers.TokenizedDocument) -> None:
+        for child in descendants(os.getpid()):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+        take(run, document)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "take", killing)
+        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*the same command goes on"):
+            prepare([raw], tmp_path / "out", processes=2)
+    assert prepare([raw], tmp_path / "out", processes=1).documents == 40
+    assert no_litter(tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_told_of(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = PrepareRun.take
+
+    def touching(run: PrepareRun, document: workers.TokenizedDocument) -> None:
+        os.utime(raw[0], ns=(1, 1))
+        take(run, document)
+
+    monkeypatch.setattr(PrepareRun, "take", touching)
+    with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
+        prepare(raw, tmp_path / "out", processes=1)
+    assert no_litter(tmp_path) and not (tmp_path / "out").exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="directories cannot be held there")
 def test_two_runs_of_one_output_do_not_meet(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def second(*_: object) -> None:
@@ -458,7 +496,7 @@ def test_two_runs_of_one_output_do_not_meet(tmp_path: Path, raw: list[Path], mon
             prepare(raw, tmp_path / "out", processes=1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module._Run, "take", second)
+    monkeypatch.setattr(PrepareRun, "take", second)
     with pytest.raises(KeyboardInterrupt):
         prepare(raw, tmp_path / "out", processes=1)
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)

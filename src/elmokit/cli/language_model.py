@@ -11,6 +11,23 @@ from elmokit.cli.show import show
 from elmokit.train.settings import FinetuneSettings, PretrainSettings
 
 
+PREPARE_INPUTS = (
+    "Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines "
+    "(.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."
+)
+PREPARE_LANGUAGE = (
+    "Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer is "
+    "given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my, "
+    "nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related language, with a warning."
+)
+PREPARE_TOKENIZER = (
+    "What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh and "
+    "ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba (words "
+    "of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text that is "
+    "split already, one sentence a line). Models that are trained on the shards keep the name."
+)
+
+
 @dataclass(frozen=True)
 class Prepare:
     """Split raw text into sentences and tokens: shuffled shards without duplicates, with one sentence a line.
@@ -18,21 +35,14 @@ class Prepare:
     The same command goes on where one was stopped.
     """
 
-    inputs: Annotated[Positional[tuple[Path, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
-    """Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines
-    (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."""
+    inputs: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="INPUT [INPUT ...]", help=PREPARE_INPUTS, help_behavior_hint="(required)"),
+    ]
     output: Path
     """Directory for the shards, their summary (corpus.json) and a list of what was left out (dropped.jsonl)."""
-    language: Annotated[str | None, UNSET] = None
-    """Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer
-    is given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr,
-    my, nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related language, with a
-    warning."""
-    tokenizer: Annotated[str | None, UNSET] = None
-    """What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh
-    and ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba
-    (words of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text that
-    is split already, one sentence a line). Models that are trained on the shards keep the name."""
+    language: Annotated[str | None, arg(help=PREPARE_LANGUAGE), UNSET] = None
+    tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
     text_field: str = "text"
     """Field of a JSON object, or column of a Parquet file, that holds the text."""
     drop_duplicates: Literal["near", "exact", "none"] = "near"
@@ -41,7 +51,7 @@ class Prepare:
     """Share of common runs of five words (Jaccard) from which on two documents are near duplicates."""
     drop_paragraphs: bool = True
     """Leave out paragraphs of at least 100 characters that occurred before."""
-    exclude: tuple[Path, ...] = ()
+    exclude: Annotated[tuple[Path, ...], UNSET] = ()
     """Held-out files: what equals or is near a document of theirs is left out, and their long paragraphs are."""
     num_shards: Annotated[int | None, UNSET] = None
     """Number of shards; one for each 16 MB of text, at most 256, when not given. Each must fit in memory."""

@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import NamedTuple
@@ -130,5 +131,10 @@ def tokenize_documents(
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            "a worker process was killed, perhaps for want of memory: the same command goes on, with fewer processes "
+            "if need be"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
