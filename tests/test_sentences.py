@@ -78,7 +78,8 @@ def test_abbreviations_and_dates_of_a_language_end_no_sentence(language: str) ->
     assert split_sentences(language, f"{UNCUT[language]} {UNCUT[language]}") == [UNCUT[language]] * 2
 
 
-def test_german_sentences_end_where_they_end() -> None:
+def test_sentences_end_where_they_end() -> None:
+    assert split_sentences("es", "Vino el Sr. Gil. Son 5 mm. Bien.") == ["Vino el Sr. Gil.", "Son 5 mm.", "Bien."]
     text = "Im Jahr 1990 war das so. Dann kam er. Er sagte: „Nein!“ Ist es Teil 3? Ja, bzw. Nein usw. und so fort."
     assert split_sentences("de", text) == [
         "Im Jahr 1990 war das so.",

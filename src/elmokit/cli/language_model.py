@@ -10,21 +10,20 @@ from elmokit.cli.options import UNSET, Device, Model, State, Tokenize
 from elmokit.cli.show import show
 from elmokit.train.settings import FinetuneSettings, PretrainSettings
 
-
 PREPARE_INPUTS = (
     "Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines "
     "(.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."
 )
 PREPARE_LANGUAGE = (
     "Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer is "
-    "given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my, "
-    "nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related language, with a warning."
+    "given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, "
+    "my, nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related one, with a warning."
 )
 PREPARE_TOKENIZER = (
     "What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh and "
-    "ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba (words "
-    "of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text that is "
-    "split already, one sentence a line). Models that are trained on the shards keep the name."
+    "ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba "
+    "(words of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text "
+    "that is split already, one sentence a line). Models that are trained on the shards keep the name."
 )
 
 

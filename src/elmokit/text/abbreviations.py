@@ -1,21 +1,26 @@
 """Abbreviations of languages other than English, as alternatives of a pattern."""
 
-# Abbreviations of many languages that may stand inside a sentence; at its end some are whole words.
-ABBREVIATIONS = (
+# What they stand before belongs to them, so that no sentence ends there: titles, numbers, "for example".
+INTRODUCING = (
     # German
-    "Abb|Abs|Abt|Anm|Aufl|Bd|Bde|bes|bzgl|bzw|ca|Chr|Dipl|Dr|ebd|evtl|exkl|Fa|geb|gegr|ggf|Hbf|Hr|Hrsg|Ing|inkl|insb|Jh|"
-    "Jhd|jew|lat|Mio|Mrd|nördl|Nr|Prof|röm|sog|Std|Str|südl|Tel|usw|verh|vgl|zit|zzgl|"
+    "Abb|Anm|Aufl|Bd|Bde|bzgl|bzw|ca|Dipl|Dr|ebd|evtl|exkl|gegr|ggf|Hr|Hrsg|Ing|inkl|insb|jew|Nr|Prof|sog|Tel|vgl|zzgl|"
     # French, Italian, Spanish, Portuguese
-    "MM|Mme|Mlle|Mgr|Cie|env|hab|apr|av|chap|éd|janv|févr|juill|sept|oct|nov|déc|Sig|Sigg|Dott|Avv|pag|pagg|ecc|sec|cfr|"
-    "Sr|Sra|Sres|Srta|Dra|Ud|Uds|Vd|Vds|pág|págs|núm|aprox|etc|Exmo|Exma|Ltda|Lda|"
+    "MM|Mme|Mlle|Mgr|Sig|Sigg|Dott|Avv|pag|pagg|cfr|Sr|Sra|Sres|Srta|Dra|Uds|Vds|pág|págs|núm|aprox|Exmo|Exma|"
     # Dutch, Danish, Norwegian, Swedish, Finnish
-    "blz|dhr|mevr|drs|resp|enz|evt|bijv|excl|incl|jl|nr|kr|osv|tlf|mfl|jfr|kl|dvs|pga|milj|esim|mm|mrd|ns|yms|"
+    "blz|dhr|mevr|drs|resp|evt|bijv|excl|incl|nr|tlf|jfr|dvs|esim|"
     # Polish, Czech, Slovak, Hungarian, Croatian, Turkish
-    "np|itd|itp|tzw|tzn|prof|inż|mgr|dr|godz|ul|św|wyd|apod|atd|např|mj|popř|tj|tzv|stb|npr|vb|vs|Doç|Yrd|"
+    "np|tzw|tzn|prof|inż|mgr|dr|ul|św|např|popř|tj|tzv|npr|Doç|Yrd|"
     # Russian, Ukrainian, Bulgarian, Greek
-    "гг|вв|др|ул|им|млн|млрд|тыс|руб|коп|см|ср|напр|проф|акад|доц|стр|рис|табл|тт|обл|тис|грн|вул|κλπ|κτλ|σελ|βλ|"
+    "ул|им|ім|вул|напр|проф|акад|доц|стр|рис|табл|σελ|βλ|"
     # many
-    "Jr|Mr|Mrs|Ms|No|St|al|cf|ed|eds|fig|max|min|op|pp|vol|vols"
+    "Mr|Mrs|Ms|St|cf|fig|pp|vol|vols"
+)
+# They may stand inside a sentence; at its end some are whole words.
+ABBREVIATIONS = (
+    f"{INTRODUCING}|Abs|Abt|Chr|Fa|geb|Hbf|Jh|Jhd|lat|Mio|Mrd|nördl|röm|Std|Str|südl|usw|verh|zit|"
+    "Cie|env|hab|apr|av|chap|éd|janv|févr|juill|sept|oct|nov|déc|ecc|Ud|Vd|etc|Ltda|Lda|"
+    "enz|jl|kr|osv|mfl|kl|pga|milj|mrd|yms|itd|itp|godz|wyd|apod|atd|mj|stb|vb|vs|"
+    "гг|вв|др|млн|млрд|тыс|руб|коп|см|ср|тт|обл|тис|грн|κλπ|κτλ|Jr|al|ed|eds|max|min|op"
 )
 # They keep their period at the end of a sentence too.
 ALWAYS_ABBREVIATIONS = "Dr|Prof|bzw|usw|vgl|etc|ecc|enz|osv|itd|itp|atd|apod|yms|млн|млрд|тыс|κλπ|κτλ"

@@ -1,6 +1,7 @@
 """Tokenizers of other libraries, which are extras, under names that end in the version of what decides the tokens."""
 
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -31,6 +32,7 @@ def _spacy_pipeline(model: str) -> tuple[Any, str]:
     if LANGUAGE_CODE.fullmatch(model):
         try:
             pipeline, installed = spacy.blank(model), spacy.__version__
+            pipeline.max_length = sys.maxsize  # it bounds the memory of parsers, of which a blank pipeline has none
         except ImportError as error:  # of a language that spaCy does not know, or whose segmenter is not installed
             raise ValueError(f"spaCy has no pipeline for the language {model!r}: {error}") from error
     else:

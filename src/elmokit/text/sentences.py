@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from elmokit.text.abbreviations import ABBREVIATIONS
+from elmokit.text.abbreviations import INTRODUCING
 
 # sentencex looks at a run of marks from each of them: a million apostrophes would take a minute.
 WINDOW = 10_000
@@ -53,9 +53,10 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
     yield from segment(language, paragraph[begin:])
 
 
-# sentencex knows some abbreviations of some languages: a period after one of ours, or one before a small letter, ends
-# no sentence either.
-ABBREVIATED = re.compile(rf"\W*(?:[^\W\d_]|{ABBREVIATIONS})\.")
+# sentencex knows some abbreviations of some languages. A period after one of ours or after an initial, or one before a
+# small letter, ends no sentence either.
+ABBREVIATED = re.compile(rf"\W*(?:{INTRODUCING})\.")
+INITIAL = re.compile(r"\W*[^\W\d_]\.")
 
 
 def _goes_on(piece: str, following: str) -> bool:
@@ -63,7 +64,10 @@ def _goes_on(piece: str, following: str) -> bool:
     piece = piece.rstrip()
     if not piece.endswith("."):
         return False
-    return following.lstrip()[:1].islower() or ABBREVIATED.fullmatch(piece.rsplit(maxsplit=1)[-1]) is not None
+    last = piece.rsplit(maxsplit=1)[-1]
+    if following.lstrip()[:1].islower() or ABBREVIATED.fullmatch(last):
+        return True
+    return INITIAL.fullmatch(last) is not None and last[-2].isupper()
 
 
 def split_sentences(language: str, paragraph: str) -> list[str]:
