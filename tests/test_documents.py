@@ -88,6 +88,12 @@ def test_wrong_json_names_the_line(tmp_path: Path, line: str, message: str) -> N
         lines_of(tmp_path / "a.jsonl")
 
 
+def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(r'{"text": "a \ud83d b \ud83d\ude00 \ude00"}')
+    assert lines_of(tmp_path / "a.jsonl") == [["a \ufffd b \U0001f600 \ufffd"]]
+    prepare([tmp_path / "a.jsonl"], tmp_path / "out", processes=1)
+
+
 def test_long_documents_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_LINES", 2)
     monkeypatch.setattr(module, "PIECE_CHARACTERS", 20)
@@ -95,6 +101,7 @@ def test_long_documents_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
 
 
+@pytest.mark.filterwarnings("ignore:.*letters of scripts")
 def test_all_kinds_are_prepared_alike(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS), encoding="utf-8")
     (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(record) for record in records()), encoding="utf-8")

@@ -160,7 +160,7 @@ def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fi
     seen = SeenTexts(tmp_path)
     entered(seen, documents[:3])
     seen.close()
-    with pytest.raises(ValueError, match=r"documents.bin is shorter than it was: remove"):
+    with pytest.raises(ValueError, match=r"documents.bin is shorter than it was: give the command again"):
         SeenTexts(tmp_path, sizes=LogSizes(4, 0))
 
 

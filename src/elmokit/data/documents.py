@@ -31,6 +31,13 @@ def _parsed(line: str, path: str, number: int) -> object:
         raise ValueError(f"{path}, line {number} is not JSON ({error}): each line must be one JSON object") from None
 
 
+def _whole_characters(text: str) -> str:
+    """A text in which halves of a surrogate pair, which JSON can write and UTF-8 cannot, are U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _json_texts(path: str, field: str) -> Iterator[str | None]:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -42,7 +49,7 @@ def _json_texts(path: str, field: str) -> Iterator[str | None]:
         text = record[field]
         if not (text is None or isinstance(text, str)):
             raise ValueError(f"{path}, line {number}: {field!r} is {type(text).__name__}, not text")
-        yield text
+        yield text and _whole_characters(text)
 
 
 def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
@@ -65,7 +72,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
                     if not (text is None or isinstance(text, str)):
                         raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
                     yield text
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
 
 

@@ -186,7 +186,7 @@ def _reopened(path: Path, size: int) -> BinaryIO:
     file = path.open("r+b" if path.exists() else "w+b")
     if file.seek(0, os.SEEK_END) < size:
         file.close()
-        raise ValueError(f"{path} is shorter than it was: remove {path.parent}, which begins the work anew")
+        raise ValueError(f"{path} is shorter than it was: give the command again, which begins anew")
     file.truncate(size)
     file.seek(size)
     return file

@@ -8,6 +8,7 @@ import time
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -226,10 +227,10 @@ class PrepareRun:
         if self._point.complete:
             return
         words = self.report.words + sum(count.words for count in self.report.dropped.values())
-        with tqdm(
-            initial=words, unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None
-        ) as bar:
-            for document in tokenize_documents(self._documents(), self._worker_options(), processes):
+        bar = tqdm(initial=words, unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
+        tokenized = tokenize_documents(self._documents(), self._worker_options(), processes)
+        with bar, closing(tokenized):
+            for document in tokenized:
                 self.take(document)
                 bar.update(document.words)
         for path, modified in zip(self._paths, self._point.modified, strict=True):

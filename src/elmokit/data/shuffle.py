@@ -41,7 +41,7 @@ class Scatter:
         for path, size in zip(self._paths, sizes or [0] * num_shards, strict=True):
             with path.open("ab") as file:
                 if file.tell() < size:
-                    raise ValueError(f"{path} is shorter than it was: remove {directory}, which begins the work anew")
+                    raise ValueError(f"{path} is shorter than it was: give the command again, which begins anew")
                 file.truncate(size)
 
     def add(self, number: int, text: str) -> None:

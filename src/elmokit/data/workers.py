@@ -5,7 +5,7 @@ import signal
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -115,8 +115,11 @@ def _start_worker() -> None:
 
 def tokenize_documents(
     documents: Iterable[Document], options: WorkerOptions, processes: int
-) -> Iterator[TokenizedDocument]:
-    """Tokenize a stream of documents on several processes; the order is kept, and only a few chunks are in memory."""
+) -> Generator[TokenizedDocument, None, None]:
+    """Tokenize a stream of documents on several processes; the order is kept, and only a few chunks are in memory.
+
+    The processes end with the generator: close it where it is not read to its end.
+    """
     if processes == 1:
         for chunk in _chunks(documents):
             yield from _work(chunk, options)
