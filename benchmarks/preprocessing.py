@@ -25,7 +25,7 @@ from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embeddi
 from elmokit.embed.groups import DEFAULT_ROWS, WORDS_AT_ONCE
 from elmokit.fs.reading import read_lines
 from elmokit.text import english
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.chunks import ChunkRules
 from elmokit.text.vocab import Vocab, count_words
 
 CONFIG = BiLMConfig.preset("small")  # the ids are those of the published models
@@ -53,13 +53,9 @@ def windows(files: list[Path], vocab: Vocab, batch_size: int, unroll_steps: int,
 
 
 def tokens(paragraphs: list[str]) -> int:
-    english._split_chunk.cache_clear()
-    english._split_last_chunk.cache_clear()
-    tokenizer = get_tokenizer("english-1")
+    tokenize = ChunkRules(english.INSIDE_SENTENCE, english.END_OF_SENTENCE)  # english-1 with an empty cache
     return sum(
-        len(tokenizer.tokenize(sentence))
-        for paragraph in paragraphs
-        for sentence in tokenizer.split_sentences(paragraph)
+        len(tokenize(sentence)) for paragraph in paragraphs for sentence in english.split_english_sentences(paragraph)
     )
 
 

@@ -1,19 +1,29 @@
-"""Preparing a corpus, against a straightforward one-process loop, and with every bad input."""
+"""Preparing a corpus, against a straightforward one-process loop, with every bad input, and killed at any moment."""
 
 import errno
 import json
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from elmokit.cli import main
+from elmokit.data import documents, prepare_run, workers
 from elmokit.data import prepare as module
-from elmokit.data.prepare import prepare, read_report, shard_of
+from elmokit.data.prepare import prepare
+from elmokit.data.prepare_report import DropCount, PrepareReport, read_report
+from elmokit.data.prepare_run import PrepareRun
+from elmokit.data.shuffle import shuffled_place
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
-
-resource = pytest.importorskip("resource")  # which Windows has not
 
 DOCUMENTS = [
     ["I don't know. He left me.", "A second paragraph, by Mr. Smith."],
@@ -34,24 +44,36 @@ def raw(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def _content(directory: Path) -> dict[str, bytes]:
+def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def _expected_shards(num_shards: int, seed: int) -> list[list[str]]:
+def sentences(directory: Path, shard: int = 0) -> list[str]:
+    return list(read_lines(directory / f"shard-{shard:05d}.txt.zst"))
+
+
+def expected_shards(documents: list[list[str]], num_shards: int, seed: int) -> list[list[str]]:
+    """Documents sorted by the hash of their number, each in the shard of that hash."""
     english = get_tokenizer("english-1")
     shards: list[list[str]] = [[] for _ in range(num_shards)]
-    for number, lines in enumerate(DOCUMENTS):
-        for line in lines:
+    for number in sorted(range(len(documents)), key=lambda number: shuffled_place(number, seed)):
+        for line in documents[number]:
             for sentence in english.split_sentences(line):
-                shards[shard_of(number, num_shards, seed)].append(" ".join(english.tokenize(sentence)))
+                shards[shuffled_place(number, seed) % num_shards].append(" ".join(english.tokenize(sentence)))
     return shards
 
 
-def test_shards_and_report(tmp_path: Path, raw: list[Path]) -> None:
+def no_litter(directory: Path) -> bool:
+    return not [*directory.glob(".partial*"), *directory.glob(".unfinished*"), *directory.glob(".old*")]
+
+
+# --- The shards ---
+
+
+def test_shards_and_report_are_those_of_a_plain_loop(tmp_path: Path, raw: list[Path]) -> None:
     report = prepare(raw, tmp_path / "out", num_shards=3, processes=1, seed=7)
-    shards = [list(read_lines(tmp_path / "out" / f"shard-{index:05d}.txt.zst")) for index in range(3)]
-    assert shards == _expected_shards(3, 7)
+    shards = [sentences(tmp_path / "out", shard) for shard in range(3)]
+    assert shards == expected_shards(DOCUMENTS, 3, 7)
     assert all(shards)
     lines = [line for shard in shards for line in shard]
     assert "I do n't know ." in lines
@@ -59,21 +81,46 @@ def test_shards_and_report(tmp_path: Path, raw: list[Path]) -> None:
     assert report.sentences == len(lines)
     assert report.words == sum(len(line.split()) for line in lines) == sum(report.words_per_input.values())
     assert report.long_words == 1
-    raw_lines = [line for path in raw for line in read_lines(path)]
-    assert report.empty_lines == sum(not line.strip() for line in raw_lines)
     assert read_report(tmp_path / "out") == report
     assert json.loads((tmp_path / "out" / "corpus.json").read_text())["options"]["tokenizer"] == "english-1"
+    assert no_litter(tmp_path)
+
+
+def test_documents_are_shuffled_across_files_and_within_shards(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "a", num_shards=1, processes=1, seed=1)
+    prepare(raw, tmp_path / "b", num_shards=1, processes=1, seed=2)
+    a, b = sentences(tmp_path / "a"), sentences(tmp_path / "b")
+    in_order = [line for shard in expected_shards(DOCUMENTS[:1], 1, 0) for line in shard]
+    assert sorted(a) == sorted(b) and a != b
+    for shuffled in (a, b):
+        numbers = [int(line.split()[1]) for line in shuffled if line.startswith("Document")]
+        # Of a random order, about half of the neighbours rise.
+        assert 8 < sum(x < y for x, y in pairwise(numbers)) < 32
+        begin = shuffled.index(in_order[0])
+        assert shuffled[begin : begin + len(in_order)] == in_order
 
 
 def test_number_of_processes_changes_nothing(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 100)
     prepare(raw, tmp_path / "one", num_shards=4, processes=1)
     prepare(raw, tmp_path / "two", num_shards=4, processes=2)
-    assert _content(tmp_path / "one") == _content(tmp_path / "two")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> None:
+    resource = pytest.importorskip("resource")  # which Windows has not
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    try:
+        report = prepare(raw, tmp_path / "out", num_shards=150, processes=1, compression="none")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    shards = list((tmp_path / "out").glob("shard-*.txt"))
+    assert len(shards) == 150 and report.words == sum(len(path.read_text().split()) for path in shards)
 
 
 def test_long_documents_are_dealt_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE_LINES", 10)
+    monkeypatch.setattr(documents, "PIECE_LINES", 10)
     (tmp_path / "book.txt").write_text("".join(f"line {number}\n" for number in range(95)))
     report = prepare([tmp_path / "book.txt"], tmp_path / "out", num_shards=2, processes=1, compression="none")
     assert report.documents == 10
@@ -83,20 +130,12 @@ def test_long_documents_are_dealt_in_pieces(tmp_path: Path, monkeypatch: pytest.
 
 def test_running_again_does_nothing(tmp_path: Path, raw: list[Path]) -> None:
     first = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
-    before = _content(tmp_path / "out")
+    before = content(tmp_path / "out")
     again = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     assert again.already_done and not first.already_done and again.words == first.words
-    assert _content(tmp_path / "out") == before
+    assert content(tmp_path / "out") == before
     with pytest.raises(ValueError, match="made with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
-
-
-def test_a_foreign_directory_is_left_alone(tmp_path: Path, raw: list[Path]) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match="remove it"):
-        prepare(raw, tmp_path / "out", processes=1)
-    assert _content(tmp_path / "out") == {"thesis.tex": b"mine"}
 
 
 def test_one_sentence(tmp_path: Path) -> None:
@@ -105,45 +144,155 @@ def test_one_sentence(tmp_path: Path) -> None:
     assert (report.options.num_shards, report.sentences, report.words) == (1, 1, 3)
 
 
+# --- What is left out ---
+
+
+def paragraph(seed: int, length: int = 60) -> str:
+    return " ".join(f"word{number}" for number in random.Random(seed).choices(range(500), k=length))
+
+
+def written(path: Path, documents: list[list[str]]) -> Path:
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents), encoding="utf-8")
+    return path
+
+
+ONE, TWO, THREE, HELD_OUT = (paragraph(number) for number in range(4))
+REPEATING = [
+    [ONE],
+    [ONE.replace(" ", "  ")],  # an exact duplicate
+    ["\u200b"],  # empty
+    [ONE.replace("word", "Word", 3) + " indeed"],  # a near duplicate
+    [THREE, "Short.", TWO, "Short.", TWO],  # a repeated paragraph within
+    [THREE, "A first new line.", paragraph(9)],  # one that occurred before
+    [TWO, paragraph(9)],  # nothing else
+    [HELD_OUT + " and more"],
+    ["Short.", HELD_OUT, paragraph(10)],
+    [paragraph(11)],
+]
+
+
+def of_lines(report: PrepareReport) -> dict[str, tuple[int, int, int]]:
+    return {reason: (count.documents, count.paragraphs, count.words) for reason, count in report.dropped.items()}
+
+
+def test_duplicates_are_left_out_counted_and_listed(tmp_path: Path) -> None:
+    raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
+    report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, exclude=[held_out])
+    assert of_lines(report) == {
+        "excluded": (1, 1, 62 + 60),
+        "exact_duplicate": (1, 0, 60),
+        "near_duplicate": (1, 0, 61),
+        "repeated_paragraph": (1, 2, 4 * 60),
+        "empty": (1, 0, 0),
+    }
+    new = "A first new line ."
+    kept = [ONE, THREE, "Short .", TWO, "Short .", new, paragraph(9), "Short .", paragraph(10), paragraph(11)]
+    assert sorted(sentences(tmp_path / "out")) == sorted(kept)
+    assert report.words == len(" ".join(kept).split())
+
+    notes = [json.loads(line) for line in read_lines(tmp_path / "out" / "dropped.jsonl")]
+    assert [(note["document"], note["reason"]) for note in notes] == [
+        (1, "exact_duplicate"),
+        (2, "empty"),
+        (3, "near_duplicate"),
+        (6, "repeated_paragraph"),
+        (7, "excluded"),
+    ]
+    assert notes[2]["like"] == {"file": str(raw), "document": 0} and 0.8 <= notes[2]["similarity"] < 1
+    assert notes[4]["like"] == {"file": str(held_out), "document": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({}, ["exact_duplicate", "near_duplicate", "repeated_paragraph", "empty"]),
+        ({"drop_paragraphs": False}, ["exact_duplicate", "near_duplicate", "empty"]),
+        ({"drop_duplicates": "exact"}, ["exact_duplicate", "repeated_paragraph", "empty"]),
+        ({"drop_duplicates": "none"}, ["repeated_paragraph", "empty"]),
+        ({"drop_duplicates": "none", "drop_paragraphs": False}, ["empty"]),
+        ({"similarity": 0.999}, ["exact_duplicate", "repeated_paragraph", "empty"]),
+    ],
+)
+def test_each_reason_can_be_turned_off(tmp_path: Path, options: dict[str, object], left_out: list[str]) -> None:
+    raw = written(tmp_path / "raw.txt", REPEATING)
+    report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, **options)  # pyright: ignore
+    assert [reason for reason, count in report.dropped.items() if count != DropCount()] == left_out
+    total = report.words + sum(count.words for count in report.dropped.values())
+    assert total == sum(len(get_tokenizer("english-1").tokenize(line)) for lines in REPEATING for line in lines)
+
+
+def test_excluding_works_with_nothing_else_left_out(tmp_path: Path) -> None:
+    raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
+    options = {"drop_duplicates": "none", "drop_paragraphs": False, "processes": 1, "num_shards": 1}
+    report = prepare([raw], tmp_path / "out", exclude=[held_out], **options)  # pyright: ignore
+    assert of_lines(report)["excluded"] == (1, 1, 122)
+    assert of_lines(report)["repeated_paragraph"] == of_lines(report)["exact_duplicate"] == (0, 0, 0)
+
+
+def test_excluding_moves_no_other_document(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "a", num_shards=2, processes=1)
+    prepare(raw, tmp_path / "b", num_shards=2, processes=1, exclude=[written(tmp_path / "held.txt", [[ONE], [TWO]])])
+    assert [sentences(tmp_path / "a", shard) for shard in (0, 1)] == [
+        sentences(tmp_path / "b", shard) for shard in (0, 1)
+    ]
+
+
+# --- Bad input ---
+
+
+def test_a_foreign_directory_is_left_alone(tmp_path: Path, raw: list[Path]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    with pytest.raises(FileExistsError, match="remove it"):
+        prepare(raw, tmp_path / "out", processes=1)
+    assert content(tmp_path / "out") == {"thesis.tex": b"mine"}
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path, raw: list[Path]) -> None:
+    (tmp_path / "out").mkdir()
+    assert prepare(raw, tmp_path / "out", processes=1).words == read_report(tmp_path / "out").words
+
+
 def test_invalid_utf8_names_the_line_and_leaves_nothing(tmp_path: Path, raw: list[Path]) -> None:
     (tmp_path / "bad.txt").write_bytes(b"good\n\nba\xffd\n")
     with pytest.raises(ValueError, match=r"bad\.txt, line 3"):
         prepare([*raw, tmp_path / "bad.txt"], tmp_path / "out", processes=1)
-    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".partial*"))
+    assert not (tmp_path / "out").exists() and no_litter(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n\n"])
-def test_empty_input(tmp_path: Path, text: str) -> None:
+def test_empty_input(tmp_path: Path, raw: list[Path], text: str) -> None:
     (tmp_path / "empty.txt").write_text(text)
     with pytest.raises(ValueError, match=r"empty\.txt is empty"):
-        prepare([tmp_path / "empty.txt"], tmp_path / "out", processes=1)
+        prepare([*raw, tmp_path / "empty.txt"], tmp_path / "out", processes=1)
 
 
-def test_wrong_arguments(tmp_path: Path, raw: list[Path]) -> None:
-    with pytest.raises(ValueError, match="no input"):
-        prepare([], tmp_path / "out")
-    with pytest.raises(ValueError, match="more than once"):
-        prepare([raw[0], raw[0]], tmp_path / "out")
+def test_bad_arguments(tmp_path: Path, raw: list[Path]) -> None:
+    for arguments, message in [
+        ({"inputs": []}, "no input"),
+        ({"inputs": [raw[0], raw[0]]}, "more than once"),
+        ({"exclude": [raw[0]]}, "both"),
+        ({"compression": "rar"}, "zst, gz, none"),
+        ({"num_shards": 0}, "num_shards is 0"),
+        ({"processes": -1}, "processes is -1"),
+        ({"similarity": 0.0}, "similarity is 0"),
+        ({"drop_duplicates": "some"}, "near, exact or none"),
+        ({"tokenizer": "klingon-1"}, "english-1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            prepare(**{"inputs": raw, "output": tmp_path / "out", **arguments})  # pyright: ignore
     with pytest.raises(FileNotFoundError, match="nowhere"):
         prepare([tmp_path / "nowhere.txt"], tmp_path / "out")
-    with pytest.raises(ValueError, match="zst, gz, none"):
-        prepare(raw, tmp_path / "out", compression="rar")
-    with pytest.raises(ValueError, match="num_shards is 0"):
-        prepare(raw, tmp_path / "out", num_shards=0)
-    with pytest.raises(ValueError, match=r"num_shards is 9999999: choose 1 to \d+, .*ulimit -n"):
-        prepare(raw, tmp_path / "out", num_shards=9_999_999)
-    with pytest.raises(ValueError, match="english-1"):
-        prepare(raw, tmp_path / "out", tokenizer="klingon-1")
+    assert no_litter(tmp_path) and not (tmp_path / "out").exists()
 
 
-def test_many_shards_are_within_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    terabytes = {"a.txt": 1 << 42}
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert module._default_num_shards(terabytes) == min(256, module.most_shards()) <= soft
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, hard))
-    assert module._default_num_shards(terabytes) == module.most_shards() == 36
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, hard))
-    assert module._default_num_shards(terabytes) == 256
+def test_a_report_of_another_version_is_told_of(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "out", processes=1)
+    report = tmp_path / "out" / "corpus.json"
+    for text in ("{", "[]", '{"options": {}}', report.read_text().replace('"seed"', '"sead"'), "[" * 100_000):
+        report.write_text(text)
+        with pytest.raises(ValueError, match=r"corpus\.json is no report of this version"):
+            prepare(raw, tmp_path / "out", processes=1)
 
 
 def test_unwritable_output(tmp_path: Path, raw: list[Path]) -> None:
@@ -151,11 +300,203 @@ def test_unwritable_output(tmp_path: Path, raw: list[Path]) -> None:
         prepare(raw, raw[0] / "out", processes=1)
 
 
-def test_full_disk(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_says_so_and_the_run_goes_on(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"cannot write .*out \(No space left"):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"cannot write .*out \(No space left"):
+            prepare(raw, tmp_path / "out", processes=1)
+    assert not (tmp_path / "out").exists()
+    assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
+    assert no_litter(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
+def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")
+    Path(name).write_text("One.\n\nTwo.\n\nTwo.")
+    assert main(["prepare", name, "--output", str(tmp_path / "out"), "--processes", "1"]) == 0
+    assert list(read_report(tmp_path / "out").words_per_input) == [name]
+    assert json.loads((tmp_path / "out" / "dropped.jsonl").read_text())["file"] == name
+    assert main(["prepare", name, "--output", str(tmp_path / "out"), "--processes", "1"]) == 0
+
+
+# --- Stopped and resumed ---
+
+
+def stop_after(count: int, error: BaseException) -> Callable[..., None]:
+    """A `take` that raises an error instead of taking document number `count`."""
+    take, taken = PrepareRun.take, []
+
+    def stopping(run: PrepareRun, document: object) -> None:
+        if len(taken) == count:
+            raise error
+        taken.append(document)
+        take(run, document)  # pyright: ignore[reportArgumentType]
+
+    return stopping
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 20, len(REPEATING) + 1])
+@pytest.mark.parametrize("seconds", [0, 1000])
+def test_a_stopped_run_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seconds: int, raw: list[Path]
+) -> None:
+    inputs = [*raw, written(tmp_path / "raw.txt", REPEATING)]
+    options = {"num_shards": 3, "processes": 1, "exclude": [written(tmp_path / "held.txt", [[HELD_OUT]])]}
+    prepare(inputs, tmp_path / "whole", **options)  # pyright: ignore
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
+    for stops in (count, 3):
+        with monkeypatch.context() as patched:
+            patched.setattr(PrepareRun, "take", stop_after(stops, KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
+    assert not (tmp_path / "out").exists()
+    prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert no_litter(tmp_path)
+
+
+def test_what_was_taken_is_not_taken_again(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "take", stop_after(30, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", processes=1)
+    monkeypatch.setattr(PrepareRun, "take", stop_after(len(DOCUMENTS) - 30, AssertionError()))
+    assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
+
+
+def test_an_unfinished_run_of_other_options_is_begun_anew(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "take", stop_after(5, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", processes=1)
+    with pytest.warns(UserWarning, match="unfinished run of other options"):
+        prepare(raw, tmp_path / "out", processes=1, seed=3)
+    prepare(raw, tmp_path / "whole", processes=1, seed=3)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stage", ["shards", "publish", "remove"])
+def test_stopped_at_the_end_it_ends_with_the_same_bytes(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    prepare(raw, tmp_path / "whole", num_shards=3, processes=1)
+    place = {
+        "shards": (prepare_run.Scatter, "write_shuffled"),
+        "publish": (module, "publish_directory"),
+        "remove": (module.shutil, "rmtree"),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(*place[stage], interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", num_shards=3, processes=1)
+    assert prepare(raw, tmp_path / "out", num_shards=3, processes=1).already_done == (stage == "remove")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert no_litter(tmp_path)
+
+
+PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return [*children, *(child for parent in children for child in descendants(parent))]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 0), (signal.SIGTERM, 0.7), (signal.SIGHUP, 1.5)])
+def test_workers_die_with_their_parent_and_the_command_goes_on(
+    tmp_path: Path, number: signal.Signals, seconds: float
+) -> None:
+    text = "\n\n".join(f"{paragraph(seed, 400)}." for seed in range(800))
+    (tmp_path / "raw.txt").write_text(text)
+    command = ["prepare", str(tmp_path / "raw.txt"), "--output", str(tmp_path / "out"), "--processes", "2"]
+    process = subprocess.Popen([sys.executable, "-c", PREPARE, *command], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(descendants(process.pid)) < 3 and time.monotonic() < deadline:  # two workers and a tracker of semaphores
+        time.sleep(0.02)
+    workers = descendants(process.pid)
+    assert len(workers) == 3 and process.poll() is None
+    time.sleep(seconds)
+    process.send_signal(number)
+    assert process.wait() == -number
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_running, workers))
+    assert main(command) == 0
+    prepare([tmp_path / "raw.txt"], tmp_path / "whole", processes=1)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert no_litter(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = written(tmp_path / "raw.txt", [[paragraph(seed, 100)] for seed in range(40)])
+    monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 1000)
+    take = PrepareRun.take
+
+    def killing(run: PrepareRun, document: workers.TokenizedDocument) -> None:
+        for child in descendants(os.getpid()):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+        take(run, document)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "take", killing)
+        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*the same command goes on"):
+            prepare([raw], tmp_path / "out", processes=2)
+    assert prepare([raw], tmp_path / "out", processes=1).documents == 40
+    assert no_litter(tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_told_of(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = PrepareRun.take
+
+    def touching(run: PrepareRun, document: workers.TokenizedDocument) -> None:
+        os.utime(raw[0], ns=(1, 1))
+        take(run, document)
+
+    monkeypatch.setattr(PrepareRun, "take", touching)
+    with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
         prepare(raw, tmp_path / "out", processes=1)
-    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".partial*"))
+    assert no_litter(tmp_path) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="directories cannot be held there")
+def test_two_runs_of_one_output_do_not_meet(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def second(*_: object) -> None:
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="another process is writing"):
+            prepare(raw, tmp_path / "out", processes=1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PrepareRun, "take", second)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(raw, tmp_path / "out", processes=1)
+    assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)

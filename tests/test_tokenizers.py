@@ -2,21 +2,19 @@
 
 import io
 import re
-import sys
 import tarfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.text.english import INVISIBLE
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.chunks import INVISIBLE
+from elmokit.text.tokenizers import TOKENIZERS, get_tokenizer
 
 ENGLISH = get_tokenizer("english-1")
 
@@ -54,14 +52,14 @@ def test_tokenized_text_stays_as_it_is(tokens: str) -> None:
     assert ENGLISH.tokenize(tokens) == tokens.split()
 
 
-@given(st.text(max_size=80))
-def test_no_character_is_lost_or_moved(text: str) -> None:
-    tokens = ENGLISH.tokenize(text)
+@given(st.text(max_size=80), st.sampled_from(["english-1", "words-1"]))
+def test_no_character_is_lost_or_moved(text: str, name: str) -> None:
+    tokens = get_tokenizer(name).tokenize(text)
     assert all(tokens)
     assert "".join(tokens) == INVISIBLE.sub("", "".join(text.split()))
 
 
-@given(st.text(max_size=80), st.sampled_from(["whitespace-1", "english-1", "characters-1"]))
+@given(st.text(max_size=80), st.sampled_from(sorted(TOKENIZERS)))
 def test_sentences_keep_every_character(text: str, name: str) -> None:
     sentences = get_tokenizer(name).split_sentences(text)
     assert all(sentence.strip() for sentence in sentences)
@@ -83,9 +81,10 @@ def test_english_sentences() -> None:
 
 
 @pytest.mark.parametrize("chunk", ["a-" * 50_000, "a." * 50_000, "x" * 100_000, "'" * 100_000, "1," * 50_000])
-def test_a_huge_chunk_takes_linear_time(chunk: str) -> None:
+@pytest.mark.parametrize("name", ["english-1", "words-1"])
+def test_a_huge_chunk_takes_linear_time(name: str, chunk: str) -> None:
     start = time.perf_counter()
-    assert "".join(ENGLISH.tokenize(chunk)) == chunk
+    assert "".join(get_tokenizer(name).tokenize(chunk)) == chunk
     assert time.perf_counter() - start < 5
 
 
@@ -104,34 +103,6 @@ def test_white_space() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(ValueError, match="english-1"):
         get_tokenizer("english-0")
-
-
-def test_spacy_is_an_extra() -> None:
-    try:
-        import spacy  # pyright: ignore[reportMissingImports]  # noqa: F401
-    except ImportError:
-        with pytest.raises(ValueError, match=r"elmokit\[spacy\]"):
-            get_tokenizer("spacy:en_core_web_sm")
-    else:
-        with pytest.raises(ValueError, match="no model"):
-            get_tokenizer("spacy:no_such_model")
-
-
-def test_spacy_is_loaded_once_and_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-
-    def load(model: str, exclude: list[str]) -> SimpleNamespace:
-        loaded.append(model)
-        tokens = [SimpleNamespace(text=text, is_space=not text.strip()) for text in ("a", " ", "b")]
-        return SimpleNamespace(meta={"version": "3.8.0"}, pipe_names=["parser"], make_doc=lambda text: tokens)
-
-    monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=load))
-    tokenizer = get_tokenizer("spacy:a_model_of_this_test")
-    assert tokenizer.name == "spacy:a_model_of_this_test==3.8.0" and tokenizer.tokenize("a b") == ["a", "b"]
-    assert get_tokenizer(tokenizer.name).name == tokenizer.name
-    assert loaded == ["a_model_of_this_test"]
-    with pytest.raises(ValueError, match=r"asks for a_model_of_this_test 3\.7\.0, but 3\.8\.0 is installed"):
-        get_tokenizer("spacy:a_model_of_this_test==3.7.0")
 
 
 def _ewt_sentences(shared: Path, part: str) -> Iterator[tuple[str, list[str]]]:

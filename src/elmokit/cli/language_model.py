@@ -10,23 +10,54 @@ from elmokit.cli.options import UNSET, Device, Model, State, Tokenize
 from elmokit.cli.show import show
 from elmokit.train.settings import FinetuneSettings, PretrainSettings
 
+PREPARE_INPUTS = (
+    "Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines "
+    "(.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."
+)
+PREPARE_LANGUAGE = (
+    "Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer is "
+    "given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, "
+    "my, nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related one, with a warning."
+)
+PREPARE_TOKENIZER = (
+    "What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh and "
+    "ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba "
+    "(words of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text "
+    "that is split already, one sentence a line). Models that are trained on the shards keep the name."
+)
+
 
 @dataclass(frozen=True)
 class Prepare:
-    """Split raw text into sentences and tokens: shards with one sentence a line."""
+    """Split raw text into sentences and tokens: shuffled shards without duplicates, with one sentence a line.
 
-    inputs: Annotated[Positional[tuple[Path, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
-    """Text files (plain, .gz or .zst), a paragraph a line, a blank line between documents."""
+    The same command goes on where one was stopped.
+    """
+
+    inputs: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="INPUT [INPUT ...]", help=PREPARE_INPUTS, help_behavior_hint="(required)"),
+    ]
     output: Path
-    """Directory for the shards and their summary, corpus.json."""
-    tokenizer: str = "english-1"
-    """whitespace-1, english-1, characters-1 or spacy:MODEL. Models that are trained on the shards keep the name."""
+    """Directory for the shards, their summary (corpus.json) and a list of what was left out (dropped.jsonl)."""
+    language: Annotated[str | None, arg(help=PREPARE_LANGUAGE), UNSET] = None
+    tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
+    text_field: str = "text"
+    """Field of a JSON object, or column of a Parquet file, that holds the text."""
+    drop_duplicates: Literal["near", "exact", "none"] = "near"
+    """Leave out documents that equal an earlier one but for white space (exact), or those and near duplicates."""
+    similarity: float = 0.8
+    """Share of common runs of five words (Jaccard) from which on two documents are near duplicates."""
+    drop_paragraphs: bool = True
+    """Leave out paragraphs of at least 100 characters that occurred before."""
+    exclude: Annotated[tuple[Path, ...], UNSET] = ()
+    """Held-out files: what equals or is near a document of theirs is left out, and their long paragraphs are."""
     num_shards: Annotated[int | None, UNSET] = None
-    """Number of shards; chosen from the size of the inputs when not given."""
+    """Number of shards; one for each 16 MB of text, at most 256, when not given. Each must fit in memory."""
     processes: Annotated[int | None, UNSET] = None
     """Worker processes, one per core when not given. The shards do not depend on it."""
     seed: int = 0
-    """Seed of the assignment of documents to shards."""
+    """Seed of the order of documents: of the shard of each, and of its place there."""
 
     def run(self) -> None:
         from elmokit.data.prepare import prepare

@@ -31,4 +31,5 @@ def show(result: Any) -> None:
     """Print a mapping, or a dataclass that has no text of its own, as `name: value`, a line each; else its text."""
     if is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (it is no class)
-    print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)
+    text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
+    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # the name of a file need not be UTF-8

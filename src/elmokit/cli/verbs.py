@@ -15,4 +15,4 @@ Verb = (
 )  # fmt: skip
 
 # What was stopped goes on when the command is given again.
-RESUMED = (Pretrain, Finetune, Embed, Encode)
+RESUMED = (Prepare, Pretrain, Finetune, Embed, Encode)

@@ -1,217 +1,56 @@
-"""Raw text to the tokenized shards that pretraining reads."""
+"""Raw text to the tokenized shards that pretraining reads.
 
-import hashlib
-import json
+Documents walk through once. Worker processes split them into sentences and tokens and take their fingerprints; this
+process decides in the order of the input which are kept, and deals them to the shards. At the end each shard is
+shuffled. All of it happens in a directory beside the output, from which a run that was stopped goes on.
+"""
+
 import math
-import sys
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from multiprocessing import cpu_count, get_context
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from multiprocessing import cpu_count
 from pathlib import Path
+from typing import get_args
 
-from tqdm import tqdm
+from elmokit.data.documents import COMPRESSED, read_documents
+from elmokit.data.duplicates import SIMILARITY
+from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
+from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
+from elmokit.fs.atomic import FULL, publish_directory
+from elmokit.fs.lock import only_one_in
+from elmokit.text.tokenizers import doubt_about, tokenizer_for
 
-from elmokit.fs.atomic import atomic_directory, create_bytes
-from elmokit.fs.reading import read_lines
-from elmokit.text.characters import MAX_CHARACTERS, count_truncated
-from elmokit.text.tokenizers import get_tokenizer
-
-try:
-    import resource
-except ImportError:  # Windows, which does not say how many files may be open
-    resource = None
-
-REPORT_NAME = "corpus.json"
-SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
-
-# A text without blank lines, or a long book, is dealt to the shards in pieces, each as if it were a document.
-PIECE_LINES = 1_000
-PIECE_CHARACTERS = 250_000
-# What one process tokenizes at a time.
-CHUNK_CHARACTERS = 1_000_000
 # A shard holds about this much text where the number of shards is left open; more, where there would be too many.
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 DEFAULT_MOST_SHARDS = 256
-# All shards are open at once. The system limits the number of open files, and other files are open too.
-OTHER_OPEN_FILES = 64
-WINDOWS_OPEN_FILES = 512
+
+# In the directory of a run: what becomes the output.
+RESULT_NAME = "result"
 
 
-@dataclass(frozen=True)
-class PrepareOptions:
-    """What decides the content of the shards: equal options give equal bytes."""
-
-    input_bytes: dict[str, int]  # path -> size on disk
-    tokenizer: str
-    num_shards: int
-    seed: int
-    compression: str
-
-
-@dataclass
-class PrepareReport:
-    """What went in and came out; kept beside the shards."""
-
-    options: PrepareOptions
-    documents: int = 0
-    sentences: int = 0
-    words: int = 0
-    long_words: int = 0  # whose bytes a character CNN cannot all see
-    empty_lines: int = 0
-    words_per_input: dict[str, int] = field(default_factory=dict)
-    already_done: bool = False  # this call found it finished and did nothing
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document, or a piece of a long one: its raw lines and the input they are from."""
-
-    source: str
-    lines: list[str]
-
-
-@dataclass(frozen=True)
-class TokenizedDocument:
-    """A document as text of one sentence a line, with its counts."""
-
-    source: str
-    text: str
-    sentences: int
-    words: int
-    long_words: int
-
-
-def read_documents(path: str, report: PrepareReport) -> Iterator[Document]:
-    """The documents of one file, which blank lines divide; blank lines are counted into the report."""
-    lines: list[str] = []
-    characters = 0
-    for line in read_lines(path):
-        blank = not line.strip()
-        report.empty_lines += blank
-        if not blank:
-            lines.append(line)
-            characters += len(line)
-        if lines and (blank or len(lines) == PIECE_LINES or characters >= PIECE_CHARACTERS):
-            yield Document(path, lines)
-            lines, characters = [], 0
-    if lines:
-        yield Document(path, lines)
-
-
-def tokenize_document(document: Document, tokenizer_name: str) -> TokenizedDocument:
-    """Split a document into sentences and tokens. No sentence reaches across a line."""
-    tokenizer = get_tokenizer(tokenizer_name)
-    sentences = [tokenizer.tokenize(text) for line in document.lines for text in tokenizer.split_sentences(line)]
-    return TokenizedDocument(
-        source=document.source,
-        text="".join(f"{' '.join(tokens)}\n" for tokens in sentences if tokens),
-        sentences=sum(1 for tokens in sentences if tokens),
-        words=sum(map(len, sentences)),
-        long_words=sum(count_truncated(tokens, MAX_CHARACTERS) for tokens in sentences),
-    )
-
-
-def _tokenize_chunk(documents: list[Document], tokenizer_name: str) -> list[TokenizedDocument]:
-    return [tokenize_document(document, tokenizer_name) for document in documents]
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    chunk: list[Document] = []
-    characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += sum(map(len, document.lines))
-        if characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-
-
-def tokenize_documents(
-    documents: Iterable[Document], tokenizer_name: str, processes: int
-) -> Iterator[TokenizedDocument]:
-    """Tokenize a stream of documents on several processes; the order is kept, and only a few chunks are in memory."""
-    if processes == 1:
-        for chunk in _chunks(documents):
-            yield from _tokenize_chunk(chunk, tokenizer_name)
-        return
-    # "spawn", because a forked copy of a process that has run torch may hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting: deque[Future[list[TokenizedDocument]]] = deque()
-        for chunk in _chunks(documents):
-            waiting.append(pool.submit(_tokenize_chunk, chunk, tokenizer_name))
-            if len(waiting) > 2 * processes:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-
-def shard_of(document_number: int, num_shards: int, seed: int) -> int:
-    """The shard of a document: a hash, so that every shard is a sample of all inputs."""
-    digest = hashlib.blake2b(f"{seed}:{document_number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % num_shards
-
-
-def _write_shards(report: PrepareReport, directory: Path, processes: int) -> None:
-    options = report.options
-    words_per_input: Counter[str] = Counter(dict.fromkeys(options.input_bytes, 0))
-    documents = (document for path in options.input_bytes for document in read_documents(path, report))
-    with ExitStack() as stack:
-        suffix = SUFFIX_OF[options.compression]
-        names = [f"shard-{index:05d}{suffix}" for index in range(options.num_shards)]
-        shards = [stack.enter_context(create_bytes(directory / name)) for name in names]
-        bar = stack.enter_context(
-            tqdm(unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
-        )
-        for document in tokenize_documents(documents, options.tokenizer, processes):
-            shards[shard_of(report.documents, options.num_shards, options.seed)].write(document.text.encode())
-            report.documents += 1
-            report.sentences += document.sentences
-            report.words += document.words
-            report.long_words += document.long_words
-            words_per_input[document.source] += document.words
-            bar.update(document.words)
-    report.words_per_input = dict(words_per_input)
-
-
-def _check_inputs(inputs: Sequence[str | Path]) -> dict[str, int]:
-    """Sizes of the inputs; what can be known to be wrong before the work starts is said now."""
-    paths = [str(path) for path in inputs]
-    if not paths:
-        raise ValueError("there is no input: name at least one text file")
-    twice = [path for path, count in Counter(paths).items() if count > 1]
+def _sizes(paths: Sequence[str | Path], text_field: str) -> dict[str, int]:
+    """Sizes of the files; what can be known to be wrong with them before the work starts is said now."""
+    names = [str(path) for path in paths]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ValueError(f"{twice[0]} is given more than once: name each input once")
-    for path in paths:
-        if not any(line.strip() for line in read_lines(path)):
-            raise ValueError(f"{path} is empty: leave it out, or check how it was made")
-    return {path: Path(path).stat().st_size for path in paths}
-
-
-def most_shards() -> int:
-    """How many shards this process may have open at once."""
-    if resource is None:
-        return WINDOWS_OPEN_FILES - OTHER_OPEN_FILES
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit - OTHER_OPEN_FILES)
+        raise ValueError(f"{twice[0]} is given more than once: name each file once")
+    for name in names:
+        if next(read_documents(name, text_field), None) is None:
+            raise ValueError(f"{name} is empty: leave it out, or check how it was made")
+    return {name: Path(name).stat().st_size for name in names}
 
 
 def _default_num_shards(input_bytes: dict[str, int]) -> int:
     text_bytes = sum(
-        size * (COMPRESSION_RATIO if path.endswith((".gz", ".zst")) else 1) for path, size in input_bytes.items()
+        size * (COMPRESSION_RATIO if path.endswith(COMPRESSED) else 1) for path, size in input_bytes.items()
     )
-    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), DEFAULT_MOST_SHARDS, most_shards()))
-
-
-def read_report(directory: str | Path) -> PrepareReport:
-    """The report of a finished corpus directory."""
-    values = json.loads((Path(directory) / REPORT_NAME).read_text(encoding="utf-8"))
-    return PrepareReport(**{**values, "options": PrepareOptions(**values["options"])})
+    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), DEFAULT_MOST_SHARDS))
 
 
 def _finished_report(output: Path, options: PrepareOptions) -> PrepareReport | None:
@@ -229,43 +68,135 @@ def _finished_report(output: Path, options: PrepareOptions) -> PrepareReport | N
     return report
 
 
+def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
+    """The last checkpoint of a run of the same options and files; else `start`, in an empty directory."""
+    last = Checkpoint.read(directory)
+    if last is not None and (last.report.options, last.modified) == (start.report.options, start.modified):
+        return last
+    if last is not None:
+        warnings.warn(f"{directory} holds an unfinished run of other options or inputs: it is begun anew", stacklevel=3)
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    start.write(directory)
+    return start
+
+
+@contextmanager
+def _unfinished(directory: Path) -> Iterator[None]:
+    """Holds the directory of a run; it goes where the input was wrong, and stays where the run can go on."""
+    try:
+        with only_one_in(directory):
+            try:
+                yield
+            except ValueError:
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+    except OSError as error:
+        if error.errno in FULL:
+            advice = "free some space and give the same command, which goes on"
+            raise OSError(error.errno, f"cannot write {directory} ({os.strerror(error.errno)}): {advice}") from error
+        raise
+
+
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
-    tokenizer: str = "english-1",
+    tokenizer: str | None = None,
     num_shards: int | None = None,
     processes: int | None = None,
     seed: int = 0,
     compression: str = "zst",
+    *,
+    language: str | None = None,
+    text_field: str = "text",
+    drop_duplicates: DropDuplicates = "near",
+    similarity: float = SIMILARITY,
+    drop_paragraphs: bool = True,
+    exclude: Sequence[str | Path] = (),
 ) -> PrepareReport:
-    """Split raw text into tokenized shards, `output`/shard-NNNNN.txt.zst, one sentence a line, and report.
+    """Split raw text into tokenized, shuffled shards without duplicates, one sentence a line.
 
-    Inputs are UTF-8 text (plain, .gz, .zst) of one paragraph a line, with blank lines between documents. A document's
-    sentences stay together and in order; its shard is a hash of its number. The bytes written do not depend on
-    `processes`. The directory appears when complete; where it is complete already, nothing is done.
-    ValueError for an empty input, invalid UTF-8 or a corpus of other options; OSError for an unwritable output.
+    A call that was stopped goes on when it is made again. In a script, make it below `if __name__ == "__main__":`, as
+    for any function that starts processes.
+
+    Args:
+        inputs: UTF-8 text (.txt, plain or .gz or .zst) of one paragraph a line with blank lines between documents;
+            JSON lines (.jsonl, plain or .gz or .zst) or Parquet files (.parquet) of one document a record.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl (each document that was
+            left out). It appears when complete; where it is complete already, nothing is done.
+        tokenizer: Name of a tokenizer, which models that are trained on the shards keep; when None, that for the
+            language: `tokenizer_for` says which.
+        num_shards: How many shards; one for each 16 MB of text, 256 at most, when None. A shard is shuffled in memory.
+        processes: Worker processes, one for each core when None. The bytes written do not depend on it.
+        seed: Decides which shard a document goes to and its place there. Its sentences stay together and in order.
+        compression: "zst", "gz" or "none".
+        language: Code of the language, such as "de", by whose rules sentences are found; English when both it and the
+            tokenizer are None.
+        text_field: The field or column that holds a record's text.
+        drop_duplicates: "near" leaves out documents that equal an earlier one but for white space, or are like one;
+            "exact" only the former; "none" keeps all.
+        similarity: Jaccard similarity, of sets of five consecutive words, from which on documents are near duplicates.
+        drop_paragraphs: Leave out paragraphs of at least 100 characters that occurred before.
+        exclude: Files of held-out text: documents that equal one of theirs or are like one, and paragraphs of at
+            least 100 characters that occur there, are left out, whatever the other options are.
+
+    Returns:
+        What was kept, and what was left out for which reason.
+
+    Raises:
+        ValueError: A file is empty, damaged or not UTF-8, or the output holds a corpus of other options.
+        OSError: The output cannot be written, or a worker process was killed.
     """
     if compression not in SUFFIX_OF:
         raise ValueError(f"compression is {compression!r}: choose one of {', '.join(SUFFIX_OF)}")
-    if num_shards is not None and not 1 <= num_shards <= most_shards():
-        raise ValueError(
-            f"num_shards is {num_shards}: choose 1 to {most_shards()}, as many files as may be open at once here "
-            "(`ulimit -n` says and raises the limit)"
-        )
+    if drop_duplicates not in get_args(DropDuplicates):
+        raise ValueError(f"drop_duplicates is {drop_duplicates!r}: choose near, exact or none")
+    if not 0 < similarity <= 1:
+        raise ValueError(f"similarity is {similarity}: it is above 0 and at most 1")
+    if num_shards is not None and num_shards < 1:
+        raise ValueError(f"num_shards is {num_shards}: at least 1 is needed")
     processes = processes or cpu_count()
     if processes < 1:
         raise ValueError(f"processes is {processes}: at least 1 is needed")
-    tokenizer = get_tokenizer(tokenizer).name  # an unknown one is told of now
+    if not inputs:
+        raise ValueError("there is no input: name at least one text file")
+    for path in set(map(str, inputs)) & set(map(str, exclude)):
+        raise ValueError(f"{path} is both an input and to be excluded: leave it out of one")
+    found = tokenizer_for(tokenizer, language)  # an unknown one is told of now
+    doubt = doubt_about(found, language)
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=2)
     output = Path(output)
-    input_bytes = _check_inputs(inputs)
-    options = PrepareOptions(input_bytes, tokenizer, num_shards or _default_num_shards(input_bytes), seed, compression)
+    input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
+    options = PrepareOptions(
+        input_bytes=input_bytes,
+        exclude_bytes=exclude_bytes,
+        text_field=text_field,
+        tokenizer=found.name,
+        language=language,
+        drop_duplicates=drop_duplicates,
+        similarity=similarity,
+        drop_paragraphs=drop_paragraphs,
+        num_shards=num_shards or _default_num_shards(input_bytes),
+        seed=seed,
+        compression=compression,
+    )
+    directory = output.with_name(f".unfinished-{output.name}")
     finished = _finished_report(output, options)
     if finished is not None:
+        shutil.rmtree(directory, ignore_errors=True)
         return finished
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise FileExistsError(f"{output} exists: remove it or choose another output")
 
-    report = PrepareReport(options)
-    with atomic_directory(output) as directory:
-        _write_shards(report, directory, processes)
-        text = json.dumps(asdict(report), indent=2, ensure_ascii=False)
-        (directory / REPORT_NAME).write_text(text + "\n", encoding="utf-8")
-    return report
+    start = Checkpoint(
+        report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
+        modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],
+    )
+    with _unfinished(directory):
+        with closing(PrepareRun(directory, _resumed(directory, start))) as run:
+            run.deal_all(processes)
+            run.write_shards(directory / RESULT_NAME)
+        publish_directory(directory / RESULT_NAME, output)
+        shutil.rmtree(directory)
+    return run.report

@@ -19,7 +19,8 @@ from elmokit.embed.pooling import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.storage.store import StoreIndex
 from elmokit.text.pieces import PIECE, tokenize_in_pieces
-from elmokit.text.tokenizers import Tokenizer, get_tokenizer
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import get_tokenizer
 
 
 @dataclass(frozen=True)

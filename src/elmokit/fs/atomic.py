@@ -151,3 +151,21 @@ def link_or_copy_directory(source: Path, target: Path) -> None:
                 os.link(file, partial / file.name)
             except OSError:
                 shutil.copyfile(file, partial / file.name)
+
+
+def publish_directory(new: str | Path, path: str | Path) -> None:
+    """Give a finished directory its final name, which is free or of an empty directory, once its files are on disk.
+
+    OSError, naming `path`, where that cannot be done.
+    """
+    new, path = Path(new), Path(path)
+    try:
+        for file in [*new.rglob("*"), new]:
+            if file.is_file():
+                file.chmod(FILE_MODE)
+            _sync(file)
+        if path.is_dir():
+            path.rmdir()
+        _replace_directory(new, path, occupied=False)
+    except OSError as error:
+        raise cannot_write(path, error) from error

@@ -1,12 +1,13 @@
 """The tokenizer english-1: the conventions of the Penn and Universal Dependencies (EWT) treebanks.
 
-Every rule looks at one chunk between white spaces alone, so that a frequent chunk is split once and kept.
 A rule that changes the tokens of any text makes another tokenizer, which needs another name.
 """
 
 import re
-from functools import lru_cache
 from itertools import chain
+
+from elmokit.text.chunks import ChunkRules
+from elmokit.text.sentences import segments
 
 APOSTROPHE = r"['\u2019]"
 LETTER = r"[^\W\d_]"
@@ -74,33 +75,7 @@ def _compile(abbreviations: str, initial: str | None) -> re.Pattern[str]:
 INSIDE_SENTENCE = _compile(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL)
 END_OF_SENTENCE = _compile(ABBREVIATIONS, initial=None)
 
-# Marks that are not seen and mean nothing to a model: soft hyphen, zero-width space, directions, byte order.
-INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
-
-
-def _split(rules: re.Pattern[str], chunk: str) -> tuple[str, ...]:
-    return tuple(match.group() for match in rules.finditer(INVISIBLE.sub("", chunk)))
-
-
-@lru_cache(maxsize=1 << 18)
-def _split_chunk(chunk: str) -> tuple[str, ...]:
-    return _split(INSIDE_SENTENCE, chunk)
-
-
-@lru_cache(maxsize=1 << 16)
-def _split_last_chunk(chunk: str) -> tuple[str, ...]:
-    return _split(END_OF_SENTENCE, chunk)
-
-
-def tokenize_english(sentence: str) -> list[str]:
-    """The tokens of one sentence; joined, they are its visible characters without white space, in order."""
-    chunks = sentence.split()
-    if not chunks:
-        return []
-    last = _split_last_chunk(chunks.pop())
-    tokens = list(chain.from_iterable(map(_split_chunk, chunks)))
-    tokens.extend(last)
-    return tokens
+tokenize_english = ChunkRules(INSIDE_SENTENCE, END_OF_SENTENCE)
 
 
 # sentencex keeps a quotation of several sentences whole, and "me. I" together; the treebanks part them.
@@ -110,7 +85,5 @@ MISSED_END = re.compile(rf"(?<=[a-z]{{2}}[.!?]){LOWER_ABBREVIATION}\s+(?=[\"\u20
 
 def split_english_sentences(paragraph: str) -> list[str]:
     """The sentences of one paragraph, without white space around them."""
-    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (its module is compiled)
-
-    pieces = chain.from_iterable(map(MISSED_END.split, segment("en", paragraph)))
+    pieces = chain.from_iterable(map(MISSED_END.split, segments("en", paragraph)))
     return [sentence for piece in pieces if (sentence := piece.strip())]

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from elmokit.text.tokenizers import IDEOGRAPH, TOKENIZERS, Tokenizer
+from elmokit.text.chinese import IDEOGRAPH
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZERS
 
 PIECE = 1 << 16
 WHITE_SPACE = re.compile(r"\s")

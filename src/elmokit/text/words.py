@@ -1,0 +1,54 @@
+"""The tokenizer words-1: words and marks of any language that is written with spaces between words.
+
+It follows the conventions that most Universal Dependencies treebanks share: marks are tokens, compounds with hyphens
+and numbers stay whole, an abbreviation keeps its period, an elided word stands for itself (French l' homme, Italian
+dell' arte). English has its own tokenizer, which parts contractions and hyphens.
+A rule that changes the tokens of any text makes another tokenizer, which needs another name.
+"""
+
+import re
+
+from elmokit.text.abbreviations import ABBREVIATIONS, ALWAYS_ABBREVIATIONS
+from elmokit.text.chunks import ChunkRules
+from elmokit.text.english import DOMAIN, EMAIL, FACE, LETTER, URL
+
+# Letters, digits, _ and what \w leaves out: accents, points and vowel signs, joiners.
+SIGNS = (
+    r"\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
+    r"\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0\u07eb-\u07f3\u07fd\u0816-\u082d\u0859-\u085b"
+    r"\u0898-\u08ff\u0900-\u0963\u0966-\u096f\u0971-\u0df3\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f18\u0f19"
+    r"\u0f35\u0f37\u0f39\u0f71-\u0f84\u0f86-\u0fbc\u102b-\u103e\u1056-\u1059\u135d-\u135f\u1712-\u1715\u17b4-\u17d3"
+    r"\u180b-\u180d\u1ab0-\u1aff\u1b00-\u1b04\u1b34-\u1b44\u1b80-\u1bad\u1c24-\u1c37\u1dc0-\u1dff\u200c\u200d\u20d0-\u20f0"
+    r"\ufe20-\ufe2f"
+)
+PART = rf"[\w{SIGNS}]"
+APOSTROPHE = r"['\u2019\u02bc]"
+HYPHEN = r"[-\u2010\u2011]"
+
+# Elided words before a vowel or h, of French, Italian and Catalan; aujourd'hui and Breton c'hoar are whole.
+ELIDED = (
+    r"(?i:[djlmnst]|c(?!.h)|qu|jusqu|lorsqu|puisqu|quoiqu|presqu|quelqu|(?:ne|da|de|a|su|co)ll|un|quest|quell|bell|sant|"
+    r"grand|tutt|gl|dov|com|cos|anch|senz)"
+)
+ELISION = rf"(?<!{PART}){ELIDED}{APOSTROPHE}(?=(?i:[aeiouhyàâäæéèêëìíîïòóôöœùúûü])|\Z)"
+
+INITIAL = rf"(?<![\w'\u2019.]){LETTER}\.(?!\w)"
+DOTTED = rf"(?<!\w)(?:(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?|(?:[A-Z]{{2}}\.){{2,}})"  # z.B., т.е., U.S.A, EE.UU.
+# Inside a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10. in Berlin.
+ORDINAL = r"(?<![\w.,])(?:(?:\d{1,2}\.){1,2}|[IVX]{2,5}\.)(?!\S)"
+
+NUMBER = r"\d+(?:[.,:/'\u2019\u00a0\u202f-]\d+)+\w*"  # 1.000,50, 12:30, 1'000, 3.10.1990, 2023/24, 1990-1995
+WORD = rf"{PART}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(?={PART}){PART}+)*"
+MARKS = r"\.{2,}|[!?\u061f]{2,}|''|``|<<|>>|->|([-=*_~#+])\1+|\S"
+
+
+def _compile(abbreviated: tuple[str, ...]) -> re.Pattern[str]:
+    """The rules in order of precedence."""
+    rules = [URL, EMAIL, DOMAIN, FACE, DOTTED, *abbreviated, NUMBER, ELISION, WORD, MARKS]
+    return re.compile("|".join(f"(?:{rule})" for rule in rules))
+
+
+INSIDE_SENTENCE = _compile((INITIAL, ORDINAL, rf"(?<!\w)(?:{ABBREVIATIONS})\.(?!\w)"))
+END_OF_SENTENCE = _compile((rf"(?<!\w)(?:{ALWAYS_ABBREVIATIONS})\.(?!\w)",))
+
+tokenize_words = ChunkRules(INSIDE_SENTENCE, END_OF_SENTENCE)

@@ -1,0 +1,111 @@
+"""Documents of every kind of file, against what was written, and of damaged ones."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from elmokit.data import documents as module
+from elmokit.data.documents import read_documents
+from elmokit.data.prepare import prepare
+
+DOCUMENTS = [
+    ["One line.", "Two  lines\tof it."],
+    ["naïve 我喜欢 \u2028 still the line"],
+    ["x"],
+    ["Three", "lines", "more"],
+]
+PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+
+
+def lines_of(path: Path, field: str = "text") -> list[list[str]]:
+    return [document.lines for document in read_documents(str(path), field, file=3) if document.file == 3]
+
+
+def records(field: str = "text") -> list[dict[str, object]]:
+    """A record for each document, with blank lines in it; and some without a text."""
+    texts = ["\r\n".join(DOCUMENTS[0]) + "\n", *("\n\n \n".join(lines) for lines in DOCUMENTS[1:]), "", None, " \n"]
+    return [{"id": number, field: text} for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_blank_lines_divide_a_text_file(tmp_path: Path, suffix: str) -> None:
+    text = "\n\n" + "\n \n\n".join("\n".join(lines) for lines in DOCUMENTS)
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(PACKED[suffix](text.encode()))
+    assert lines_of(path) == DOCUMENTS
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("field", ["text", "body"])
+def test_a_json_record_is_a_document(tmp_path: Path, suffix: str, field: str) -> None:
+    text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(PACKED[suffix](("\ufeff" + text + "\n\n").encode()))
+    assert lines_of(path, field) == DOCUMENTS
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_a_parquet_record_is_a_document(tmp_path: Path, kind: str) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.Table.from_pylist(records("body"))
+    types = {"string": arrow.string(), "large_string": arrow.large_string()}
+    column = table["body"].dictionary_encode() if kind == "dictionary" else table["body"].cast(types[kind])
+    parquet.write_table(table.set_column(1, "body", column), tmp_path / "a.parquet", row_group_size=2)
+    assert lines_of(tmp_path / "a.parquet", "body") == DOCUMENTS
+    with pytest.raises(ValueError, match=r"a\.parquet has no column 'text' \(id, body\)"):
+        lines_of(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="column 'id' is int64, not text"):
+        lines_of(tmp_path / "a.parquet", "id")
+
+
+def test_damaged_parquet_is_told_of(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet")
+    for content in (b"", b"PAR1 nothing of it PAR1"):
+        (tmp_path / "a.parquet").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.parquet cannot be read as Parquet"):
+            lines_of(tmp_path / "a.parquet")
+    with pytest.raises(FileNotFoundError, match=r"none\.parquet is not a file"):
+        lines_of(tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"line 2 is not JSON"),
+        ("[" * 100_000, r"line 2 is not JSON"),
+        ('["text"]', r"line 2 has no field 'text' \(it is no object\)"),
+        ('{"body": "a", "id": 1}', r"line 2 has no field 'text' \('body', 'id'\): name the field"),
+        ('{"text": 3}', r"line 2: 'text' is int, not text"),
+    ],
+)
+def test_wrong_json_names_the_line(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl, " + message):
+        lines_of(tmp_path / "a.jsonl")
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(r'{"text": "a \ud83d b \ud83d\ude00 \ude00"}')
+    assert lines_of(tmp_path / "a.jsonl") == [["a \ufffd b \U0001f600 \ufffd"]]
+    prepare([tmp_path / "a.jsonl"], tmp_path / "out", processes=1)
+
+
+def test_long_documents_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_LINES", 2)
+    monkeypatch.setattr(module, "PIECE_CHARACTERS", 20)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
+    assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
+
+
+@pytest.mark.filterwarnings("ignore:.*letters of scripts")
+def test_all_kinds_are_prepared_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS), encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(record) for record in records()), encoding="utf-8")
+    for name in ("a.txt", "b.jsonl"):
+        prepare([tmp_path / name], tmp_path / f"of-{name}", processes=1, num_shards=1, compression="none")
+    shards = [(tmp_path / f"of-{name}" / "shard-00000.txt").read_text() for name in ("a.txt", "b.jsonl")]
+    assert shards[0] == shards[1] != ""

@@ -1,0 +1,179 @@
+"""Fingerprints and the index, against sets of words, brute force over all pairs, and a plain dictionary."""
+
+import random
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.data.duplicates import (
+    PERMUTATIONS,
+    Fingerprint,
+    HashIndex,
+    LogSizes,
+    SeenTexts,
+    band_hashes,
+    fingerprints,
+    shingle_hashes,
+    signatures,
+    text_key,
+)
+
+WORDS = [f"word{number}" for number in range(400)]
+
+
+def jaccard(a: str, b: str) -> float:
+    """Of sets of five consecutive words, as tuples."""
+    sets = []
+    for text in (a, b):
+        words = re.findall(r"\w+", text.casefold())
+        count = max(1, len(words) - 4)
+        sets.append({tuple(words[place : place + 5]) for place in range(count)})
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def variants(draw: random.Random, count: int, length: int = 120) -> list[str]:
+    """Texts, each with some words of the one before replaced."""
+    words = draw.choices(WORDS, k=length)
+    texts = []
+    for _ in range(count):
+        for _ in range(draw.randrange(8)):
+            words[draw.randrange(length)] = draw.choice(WORDS)
+        texts.append(" ".join(words))
+    return texts
+
+
+def test_shingles_count_distinct_runs_of_five_words() -> None:
+    draw = random.Random(0)
+    for length in (1, 4, 5, 6, 300):
+        words = draw.choices(WORDS[:3], k=length)
+        expected = {tuple(words[place : place + 5]) for place in range(max(1, length - 4))}
+        hashes = shingle_hashes(", ".join(words) + " .")
+        assert len(set(hashes.tolist())) == len(expected)
+        assert len(hashes) == max(1, length - 4)
+
+
+def test_shingles_do_not_depend_on_case_marks_or_white_space() -> None:
+    a, b = "The cat -- sat\non the MAT. Then it left!", "  the cat sat on the mat, then (it) left"
+    np.testing.assert_array_equal(shingle_hashes(a), shingle_hashes(b))
+    assert set(shingle_hashes("cat the sat on the mat").tolist()).isdisjoint(shingle_hashes(a).tolist())
+
+
+def test_shingles_of_text_without_spaces_are_of_characters() -> None:
+    text = "我喜欢吃苹果和香蕉"
+    assert len(shingle_hashes(text)) == len(text) - 4
+    assert set(shingle_hashes(text).tolist()) & set(shingle_hashes("他" + text).tolist())
+
+
+@pytest.mark.parametrize("text", ["", " \n", "-- ... !"])
+def test_text_without_words_has_no_signature(text: str) -> None:
+    assert len(shingle_hashes(text)) == 0
+    assert signatures([text, "a word"])[0] is None
+
+
+def test_equal_signature_entries_estimate_the_jaccard_similarity() -> None:
+    texts = variants(random.Random(1), 60)
+    rows = signatures(texts)
+    errors = [float(np.mean(a == b)) - jaccard(x, y) for (x, a), (y, b) in pairwise(zip(texts, rows, strict=True))]
+    # The standard deviation of one estimate is at most 0.5 / sqrt(128) = 0.044.
+    assert abs(np.mean(errors)) < 0.02 and np.max(np.abs(errors)) < 0.16
+
+
+def test_signature_does_not_depend_on_what_else_is_in_the_call() -> None:
+    texts = variants(random.Random(2), 9)
+    together, alone = signatures(texts), [signatures([text])[0] for text in texts]
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_text_key_ignores_white_space_alone() -> None:
+    assert text_key("a  b\nc ") == text_key("a b c") != text_key("a b C")
+    assert 0 < text_key("") < 1 << 64
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=80), st.integers(1, 8))
+def test_index_finds_what_a_dictionary_finds(entries: list[tuple[int, int]], newest: int) -> None:
+    index, expected = HashIndex(newest), {}
+    for key, number in entries:
+        index.add([key], number)
+        expected.setdefault(key, []).append(number)
+    wanted = list(range(21))
+    found = sorted(index.find(wanted))
+    assert found == sorted((key, number) for key, numbers in expected.items() for number in numbers)
+
+
+def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> int | None:
+    """The first kept document that shares a band and at least 0.8 of the signature, by comparing with all."""
+    for number, other in kept:
+        bands = (fingerprint.signature.reshape(16, 8) == other.signature.reshape(16, 8)).all(axis=1)
+        if bands.any() and np.mean(fingerprint.signature == other.signature) >= 0.8:
+            return number
+    return None
+
+
+def entered(seen: SeenTexts, documents: list[Fingerprint]) -> list[int | None]:
+    """What each document matches, where only those without a match are kept."""
+    matches = []
+    for fingerprint in documents:
+        match = seen.match(fingerprint)
+        matches.append(match and match.number)
+        seen.enter(None if match else fingerprint, [] if match else filter(None, fingerprint.paragraphs))
+    return matches
+
+
+@pytest.fixture
+def documents() -> list[Fingerprint]:
+    draw = random.Random(3)
+    texts = [text for length in (20, 60, 200) for text in variants(draw, 80, length)]
+    draw.shuffle(texts)
+    return fingerprints([[text] for text in texts], near=True)
+
+
+def test_matches_are_those_of_comparing_all_pairs(tmp_path: Path, documents: list[Fingerprint]) -> None:
+    kept: list[tuple[int, Fingerprint]] = []
+    expected = []
+    for number, fingerprint in enumerate(documents):
+        equal = [other for other, earlier in kept if earlier.document == fingerprint.document]
+        expected.append(equal[0] if equal else near_of(fingerprint, kept))
+        if expected[-1] is None:
+            kept.append((number, fingerprint))
+    assert entered(SeenTexts(tmp_path), documents) == expected
+    assert 20 < sum(match is not None for match in expected) < 220
+
+
+def test_index_built_again_from_its_files_finds_the_same(tmp_path: Path, documents: list[Fingerprint]) -> None:
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    expected = entered(SeenTexts(tmp_path / "a"), documents)
+    seen = SeenTexts(tmp_path / "b")
+    begun = entered(seen, documents[:100])
+    sizes = seen.sizes
+    entered(seen, documents[150:])  # written after the sizes were noted
+    seen.sync()
+    seen.close()
+    assert begun + entered(SeenTexts(tmp_path / "b", sizes=sizes), documents[100:]) == expected
+
+
+def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fingerprint]) -> None:
+    seen = SeenTexts(tmp_path)
+    entered(seen, documents[:3])
+    seen.close()
+    with pytest.raises(ValueError, match=r"documents.bin is shorter than it was: give the command again"):
+        SeenTexts(tmp_path, sizes=LogSizes(4, 0))
+
+
+def test_paragraphs_are_found_by_line(tmp_path: Path) -> None:
+    long, other = "A long paragraph. " * 9, "Another long paragraph. " * 9
+    seen = SeenTexts(tmp_path)
+    first, second = fingerprints([[other, long, "short"], ["short", " " + long, other + "!"]], near=False)
+    assert first.signature is None and first.paragraphs[2] == 0
+    assert seen.seen_paragraphs(first) == {}
+    seen.enter(first, filter(None, first.paragraphs))
+    assert seen.seen_paragraphs(second) == {1: 1}
+
+
+def test_bands_differ_by_place() -> None:
+    row = np.tile(np.arange(8, dtype=np.uint32), PERMUTATIONS // 8)
+    assert len(set(band_hashes(row[None])[0].tolist())) == 16

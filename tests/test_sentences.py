@@ -1,0 +1,105 @@
+"""Sentences a window at a time, against sentencex on the whole paragraph; languages; time in proportion to length."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
+
+from elmokit.text.english import split_english_sentences
+from elmokit.text.sentences import LANGUAGES, segments, split_sentences
+
+SENTENCES = [
+    "Dr. Smith went home.",
+    'He said "It is late. I must go."',
+    "Why (he asked) not?",
+    "I don't know 3.5 kg, etc. of it!",
+    "“Wait,” she said. “I'm coming.”",
+]
+
+
+def paragraph(seed: int, count: int) -> str:
+    return " ".join(random.Random(seed).choices(SENTENCES, k=count))
+
+
+@pytest.mark.parametrize("window", [200, 500, 2000])
+def test_windows_find_the_sentences_of_the_whole_paragraph(window: int) -> None:
+    for seed in range(20):
+        text = paragraph(seed, 150)
+        assert list(segments("en", text, window)) == segment("en", text)
+
+
+@given(st.text(alphabet=" \n\r.!?'\"“”(a.B。क।", max_size=60), st.integers(2, 20), st.sampled_from(["en", "de", "hi"]))
+def test_windows_lose_no_character(text: str, window: int, language: str) -> None:
+    found = "".join(segments(language, text, window))
+    assert "".join(found.split()) == "".join(text.split())
+
+
+def test_text_without_a_sentence_end_is_cut_at_white_space() -> None:
+    text = "word " * 100
+    pieces = list(segments("en", text, window=52))
+    assert "".join(pieces) == text and set("".join(pieces).split()) == {"word"}
+    assert all(len(piece) <= 52 for piece in pieces) and all(piece.endswith(" ") for piece in pieces)
+    assert [len(piece) for piece in segments("en", "x" * 100, window=30)] == [30, 30, 30, 10]
+
+
+def test_a_long_quotation_is_cut_at_a_sentence_end() -> None:
+    text = "He said: “" + "I want to go home now. " * 100 + "”"
+    pieces = list(segments("en", text, window=500))
+    assert all(piece.rstrip(" ”").endswith(".") for piece in pieces)
+
+
+@pytest.mark.parametrize("mark", ["'", '"', "(", "«", "“", "a.", "'a ", "A" * 76 + "\t"])
+def test_time_grows_with_the_length_of_a_line(mark: str) -> None:
+    start = time.perf_counter()
+    text = mark * (100_000 // len(mark))
+    assert "".join("".join(split_english_sentences(text)).split()) == "".join(text.split())
+    # sentencex alone takes 0.7 s for this number of apostrophes and 9 s for that of quotation marks.
+    assert time.perf_counter() - start < 5
+
+
+# One sentence each, with abbreviations and dates of the language.
+UNCUT = {
+    "de": "Am 3. Oktober 1990 kamen z.B. Dr. Müller und Prof. Schmidt nach Berlin.",
+    "fr": "M. Dupont habite av. de la République depuis 1990.",
+    "es": "El Sr. García vive en la av. de Madrid con la Dra. Pérez.",
+    "it": "Il sig. Rossi e il dott. Bianchi abitano a Roma.",
+    "nl": "Dhr. Jansen en mevr. de Vries wonen in Den Haag.",
+    "ru": "Он родился в 1990 г. в г. Москве.",
+    "pl": "Mieszkał m.in. w Krakowie przy ul. Długiej.",
+    "da": "Dr. Hansen bor bl.a. i København.",
+}
+
+
+@pytest.mark.parametrize("language", UNCUT)
+def test_abbreviations_and_dates_of_a_language_end_no_sentence(language: str) -> None:
+    assert split_sentences(language, f"{UNCUT[language]} {UNCUT[language]}") == [UNCUT[language]] * 2
+
+
+def test_sentences_end_where_they_end() -> None:
+    assert split_sentences("es", "Vino el Sr. Gil. Bien.") == ["Vino el Sr. Gil.", "Bien."]
+    text = "Im Jahr 1990 war das so. Dann kam er. Er sagte: „Nein!“ Ist es Teil 3? Ja, bzw. Nein usw. und so fort."
+    assert split_sentences("de", text) == [
+        "Im Jahr 1990 war das so.",
+        "Dann kam er.",
+        "Er sagte: „Nein!“",
+        "Ist es Teil 3?",
+        "Ja, bzw. Nein usw. und so fort.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("hi", ["यह किताब है।", "वह घर गया।"]),
+        ("ja", ["私は学生です。", "はい！"]),
+        ("ar", ["ذهب إلى البيت.", "هل عاد؟"]),
+        ("hy", ["Սա գիրք է։", "Նա գնաց։"]),
+        ("am", ["ይህ መጽሐፍ ነው።", "ሄደ።"]),
+    ],
+)
+def test_marks_of_a_script_end_sentences(language: str, sentences: list[str]) -> None:
+    assert language in LANGUAGES
+    assert split_sentences(language, " ".join(sentences)) == sentences

@@ -1,0 +1,112 @@
+"""words-1 by example, as Universal Dependencies treebanks split, and bounded memory of the cache of chunks."""
+
+import base64
+import random
+import re
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.text.chunks import ChunkCache, ChunkRules
+from elmokit.text.scripts import UNSPACED_LETTER
+from elmokit.text.words import tokenize_words
+
+EXAMPLES = [
+    # German
+    ("Am 3. Oktober 1990 wurde, z.B. in Berlin, gefeiert.", "Am 3. Oktober 1990 wurde , z.B. in Berlin , gefeiert ."),
+    (
+        "Dr. Müller (vgl. Abb. 5) zahlt 1.000,50 €, d.h. 20%.",
+        "Dr. Müller ( vgl. Abb. 5 ) zahlt 1.000,50 € , d.h. 20 % .",
+    ),
+    ("Am 3.10. um 12:30 Uhr kommt die U-Bahn.", "Am 3.10. um 12:30 Uhr kommt die U-Bahn ."),
+    ("„Gut“, sagte er, »ja« usw.", "„ Gut “ , sagte er , » ja « usw."),
+    ("Das war gut. Es war 1990. Ende", "Das war gut . Es war 1990 . Ende"),
+    # French, Italian, Spanish, Catalan
+    ("L'homme qu’il voit aujourd'hui n'est pas d'ici.", "L' homme qu’ il voit aujourd'hui n' est pas d' ici ."),
+    ("« C'est-à-dire ? » dit M. Dupont.", "« C' est-à-dire ? » dit M. Dupont ."),
+    ("C'è l'arte dell'Ottocento.", "C' è l' arte dell' Ottocento ."),
+    ("¿Vive en EE.UU. el Sr. Gil?", "¿ Vive en EE.UU. el Sr. Gil ?"),
+    ("col·lecció d'art", "col·lecció d' art"),
+    # Words with an apostrophe or a colon inside are whole.
+    ("Ankara'da foto's c'hoar п'ять EU:n.", "Ankara'da foto's c'hoar п'ять EU:n ."),
+    # Other scripts
+    ("Он живёт в г. Москве, т.е. 5 млн. человек.", "Он живёт в г. Москве , т.е. 5 млн. человек ."),
+    ("यह किताब है। वह घर गया।", "यह किताब है । वह घर गया ।"),
+    ("هذا كتاب، أليس كذلك؟", "هذا كتاب ، أليس كذلك ؟"),
+    ("שלום, עולם!", "שלום , עולם !"),
+    ("나는 학교에 갔다.", "나는 학교에 갔다 ."),
+    ("Αυτό είναι, π.χ. εδώ.", "Αυτό είναι , π.χ. εδώ ."),
+    # As in any language
+    ("http://x.org/a?b, a.b@c.de und www.spiegel.de!", "http://x.org/a?b , a.b@c.de und www.spiegel.de !"),
+    ("ja ... nein?! -- 1990–1995", "ja ... nein ?! -- 1990 – 1995"),
+    ("<S> \u200bx\u00ady", "< S > xy"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "tokens"), EXAMPLES)
+def test_conventions(text: str, tokens: str) -> None:
+    assert tokenize_words(text) == tokens.split()
+
+
+@pytest.mark.parametrize("tokens", [tokens for _, tokens in EXAMPLES])
+def test_tokenized_text_stays_as_it_is(tokens: str) -> None:
+    assert tokenize_words(tokens) == tokens.split()
+
+
+def test_vowel_signs_and_accents_of_spaced_scripts_are_parts_of_words() -> None:
+    marks = [chr(point) for point in range(0x1100) if unicodedata.category(chr(point)) in ("Mn", "Mc")]
+    spaced = [mark for mark in marks if not UNSPACED_LETTER.match(mark)]
+    split = [f"U+{ord(mark):04X}" for mark in spaced if tokenize_words(f"a{mark}b") != [f"a{mark}b"]]
+    assert len(spaced) > 400 and not split
+
+
+# --- The cache of chunks ---
+
+
+@given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([0, 300, 1000, 1 << 20]))
+def test_chunks_of_any_cache_are_those_without(texts: list[str], size: int) -> None:
+    rules = re.compile(r"\w+|\S")
+    cached = ChunkCache(rules, size)
+    for text in texts:
+        for chunk in text.split():
+            assert cached[chunk] == tuple(rules.findall(chunk))
+
+
+def size_of(cache: ChunkCache) -> int:
+    """Bytes of everything that a cache holds."""
+    return sum(
+        sys.getsizeof(each)
+        + sum(
+            sys.getsizeof(key) + sys.getsizeof(tokens) + sum(map(sys.getsizeof, tokens)) for key, tokens in each.items()
+        )
+        for each in (cache, cache._older)
+    )
+
+
+@pytest.mark.parametrize("kind", ["base64", "ideographs", "marks", "words"])
+def test_cache_is_bounded_in_bytes_whatever_the_text(kind: str) -> None:
+    draw = random.Random(0)
+    chunks = {
+        "base64": lambda: base64.b64encode(draw.randbytes(57)).decode(),
+        "ideographs": lambda: "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(draw.randrange(1, 60))),
+        "marks": lambda: "".join(chr(draw.randrange(0x2200, 0x2300)) for _ in range(draw.randrange(1, 60))),
+        "words": lambda: f"word{draw.randrange(10**9)}",
+    }
+    cache = ChunkCache(re.compile(r"\w+|\S"), 1 << 20)
+    for _ in range(20_000):
+        cache[chunks[kind]()]
+    assert (1 << 19) * 0.7 < size_of(cache) < (1 << 20) * 1.3
+
+
+def test_a_chunk_larger_than_the_cache_is_split_but_not_kept() -> None:
+    cache = ChunkCache(re.compile(r"\w+|\S"), 1 << 12)
+    assert cache["x." * 10_000] == ("x", ".") * 10_000 and not cache
+
+
+def test_the_last_chunk_has_rules_of_its_own() -> None:
+    rules = ChunkRules(inside=re.compile(r"\w+\.|\S"), last=re.compile(r"\w+|\S"))
+    assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []
