@@ -16,7 +16,7 @@ vocab_size=${VOCAB_SIZE:-50000}
 words=${WORDS:-200000000}       # read at a constant learning rate
 cool_down=${COOL_DOWN:-50000000} # read while it falls to zero
 batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
-dtype=${DTYPE:-bfloat16} threads=${THREADS:-2}
+learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-bfloat16} threads=${THREADS:-2}
 heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
 model=${MODEL:-$here/../../src/elmokit/models/en-small}
 results=${RESULTS:-$here/../../benchmarks/results}
@@ -38,7 +38,7 @@ for file in "$corpus"/heldout/*.txt.zst; do
 done
 
 pretrain=("${elmokit[@]}" pretrain --corpus "$runs/corpus" --output "$runs/en-small" --heldout "$runs"/heldout/*.txt
-    --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate 0.004
+    --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate "$learning_rate"
     --batch-size "$batch_size" --unroll-steps "$unroll_steps" --num-samples "$num_samples" --dropout 0 --fresh-starts 0.1
     --dtype "$dtype" --threads "$threads" --seed 0 --evaluate-every 1000 --evaluate-words 70000)
 "${pretrain[@]}" --max-words "$words"
