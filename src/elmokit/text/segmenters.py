@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
+from threading import Lock
 from typing import Any
 
 from elmokit.text.chinese import split_chinese_sentences
@@ -15,15 +16,21 @@ from elmokit.text.tokenizer import Tokenizer
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}")
 
 
+# What each extra installs.
+PACKAGES = {
+    "chinese": "rjieba",
+    "japanese": "fugashi unidic-lite",
+    "spacy": "spacy",
+    "thai": "pythainlp python-crfsuite",
+}
+
+
 def _module(name: str, extra: str) -> Any:
     """A library of an extra. ValueError, which says how to install it, where it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
-        library = name.partition(".")[0]
-        raise ValueError(
-            f"{library} is not installed ({error}): install it with the extra {extra}, pip install 'elmokit[{extra}]'"
-        ) from error
+        raise ValueError(f"{error}: pip install {PACKAGES[extra]} (elmokit's extra {extra})") from error
 
 
 def _spacy_pipeline(model: str) -> tuple[Any, str]:
@@ -76,8 +83,11 @@ def _unidic_lite() -> Tokenizer:
     fugashi, dictionary = _module("fugashi", "japanese"), _module("unidic_lite", "japanese").DICDIR
     tagger = fugashi.GenericTagger(f'-Owakati -d "{dictionary}" -r "{dictionary}/mecabrc"')
 
+    in_use = Lock()  # MeCab is not for several threads
+
     def tokenize(text: str) -> list[str]:
-        return tagger.parse(text).split()
+        with in_use:
+            return tagger.parse(text).split()
 
     return Tokenizer(
         f"unidic-lite=={version('unidic-lite')}", tokenize, split_chinese_sentences, SOUTH_EAST_ASIAN_LETTER
