@@ -41,8 +41,8 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     model = tmp_path / "tiny-en"
     settings = {
         "SHARDS": 2, "CONFIG": config, "VOCAB_SIZE": 60, "WORDS": 6000, "COOL_DOWN": 3000, "BATCH_SIZE": 8,
-        "UNROLL_STEPS": 10, "LEARNING_RATE": 0.06, "NUM_SAMPLES": 20, "DTYPE": "float32", "THREADS": 1, "HELDOUT_WORDS": 200, "MODEL": model,
-        "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
+        "UNROLL_STEPS": 10, "LEARNING_RATE": 0.06, "NUM_SAMPLES": 20, "DTYPE": "float32", "THREADS": 1,
+        "HELDOUT_WORDS": 200, "MODEL": model, "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
     }  # fmt: skip
     environment = os.environ | {name: str(value) for name, value in settings.items()}
     command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / "runs")]
