@@ -116,6 +116,7 @@ def probe(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
+    products: str | None = None,
     penalties: Sequence[float] = PENALTIES,
 ) -> ProbeReport:
     """Fit a linear classifier of words' tags on the frozen vectors of each layer, the token layer (0) included.
@@ -130,7 +131,8 @@ def probe(
         model: An embedder, or a model as `Embedder.load` takes it.
         state: What a sentence starts from, as in `Embedder.embed` ("carry": from the sentence before it); the model's
             own policy when not given.
-        device: Where to compute.
+        device: Where to compute, where `model` is no embedder yet.
+        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
         penalties: L2 penalties to choose from, weights of |w|^2 / 2 beside the mean cross-entropy in nats.
 
     Returns:
@@ -148,7 +150,7 @@ def probe(
         raise ValueError("a probe needs at least one L2 penalty")
     numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}
     classes = {name: np.array([numbers.get(tag, -1) for tag in found]) for name, found in tags.items()}
-    embedder = opened(model, device)
+    embedder = opened(model, device, products)
     scores = {}
     with ExitStack() as stack:
         layers = {}
@@ -171,6 +173,7 @@ def probe_files(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
+    products: str | None = None,
     *,
     format: str | None = None,
     word_column: int = 0,
@@ -184,4 +187,5 @@ def probe_files(
     def sentences(file: str | Path) -> list[TaggedSentence]:
         return list(read_tagged(file, Layout.of(file, format, word_column, tag_column)))
 
-    return probe(sentences(train), sentences(dev), None if test is None else sentences(test), model, state, device)
+    tested = None if test is None else sentences(test)
+    return probe(sentences(train), sentences(dev), tested, model, state, device, products)

@@ -35,6 +35,7 @@ def coarse_wsd(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
+    products: str | None = None,
 ) -> SenseReport:
     """Score each word of CoarseWSD-20 (Loureiro et al., 2021), and their unweighted mean.
 
@@ -42,7 +43,8 @@ def coarse_wsd(
         directory: The folder of a word, or one that holds such folders.
         model: An embedder, or a model as `Embedder.load` takes it.
         state: What a sentence starts from, as in `Embedder.embed`; the model's own policy when not given.
-        device: Where to compute.
+        device: Where to compute, where `model` is no embedder yet.
+        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
 
     Returns:
         F1 in percent of every layer, and of the sense that is most frequent in training; here it is the accuracy.
@@ -53,7 +55,7 @@ def coarse_wsd(
     folders = coarse_wsd_folders(directory)
     if not folders:
         raise ValueError(f"{directory} holds no folder of CoarseWSD (with train.data.txt, train.gold.txt, ...)")
-    embedder, tallies, num_senses = opened(model, device), Tallies(), 0
+    embedder, tallies, num_senses = opened(model, device, products), Tallies(), 0
     for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
         senses = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state)[folder.name]
         num_senses += len(senses.names)
@@ -110,6 +112,7 @@ def all_words_wsd(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
+    products: str | None = None,
 ) -> SenseReport:
     """Score test sets of Raganato et al. (2017), each and together: table 5 of Peters et al. (2018), for every layer.
 
@@ -126,7 +129,8 @@ def all_words_wsd(
         model: An embedder, or a model as `Embedder.load` takes it.
         state: What a sentence starts from, as in `Embedder.embed` ("carry": from the sentence before it in the file);
             the model's own policy when not given.
-        device: Where to compute.
+        device: Where to compute, where `model` is no embedder yet.
+        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
 
     Returns:
         F1 in percent of every layer and baseline.
@@ -138,7 +142,7 @@ def all_words_wsd(
     files = _test_files(tests)
     lemmas = {instance.lemma for file in files for sentence in read_raganato(file) for instance in sentence.instances}
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
-    embedder, tallies, unseen = opened(model, device), Tallies(), 0
+    embedder, tallies, unseen = opened(model, device, products), Tallies(), 0
     started = state or embedder.model.state_policy
     centroids = sense_centroids(_about(lemmas, _read_training(training), started == "carry"), embedder, state)
     if not centroids:
@@ -158,3 +162,28 @@ def all_words_wsd(
         f1.pop(ALL)
     num_senses = sum(len(senses.names) for senses in centroids.values())
     return SenseReport(f1, instances, num_senses, unseen, started, fingerprint(embedder.model))
+
+
+def wsd(
+    data: Sequence[str | Path],
+    training: str | Path | None = None,
+    first_senses: str | Path | None = None,
+    model: Embedder | str | Path | None = None,
+    state: str | None = None,
+    device: str | None = None,
+    products: str | None = None,
+) -> SenseReport:
+    """`coarse_wsd` of a directory that holds folders of CoarseWSD, `all_words_wsd` of other data.
+
+    ValueError where CoarseWSD comes with other data, or other data without training text.
+    """
+    if not data:
+        raise ValueError("there is nothing to evaluate: name a directory of CoarseWSD, or test sets NAME.data.xml")
+    model_options = {"model": model, "state": state, "device": device, "products": products}
+    if any(coarse_wsd_folders(path) for path in data):
+        if len(data) > 1 or training is not None or first_senses is not None:
+            raise ValueError("a directory of CoarseWSD is evaluated by itself: it brings its own training sentences")
+        return coarse_wsd(data[0], **model_options)
+    if training is None:
+        raise ValueError("test sets of all words need training text: SemCor as XML or JSON lines")
+    return all_words_wsd(data, training, first_senses, **model_options)

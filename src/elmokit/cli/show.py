@@ -1,8 +1,12 @@
 """What a verb found, as lines of text."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any
+
+from elmokit.fs.atomic import atomic_path
 
 
 def _text(value: Any) -> str:
@@ -32,3 +36,12 @@ def show(result: Any) -> None:
     if is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (it is no class)
     print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)
+
+
+def write_json(report: Any, path: Path | None) -> None:
+    """Write a dataclass as JSON, whole or not at all, and say where; nothing without a path."""
+    if path is None:
+        return
+    with atomic_path(path) as partial:
+        partial.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{path}: the figures as JSON")
