@@ -53,11 +53,11 @@ class ProbeReport:
 
     def __str__(self) -> str:
         width = max(map(len, self.scores))
-        lines = [f"{'':{width}}{'l2':>9}{'dev':>9}{'test':>9}"]
+        parts = [part for part in ("dev", "test") if part in self.tokens]
+        lines = [f"{'':{width}}{'l2':>9}" + "".join(f"{part:>9}" for part in parts)]
         for name, score in self.scores.items():
             l2 = "" if score.l2 is None else f"{score.l2:g}"
-            test = "" if score.test is None else f"{score.test:.2f}"
-            lines.append(f"{name:{width}}{l2:>9}{score.dev:>9.2f}{test:>9}")
+            lines.append(f"{name:{width}}{l2:>9}" + "".join(f"{getattr(score, part):>9.2f}" for part in parts))
         counts = ", ".join(f"{count} {part}" for part, count in self.tokens.items())
         lines.append(f"(accuracy in percent; state {self.state}; {self.tags} tags; tokens: {counts})")
         return "\n".join(lines)

@@ -6,8 +6,6 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from elmokit.fs.atomic import atomic_path
-
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
@@ -42,6 +40,8 @@ def write_json(report: Any, path: Path | None) -> None:
     """Write a dataclass as JSON, whole or not at all, and say where; nothing without a path."""
     if path is None:
         return
+    from elmokit.fs.atomic import atomic_path  # which loads safetensors
+
     with atomic_path(path) as partial:
         partial.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{path}: the figures as JSON")
