@@ -61,8 +61,8 @@ def demo(embedder: Embedder, state: str) -> dict[str, Any]:
     for name, matrix in cosines.items():
         fruits, firms = np.split(matrix[0, 1:], [len(FRUITS)])
         found[name] = {
-            "fruits": fruits.round(4).tolist(),
-            "firms": firms.round(4).tolist(),
+            "fruits": fruits.astype(float).round(4).tolist(),
+            "firms": firms.astype(float).round(4).tolist(),
             "holds": bool(fruits.min() > firms.max()),
         }
     return found

@@ -9,21 +9,28 @@ from typing import TypeVar
 import numpy as np
 
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
+from elmokit.nn.bilm import BiLMState
 
 Item = TypeVar("Item")
 SENTENCES_AT_ONCE = 256  # with carried state; without it the embedder chooses
 
 
-def _embedded(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str | None) -> Iterator[Embeddings]:
-    if (state or embedder.model.state_policy) != "carry":
-        yield from embedder.embed_groups(sentences, "all", state, tokenize=False)
-        return
-    remaining, carried = iter(sentences), "carry"
+def _from_same_state(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str) -> Iterator[Embeddings]:
+    """Warns once, at the end, of all words that are too long."""
+    truncated = 0
+    for group in embedder.embed_groups(sentences, "all", state):
+        truncated += group.truncated_words
+        yield group
+    if truncated:
+        warnings.warn(f"{truncated} words are too long and were cut", TruncationWarning, stacklevel=3)
+
+
+def _from_carried_state(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
+    """One row, so that each sentence goes on from the one before it; `embed` warns of words that are too long."""
+    remaining = iter(sentences)
+    carried: str | BiLMState | None = "carry"
     while batch := list(islice(remaining, SENTENCES_AT_ONCE)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TruncationWarning)  # one at the end counts them all
-            found = embedder.embed(batch, "all", carried, batch_size=1, tokenize=False)
-        assert found.state is not None
+        found = embedder.embed(batch, "all", carried, batch_size=1)
         carried = found.state
         yield found
 
@@ -33,10 +40,14 @@ def all_layers(
 ) -> Iterator[tuple[Item, np.ndarray]]:
     """Each item with the layers of its words, (L+1, T, 2D), streamed: some thousand words are held at a time.
 
-    `words_of` gives the tokens of an item. `state` is what the LSTMs start from: "zeros" or "warm" at each sentence, or
-    "carry", where a sentence goes on from the one before it; the model's own policy when not given. Words longer than
-    the model reads are counted in one TruncationWarning at the end.
+    Args:
+        items: Sentences with whatever belongs to them.
+        words_of: Gives the tokens of an item.
+        embedder: Embeds them.
+        state: What the LSTMs start from: "zeros" or "warm" at each sentence, or "carry", where a sentence goes on from
+            the one before it; the model's own policy when not given.
     """
+    state = state or embedder.model.state_policy
     pending: deque[Item] = deque()
 
     def sentences() -> Iterator[Sequence[str]]:
@@ -44,10 +55,10 @@ def all_layers(
             pending.append(item)
             yield words_of(item)
 
-    truncated = 0
-    for group in _embedded(sentences(), embedder, state):
-        truncated += group.truncated_words
+    if state == "carry":
+        groups = _from_carried_state(sentences(), embedder)
+    else:
+        groups = _from_same_state(sentences(), embedder, state)
+    for group in groups:
         for layers in group:
             yield pending.popleft(), layers
-    if truncated:
-        warnings.warn(f"{truncated} words are too long and were cut", TruncationWarning, stacklevel=2)
