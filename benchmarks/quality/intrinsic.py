@@ -152,7 +152,7 @@ def _listed(values: list[float]) -> str:
 
 
 def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
-    """What a model scores from one state: its layers 0, 1, ... and what else there is, by measure."""
+    """The scores of a model from one state, as text by measure: those of layers 0, 1, ... and some others."""
     found = {name: figures["by state"][start] for name, figures in parts.items() if start in figures["by state"]}
     rows = {}
     if "coarsewsd" in found:

@@ -44,7 +44,7 @@ def all_layers(
         items: Sentences with whatever belongs to them.
         words_of: Gives the tokens of an item.
         embedder: Embeds them.
-        state: What the LSTMs start from: "zeros" or "warm" at each sentence, or "carry", where a sentence goes on from
+        state: The initial LSTM state: "zeros" or "warm" for each sentence, or "carry", where a sentence goes on from
             the one before it; the model's own policy when not given.
     """
     state = state or embedder.model.state_policy

@@ -41,8 +41,8 @@ class ProbeScore:
 class ProbeReport:
     """The accuracy of every layer, and of the tag that each word has most often in training.
 
-    `tokens` are counted by part: train, dev and test. `state` says what the LSTMs started from; `fingerprint` is that
-    of the model.
+    `tokens` are counted by part: train, dev and test. `state` is the initial LSTM state of a sentence, `fingerprint`
+    that of the model.
     """
 
     scores: dict[str, ProbeScore]
@@ -129,8 +129,8 @@ def probe(
         dev: Tagged sentences on which the penalty is chosen.
         test: Tagged sentences for the final score. A tag that training lacks counts as wrong.
         model: An embedder, or a model as `Embedder.load` takes it.
-        state: What a sentence starts from, as in `Embedder.embed` ("carry": from the sentence before it); the model's
-            own policy when not given.
+        state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
+            the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
         products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
         penalties: L2 penalties to choose from, weights of |w|^2 / 2 beside the mean cross-entropy in nats.

@@ -28,7 +28,7 @@ def instance_vectors(
             yield instance, layers[:, instance.start : instance.end].mean(axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LemmaSenses:
     """The senses of a lemma in training text, the most frequent first, and their mean vectors."""
 

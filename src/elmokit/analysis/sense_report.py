@@ -57,7 +57,7 @@ class SenseReport:
     """F1 in percent by test set and method, a layer or a baseline, and how many instances each set has.
 
     `unseen` instances have a lemma that the training text does not show; `senses` are the senses that it does.
-    `fingerprint` is that of the model, `state` says from where its LSTMs started.
+    `state` is the initial LSTM state of a sentence, `fingerprint` that of the model.
     """
 
     f1: dict[str, dict[str, float]]

@@ -14,9 +14,9 @@ MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # of the largest component of the gradient; the loss is a mean over examples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Standardization:
-    """What makes of each feature one of mean 0 and standard deviation 1: (D,) float32 each."""
+    """The mean of each feature and the inverse of its standard deviation, (D,) float32 each."""
 
     mean: Tensor
     scale: Tensor
@@ -35,7 +35,7 @@ class Standardization:
         return cls(torch.from_numpy(mean).float(), torch.from_numpy(1 / deviation).float())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SoftmaxRegression:
     """Scores of K classes, a linear function of D features as they come: weight (K, D), bias (K,)."""
 

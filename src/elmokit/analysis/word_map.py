@@ -67,7 +67,7 @@ class UseCluster:
     substitutes: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WordMap:
     """N uses of a word on a plane for each layer, and their clusters.
 
@@ -104,19 +104,15 @@ class WordMap:
 
 def _sample(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:
     """A uniform sample without repetition, in the order of the text, and how many uses there were (algorithm R)."""
-    random, kept, count = np.random.default_rng(seed), {}, 0
-    places: list[int] = []  # the number of the use in each place of the sample
-    for use in uses:
-        place = count if count < size else int(random.integers(count + 1))
-        if place < size:
-            if place == len(places):
-                places.append(count)
-            else:
-                kept.pop(places[place])
-                places[place] = count
-            kept[count] = use
-        count += 1
-    return list(dict.fromkeys(kept[number] for number in sorted(kept))), count
+    random, count = np.random.default_rng(seed), 0
+    kept: list[tuple[int, Use]] = []
+    for count, use in enumerate(uses, start=1):
+        if len(kept) < size:
+            kept.append((count, use))
+        elif (place := random.integers(count)) < size:
+            kept[place] = count, use
+    in_order = sorted(kept, key=lambda numbered: numbered[0])
+    return list(dict.fromkeys(use for _, use in in_order)), count
 
 
 def _vectors(uses: list[Use], embedder: Embedder) -> np.ndarray:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 JSON_NAME, PAGE_NAME, PICTURE_NAME = "senses.json", "senses.html", "senses.png"
 # In the order of clusters; told apart by those who see colours differently, too.
 COLORS = ("#0067a5", "#c24d00", "#00795a", "#a8447d", "#8a6a00", "#5b4bb5", "#b0202e", "#4d5a66")
-# What ends a script element or a line of JavaScript, as JSON escapes it.
+# JSON's escapes of all that could end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 

@@ -42,7 +42,7 @@ def coarse_wsd(
     Args:
         directory: The folder of a word, or one that holds such folders.
         model: An embedder, or a model as `Embedder.load` takes it.
-        state: What a sentence starts from, as in `Embedder.embed`; the model's own policy when not given.
+        state: The initial LSTM state of a sentence, as in `Embedder.embed`; the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
         products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
 
@@ -57,11 +57,11 @@ def coarse_wsd(
         raise ValueError(f"{directory} holds no folder of CoarseWSD (with train.data.txt, train.gold.txt, ...)")
     embedder, tallies, num_senses = opened(model, device, products), Tallies(), 0
     for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
-        senses = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state)[folder.name]
+        ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
         num_senses += len(senses.names)
         for instance, vectors in instance_vectors(read_coarse_wsd(folder, "test"), embedder, state):
             answers = _by_layer(senses.nearest(vectors)) | {MOST_FREQUENT: senses.names[0]}
-            tallies.add([folder.name], answers, instance.senses)
+            tallies.add([word], answers, instance.senses)
     f1, instances = tallies.f1(), tallies.instances()
     if len(f1) > 1:
         methods = next(iter(f1.values()))
@@ -127,7 +127,7 @@ def all_words_wsd(
         first_senses: WordNet's index.sense, or the directory that holds it; without it a use of an unseen lemma gets
             no answer.
         model: An embedder, or a model as `Embedder.load` takes it.
-        state: What a sentence starts from, as in `Embedder.embed` ("carry": from the sentence before it in the file);
+        state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
             the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
         products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).

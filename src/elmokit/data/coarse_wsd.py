@@ -51,12 +51,12 @@ def read_coarse_wsd(folder: str | Path, split: str) -> Iterator[SenseSentence]:
     ValueError, naming file and line, for what is not in the layout; FileNotFoundError where a file is missing.
     """
     folder = Path(folder)
-    classes = _read_classes(folder / CLASSES)
+    classes, word = _read_classes(folder / CLASSES), folder.resolve().name
     data, gold = folder / f"{split}.data.txt", folder / f"{split}.gold.txt"
     number = 0
     for number, (line, label) in enumerate(zip_longest(read_lines(data), read_lines(gold)), start=1):
         if line is None or label is None:
             raise ValueError(f"{data} and {gold} have unequal numbers of lines: one of them is cut off")
-        yield _instance(line, label, classes, f"{data}, line {number}", folder.name)
+        yield _instance(line, label, classes, f"{data}, line {number}", word)
     if not number:
         raise ValueError(f"{data} is empty: it should have a line for each sentence")

@@ -1,4 +1,4 @@
-"""What sense tagging needs of WordNet: the parts of speech in sense keys, and the first sense of every lemma.
+"""The parts of speech in the sense keys of WordNet, and the first sense of every lemma.
 
 A sense key is LEMMA%TYPE:FILE:ID:HEAD:HEAD_ID, where TYPE is 1 for a noun, 2 verb, 3 adjective, 4 adverb and 5 for a
 satellite adjective (WordNet's manual page senseidx).
