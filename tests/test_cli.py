@@ -15,7 +15,7 @@ from elmokit.nn.kernels.library import is_compiled
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "fit", "predict", "convert", "info", "compat",
+    "neighbors", "probe", "wsd", "senses", "fit", "predict", "convert", "info", "compat",
 ]  # fmt: skip
 
 # Arguments that a verb needs, and the function that they are for.
@@ -27,6 +27,9 @@ CALLS = [
     ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
+    ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
+    ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
+    ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
     ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
     ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
     ("info", "elmokit.checkpoints.loading.describe"),

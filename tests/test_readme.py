@@ -31,7 +31,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 RAW = "Colorless green ideas sleep furiously. The cat sat on the mat, and the dog slept.\n\nI like apples.\n"
-TEXT = "The play opened on Broadway .\nThe children play in the garden .\nI like to eat apple .\n"
+TEXT = "The play opened on Broadway .\nThe children play in the garden .\nThey play chess .\nI like to eat apple .\n"
 TAGGED = "".join(f"{n}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n" for n, (word, tag) in enumerate(
     [("The", "DET"), ("dog", "NOUN"), ("sleeps", "VERB"), (".", "PUNCT")], start=1
 )) + "\n"  # fmt: skip
@@ -46,6 +46,12 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
         (tmp_path / name).write_text(TEXT)
     for name in ("train.conllu", "dev.conllu", "test.conllu"):
         (tmp_path / name).write_text(TAGGED * 3)
+    word = tmp_path / "coarsewsd20" / "bank"
+    word.mkdir(parents=True)
+    (word / "classes_map.txt").write_text('{"0": "money", "1": "river"}')
+    for split in ("train", "test"):
+        (word / f"{split}.data.txt").write_text("1\tthe bank lent money\n0\tbank of a river\n")
+        (word / f"{split}.gold.txt").write_text("0\n1\n")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(elmokit .*?)^```$", readme, flags=re.DOTALL | re.MULTILINE)
     assert blocks, "the README has no tour of the commands"

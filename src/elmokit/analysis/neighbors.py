@@ -1,19 +1,16 @@
 """The uses of a word in a corpus that are nearest to one use of it (the paper's table 4, where the word is "play")."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
-from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every, uses_of
+from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import opened
-from elmokit.fs.reading import read_lines
 
 SENTENCES_AT_ONCE = 512
 
@@ -48,18 +45,6 @@ class Neighbors(NamedTuple):
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
 
 
-def _candidates(word: str | None, files: list[Path], embedder: Embedder) -> Iterator[list[Use]]:
-    """The uses of the word (of every word where none is named) in each sentence that has some."""
-    lines = chain.from_iterable(map(read_lines, files))
-    for line in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
-        if word is not None and word.lower() not in line.lower():
-            continue  # before the work of splitting it
-        sentence = tuple(embedder.tokenize(line))
-        uses = uses_of(word, sentence) if word else [Use(sentence, position) for position in range(len(sentence))]
-        if uses:
-            yield uses
-
-
 def _vectors(uses: list[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
     """(N, 2D), each of length one; every sentence is embedded once."""
     sentences = list(dict.fromkeys(use.sentence for use in uses))
@@ -89,7 +74,7 @@ def neighbors(
     embedder = opened(model, device)
     query = uses_in_every(word, [embedder.tokenize(sentence)])[0]
     asked = _vectors([query], embedder, layers)[0]
-    found = _candidates(None if search.any_word else word, files, embedder)
+    found = uses_in_files(None if search.any_word else word, files, embedder)
     candidates = islice((uses for uses in found if uses[0].sentence != query.sentence), search.max_sentences)
     best: dict[Use, float] = {}
     searched = 0

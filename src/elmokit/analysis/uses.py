@@ -1,11 +1,15 @@
 """A word where it is used: its place in sentences, and how alike its vectors are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from elmokit.embed.embedder import Embedder
+from elmokit.fs.reading import read_lines
 
 
 class Use(NamedTuple):
@@ -37,6 +41,21 @@ def uses_in_every(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
             raise ValueError(f"sentence {number} has no word {word!r}; its words are: {' | '.join(sentence)}")
         uses += found
     return uses
+
+
+def uses_in_files(word: str | None, files: Iterable[Path], embedder: Embedder) -> Iterator[list[Use]]:
+    """The uses of the word (of every word where it is None) in each sentence of text files that has some, streamed.
+
+    A sentence is a line, which the embedder's tokenizer splits.
+    """
+    lines = chain.from_iterable(map(read_lines, files))
+    for line in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
+        if word is not None and word.lower() not in line.lower():
+            continue  # before the work of splitting it
+        sentence = tuple(embedder.tokenize(line))
+        uses = uses_of(word, sentence) if word else [Use(sentence, position) for position in range(len(sentence))]
+        if uses:
+            yield uses
 
 
 def of_length_one(vectors: np.ndarray) -> np.ndarray:

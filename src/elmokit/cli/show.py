@@ -1,7 +1,9 @@
 """What a verb found, as lines of text."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -33,3 +35,14 @@ def show(result: Any) -> None:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (it is no class)
     text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # the name of a file need not be UTF-8
+
+
+def write_json(report: Any, path: Path | None) -> None:
+    """Write a dataclass as JSON, whole or not at all, and say where; nothing without a path."""
+    if path is None:
+        return
+    from elmokit.fs.atomic import atomic_path  # which loads safetensors
+
+    with atomic_path(path) as partial:
+        partial.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{path}: the figures as JSON")

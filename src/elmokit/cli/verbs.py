@@ -3,6 +3,7 @@
 Nothing is computed here: a verb imports the function that does the job when it runs, so that `--help` loads no PyTorch.
 """
 
+from elmokit.cli.analysis import Probe, Senses, Wsd
 from elmokit.cli.compat import Compat
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info
@@ -11,7 +12,7 @@ from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Fit | Predict | Convert | Info | Compat
+    | Probe | Wsd | Senses | Fit | Predict | Convert | Info | Compat
 )  # fmt: skip
 
 # What was stopped goes on when the command is given again.

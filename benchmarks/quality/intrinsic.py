@@ -1,0 +1,252 @@
+"""Measure the vectors of a model by themselves, without a task on top: senses, parts of speech, sentiment, states.
+
+    python benchmarks/quality/intrinsic.py --eval DIRECTORY [--model NAME_OR_PATH] [--label LABEL] [--only PART ...]
+
+DIRECTORY holds the data sets, each in a folder: coarsewsd20, semcor (semcor.jsonl.zst), wsd_all_words,
+ud_english_ewt, sst. Each part runs with every state that makes sense for it: sentences of CoarseWSD-20 and SST-2 stand
+alone, so that no state is carried there. A model without a warm state of its own gets one from --corpus, tokenized
+text, or none. The part "state" is the language model's and needs --heldout, tokenized text.
+
+Every finished part is written to the results at once, under the model's label; a table shows all models in the file.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it; before torch is imported
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from measuring import machine, write_report  # noqa: E402
+from sense_uses import CONTEXTUAL, demo, nearest_uses  # noqa: E402
+from sentence_starts import perplexity_by_place  # noqa: E402
+
+from elmokit.analysis.probe import probe_files  # noqa: E402
+from elmokit.analysis.wsd import MEAN, all_words_wsd, coarse_wsd  # noqa: E402
+from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
+from elmokit.embed.embedder import Embedder  # noqa: E402
+from elmokit.fs.reading import read_lines  # noqa: E402
+from elmokit.nn.bilm import BiLMState  # noqa: E402
+
+RESULTS = HERE.parent / "results" / "intrinsic.json"
+WARM_WORDS, WARM_ROWS = 20_000, 32
+Figures = dict[str, Any]
+
+
+# --- The warm state ----------------------------------------------------------------------------------------------
+
+
+def warm_state(embedder: Embedder, corpus: Path) -> BiLMState:
+    """The mean state of 32 rows after they have read 20,000 words of a text."""
+    sentences, words = [], 0
+    for line in read_lines(corpus):
+        sentences.append(line.split())
+        words += len(sentences[-1])
+        if words >= WARM_WORDS:
+            break
+    after = embedder.embed(sentences, "top", "carry", WARM_ROWS).state
+    assert after is not None
+    return BiLMState(after.h.mean(dim=2, keepdim=True), after.c.mean(dim=2, keepdim=True))
+
+
+# --- The parts ---------------------------------------------------------------------------------------------------
+
+
+class Setup:
+    """A model, where the data lies, and the states that are asked for."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
+        self.model = {"model": arguments.model or "en-small", "fingerprint": fingerprint(self.embedder.model)}
+        self.eval, self.heldout, self.wordnet = arguments.eval, arguments.heldout, arguments.wordnet
+        if self.embedder.model.warm_state is None and arguments.corpus is not None:
+            self.embedder.model.warm_state = warm_state(self.embedder, arguments.corpus)
+        has_warm = self.embedder.model.warm_state is not None
+        self._states = [state for state in arguments.states if state != "warm" or has_warm]
+
+    def states(self, carry: bool) -> Iterator[str]:
+        """Those that make sense for a part."""
+        return (state for state in self._states if carry or state != "carry")
+
+
+def coarsewsd(setup: Setup) -> Figures:
+    directory = setup.eval / "coarsewsd20"
+    return {state: asdict(coarse_wsd(directory, setup.embedder, state)) for state in setup.states(carry=False)}
+
+
+def wsd(setup: Setup) -> Figures:
+    test, training = setup.eval / "wsd_all_words", setup.eval / "semcor" / "semcor.jsonl.zst"
+    return {
+        state: asdict(all_words_wsd([test], training, setup.wordnet, setup.embedder, state))
+        for state in setup.states(carry=True)
+    }
+
+
+def probe(setup: Setup) -> Figures:
+    names = ("train.reassembled", "dev", "test")
+    files = [setup.eval / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu" for name in names]
+    return {state: asdict(probe_files(*files, setup.embedder, state)) for state in setup.states(carry=True)}
+
+
+def pairs(setup: Setup) -> Figures:
+    from senses import PAIRS, margins, right
+
+    items, found = json.loads(PAIRS.read_text(encoding="utf-8"))["items"], {}
+    for start in setup.states(carry=False):
+        scored = [margins(item, setup.embedder, start) for item in items]
+        counts = {name: sum(right(each[name]) for each in scored) for name in scored[0]}
+        found[start] = {"of": len(items), "right": counts}
+    return found
+
+
+def uses(setup: Setup) -> Figures:
+    return {state: nearest_uses(setup.embedder, state) for state in setup.states(carry=False)}
+
+
+def apples(setup: Setup) -> Figures:
+    return {state: demo(setup.embedder, state) for state in setup.states(carry=False)}
+
+
+def sst2(setup: Setup) -> Figures:
+    from sentiment import mean_vectors, read_sst2, tf_idf
+
+    sentences, labels = read_sst2(setup.eval / "sst")
+    found = {state: mean_vectors(setup.embedder, state, sentences, labels) for state in setup.states(carry=False)}
+    return found | {"tf-idf": tf_idf(sentences, labels)}
+
+
+def state(setup: Setup) -> Figures:
+    if not setup.heldout:
+        raise SystemExit("the part `state` needs --heldout: tokenized text, one sentence a line")
+    model = setup.embedder.model
+    return {start: perplexity_by_place(model, setup.heldout, start) for start in setup.states(carry=True)}
+
+
+PARTS: dict[str, Callable[[Setup], Figures]] = {
+    part.__name__: part for part in (uses, apples, pairs, coarsewsd, sst2, wsd, probe, state)
+}
+
+
+# --- The table ---------------------------------------------------------------------------------------------------
+
+
+def _layers(scores: Mapping[str, float]) -> list[float]:
+    """Of layers 0, 1, ... among the scores of other methods."""
+    return [score for method, score in scores.items() if method.startswith("layer ")]
+
+
+def _listed(values: list[float]) -> str:
+    return " / ".join(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values)
+
+
+def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
+    """The scores of a model from one state, as text by measure: those of layers 0, 1, ... and some others."""
+    found = {name: figures["by state"][start] for name, figures in parts.items() if start in figures["by state"]}
+    rows = {}
+    if "coarsewsd" in found:
+        f1 = found["coarsewsd"]["f1"]
+        rows["CoarseWSD-20, mean of ten words"] = _listed(_layers(f1[MEAN]))
+        rows["CoarseWSD-20, apple"] = _listed(_layers(f1["apple"]))
+    if "wsd" in found:
+        rows["All-words WSD, ALL"] = _listed(_layers(found["wsd"]["f1"]["ALL"]))
+    if "probe" in found:
+        scores = {method: score["test"] for method, score in found["probe"]["scores"].items()}
+        rows["Part of speech, UD EWT"] = _listed(_layers(scores))
+    if "pairs" in found:
+        right = found["pairs"]["right"]
+        rows["Sense pairs, of 20: contextual; layers"] = (
+            f"{right[CONTEXTUAL]}; {_listed([right[k] for k in right if k.isdigit()])}"
+        )
+    if "uses" in found:
+        right = found["uses"]["right"]
+        rows["Nearest uses, of 60: contextual; layers"] = f"{right[CONTEXTUAL]}; {_listed(_layers(right))}"
+    if "apples" in found:
+        holds = {True: "holds", False: "fails"}
+        rows["The demo's apples: layers"] = " / ".join(
+            holds[found["apples"][k]["holds"]] for k in found["apples"] if k != CONTEXTUAL
+        )
+    if "sst2" in found:
+        tests = {method: score["test"] for method, score in found["sst2"].items()}
+        rows["SST-2, mean vectors: mix; layers"] = f"{tests['mix']:.1f}; {_listed(_layers(tests))}"
+    if "state" in found:
+        mean = found["state"]["mean"]
+        rows["Perplexity: first word read; all"] = f"{mean['1']:.1f}; {mean['all']:.1f}"
+    return rows
+
+
+def table(report: Mapping[str, Mapping[str, Figures]]) -> str:
+    """A column for each model and state in a report: {label: {part: figures}}."""
+    columns = {
+        f"{label}, {start}": rows
+        for label, parts in report.items()
+        for start in ("zeros", "warm", "carry")
+        if (rows := summary(parts, start))
+    }
+    measures = list(dict.fromkeys(measure for rows in columns.values() for measure in rows))
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [
+        f"| {measure} | {' | '.join(rows.get(measure, '') for rows in columns.values())} |" for measure in measures
+    ]
+    return "\n".join(lines)
+
+
+# --- The command -------------------------------------------------------------------------------------------------
+
+
+def commit() -> str:
+    """The commit that was checked out, marked where something tracked differs from it; "unknown" without git."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def arguments_of(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
+    parser.add_argument("--label", help="the model's name in the results; that of its directory when not given")
+    parser.add_argument("--eval", type=Path, required=True, help="directory of the data sets")
+    parser.add_argument("--wordnet", type=Path, help="index.sense of WordNet 3.0, or its directory: back-off of wsd")
+    parser.add_argument("--corpus", type=Path, help="tokenized text that a warm state is made from")
+    parser.add_argument("--heldout", type=Path, nargs="+", default=[], help="tokenized text for perplexities")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--states", nargs="+", choices=("zeros", "warm", "carry"), default=["zeros", "warm", "carry"])
+    parser.add_argument("--dtype", default="float32", help="number type of the products, as of Embedder.load")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    arguments = arguments_of(argv)
+    setup = Setup(arguments)
+    label = arguments.label or Path(setup.model["model"]).name
+    measured = {"command": " ".join(["python", "benchmarks/quality/intrinsic.py", *argv]), "commit": commit()}
+    for name in arguments.only:
+        started = time.perf_counter()
+        by_state = PARTS[name](setup)
+        figures = {
+            **setup.model, "dtype": arguments.dtype, **measured, "date": time.strftime("%Y-%m-%d"),
+            "seconds": round(time.perf_counter() - started, 1), "machine": machine(), "by state": by_state,
+        }  # fmt: skip
+        # read again, since another run may have written other parts meanwhile
+        report = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
+        report.setdefault(label, {})[name] = figures
+        write_report(arguments.output, report)
+        print(f"{name}: {figures['seconds']} s\n{table({label: {name: figures}})}\n", flush=True)
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,68 @@
+"""Is the nearest other use of a word one of the same sense? And does the example of examples/demo.sh hold?
+
+sense_uses.json has ten words in two senses each, three uses of a sense, and never changes. A use counts where the most
+similar of the word's five other uses has the same sense, by more than rounding (all uses are equal to the token layer).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.embed.embedder import Embedder
+
+USES = Path(__file__).parent / "sense_uses.json"
+CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in benchmarks/senses.py
+ROUNDING = 1e-6
+# Of examples/demo.sh: the fruit that is asked about, the other fruits, the firms.
+EATEN, FRUITS = "I like to eat apple", ["She cut an apple into slices"]
+FIRMS = ["I like apple products", "The new apple computer is faster than the old one"]
+
+
+def _vectors(items: list[tuple[str, list[str]]], embedder: Embedder, state: str) -> np.ndarray:
+    """(N, L+1, 2D) of length one: of each word, its first use in its sentence."""
+    places = [uses_in_every(word, [sentence])[0].position for word, sentence in items]
+    embedded = embedder.embed([sentence for _, sentence in items], "all", state)
+    return of_length_one(np.stack([layers[:, place] for layers, place in zip(embedded, places, strict=True)]))
+
+
+def _cosines(vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """(N, N) for each layer, and for their contextual mean."""
+    by_layer = np.einsum("nld,mld->lnm", vectors, vectors)
+    named = {f"layer {number}": cosines for number, cosines in enumerate(by_layer)}
+    return named | {CONTEXTUAL: by_layer[1:].mean(axis=0)}
+
+
+def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
+    """How many uses have their nearest other use in the same sense, by layer; and for each word in the best view."""
+    items = json.loads(USES.read_text(encoding="utf-8"))["uses"]
+    vectors = _vectors([(item["word"], item["sentence"].split()) for item in items], embedder, state)
+    words, senses = (np.array([item[key] for item in items]) for key in ("word", "sense"))
+    same_word = (words[:, None] == words) & ~np.eye(len(words), dtype=bool)
+    same_sense = senses[:, None] == senses
+    right = {}
+    for name, cosines in _cosines(vectors).items():
+        nearest = np.where(same_word & same_sense, cosines, -np.inf).max(axis=1)
+        nearest_other = np.where(same_word & ~same_sense, cosines, -np.inf).max(axis=1)
+        right[name] = nearest - nearest_other > ROUNDING
+    by_word = {word: int(right[CONTEXTUAL][words == word].sum()) for word in dict.fromkeys(words.tolist())}
+    return {"of": len(items), "right": {name: int(found.sum()) for name, found in right.items()}, "by word": by_word}
+
+
+def demo(embedder: Embedder, state: str) -> dict[str, Any]:
+    """Cosines of the demo's apples to the one that is eaten, by layer, and whether every fruit is above each firm."""
+    sentences = [EATEN, *FRUITS, *FIRMS]
+    cosines = _cosines(_vectors([("apple", embedder.tokenize(text)) for text in sentences], embedder, state))
+    found = {}
+    for name, matrix in cosines.items():
+        fruits, firms = np.split(matrix[0, 1:], [len(FRUITS)])
+        found[name] = {
+            "fruits": fruits.astype(float).round(4).tolist(),
+            "firms": firms.astype(float).round(4).tolist(),
+            "holds": bool(fruits.min() > firms.max()),
+        }
+    return found

@@ -1,0 +1,65 @@
+"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` has it, beside TF-IDF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from elmokit.analysis.annotated import all_layers
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.layers import layer_weights
+from elmokit.fs.reading import read_lines
+
+PARTS = ("train", "dev", "test")
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, chosen on dev
+
+Sentences = dict[str, list[list[str]]]
+Labels = dict[str, np.ndarray]
+
+
+def read_sst2(directory: Path) -> tuple[Sentences, Labels]:
+    """stsa.binary.train, .dev and .test: a label, 0 or 1, and a tokenized sentence a line."""
+    sentences, labels = {}, {}
+    for part in PARTS:
+        lines = [line.split() for line in read_lines(directory / f"stsa.binary.{part}") if line.strip()]
+        labels[part] = np.array([int(line[0]) for line in lines])
+        sentences[part] = [line[1:] for line in lines]
+    return sentences, labels
+
+
+def _accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
+    """In percent, of the C that is best on dev, the strongest penalty among equals."""
+    best: dict[str, float] = {}
+    for strength in STRENGTHS:
+        classifier = LogisticRegression(C=strength, max_iter=1000).fit(features["train"], labels["train"])
+        dev, test = (100 * classifier.score(features[part], labels[part]) for part in ("dev", "test"))
+        if not best or dev > best["dev"]:
+            best = {"dev": round(dev, 2), "test": round(test, 2), "C": strength}
+    return best
+
+
+def tf_idf(sentences: Sentences, labels: Labels) -> dict[str, float]:
+    """Single words, weighted by TF-IDF."""
+    vectorizer = TfidfVectorizer(analyzer=lambda words: words).fit(sentences["train"])
+    return _accuracies({part: vectorizer.transform(sentences[part]) for part in PARTS}, labels)
+
+
+def mean_vectors(embedder: Embedder, state: str, sentences: Sentences, labels: Labels) -> dict[str, Any]:
+    """Accuracies of each layer's mean vectors, and of the mix that `encode` makes by default."""
+    pooled = {
+        part: np.stack([layers.mean(axis=1) for _, layers in all_layers(texts, list, embedder, state)])
+        for part, texts in sentences.items()
+    }
+    found = {}
+    for name in (*range(embedder.num_layers), "mix"):
+        weights = layer_weights(embedder.model, name).numpy()
+        features = {part: np.einsum("nld,l->nd", layers, weights) for part, layers in pooled.items()}
+        scaler = StandardScaler().fit(features["train"])
+        scaled = {part: scaler.transform(vectors) for part, vectors in features.items()}
+        found[name if isinstance(name, str) else f"layer {name}"] = _accuracies(scaled, labels)
+    return found

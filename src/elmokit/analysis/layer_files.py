@@ -1,0 +1,58 @@
+"""The layers of many words in temporary files, one for each layer, so that each can be read by itself."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+
+class LayerFiles:
+    """Vectors of N words, float16, a file for each layer; the files are removed when the block ends.
+
+    They lie in the system's temporary directory (TMPDIR names another) and take 2 bytes for each number:
+    N x (L+1) x 2D x 2 in all.
+    """
+
+    def __init__(self, sentences: Iterable[np.ndarray]) -> None:
+        """Writes the layers of each sentence, (L+1, T, 2D). ValueError for numbers that float16 does not hold."""
+        self._directory = tempfile.TemporaryDirectory(prefix="elmokit-layers-")
+        self._dim = 0
+        try:
+            self._write(sentences)
+        except BaseException:
+            self._directory.cleanup()
+            raise
+
+    def _path(self, layer: int) -> Path:
+        return Path(self._directory.name) / f"layer-{layer}.float16"
+
+    def _write(self, sentences: Iterable[np.ndarray]) -> None:
+        with ExitStack() as stack:
+            files = []
+            for layers in sentences:
+                files = files or [stack.enter_context(self._path(layer).open("wb")) for layer in range(len(layers))]
+                with np.errstate(over="ignore"):
+                    half = layers.astype(np.float16)
+                if not np.isfinite(half).all():
+                    raise ValueError("vectors have numbers beyond 65,504, which float16 does not hold")
+                self._dim = half.shape[2]
+                for file, layer in zip(files, half, strict=True):
+                    file.write(np.ascontiguousarray(layer))
+
+    def layer(self, number: int) -> np.ndarray:
+        """(N, 2D) float16, read from the disk where it is looked at."""
+        path = self._path(number)
+        if not path.is_file() or not path.stat().st_size:
+            return np.zeros((0, self._dim), dtype=np.float16)
+        return np.memmap(path, dtype=np.float16, mode="c").reshape(-1, self._dim)
+
+    def __enter__(self) -> LayerFiles:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._directory.cleanup()

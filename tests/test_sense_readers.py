@@ -1,0 +1,214 @@
+"""Sense-tagged text as it is distributed, read against small files written by hand; what is not in a layout is told."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
+from elmokit.data.raganato import key_file_of, read_raganato
+from elmokit.data.semcor import read_semcor
+from elmokit.data.sense_tagged import SenseInstance, SenseSentence, split_token
+from elmokit.data.wordnet import lemma_of_key, read_first_senses
+
+XML = """<?xml version="1.0" encoding="UTF-8" ?>
+<corpus lang="en" source="toy">
+<text id="d000">
+<sentence id="d000.s000">
+<wf lemma="the" pos="DET">The</wf>
+<instance id="d000.s000.t000" lemma="Old_age" pos="NOUN">old age</instance>
+<wf lemma="&amp;" pos="CONJ">&amp;</wf>
+<instance id="d000.s000.t001" lemma="set_up" pos="VERB">set_up</instance>
+</sentence>
+<sentence id="d000.s001">
+<wf lemma="yes" pos="X">Yes</wf>
+</sentence>
+</text>
+</corpus>
+"""
+KEYS = "d000.s000.t000 old_age%1:28:00::\nd000.s000.t001 set_up%2:36:00:: set_up%2:41:00::\n"
+SEMCOR = {
+    "tokens": ["The", "primary_election", "of", "Atlanta", "took_place", "_"],
+    "instances": [
+        {"tok": [1], "lemma": "primary_election", "pos": "NN", "lexkeys": ["1:04:00::"]},
+        {"tok": [3], "lemma": "location", "pos": "NNP", "lexkeys": ["1:03:00::"]},
+        {"tok": [4], "lemma": "Take_place", "pos": "VB", "lexkeys": ["2:30:00::;2:30:01::"]},
+    ],
+}
+
+
+@pytest.fixture
+def xml(tmp_path: Path) -> Path:
+    (tmp_path / "toy.data.xml").write_text(XML)
+    (tmp_path / "toy.gold.key.txt").write_text(KEYS)
+    return tmp_path / "toy.data.xml"
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    (folder / "classes_map.txt").write_text('{"0": "bank_bank", "1": "bank_bank_(geography)"}')
+    for split in ("train", "test"):
+        (folder / f"{split}.data.txt").write_bytes(b"1\tthe bank lent money\r\n0\tbank of a river")
+        (folder / f"{split}.gold.txt").write_bytes(b"0\r\n1")
+    return folder
+
+
+def test_split_token_joins_nothing_and_loses_nothing() -> None:
+    assert split_token("primary_election") == ["primary", "election"]
+    assert split_token("old age") == ["old", "age"]
+    assert [split_token(token) for token in ("word", "_", "a__b", "d'être")] == [
+        ["word"],
+        ["_"],
+        ["a", "b"],
+        ["d'être"],
+    ]
+
+
+# --- Raganato's XML ------------------------------------------------------------------------------------------------
+
+
+def test_xml_of_several_words_becomes_spans(xml: Path) -> None:
+    instances = (
+        SenseInstance("d000.s000.t000", "old_age%n", 1, 3, ("old_age%1:28:00::",)),
+        SenseInstance("d000.s000.t001", "set_up%v", 4, 6, ("set_up%2:36:00::", "set_up%2:41:00::")),
+    )
+    words = ("The", "old", "age", "&", "set", "up")
+    assert list(read_raganato(xml)) == [SenseSentence(words, instances), SenseSentence(("Yes",), ())]
+
+
+def test_xml_that_is_read_in_small_blocks_is_the_same(xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(read_raganato(xml))
+    monkeypatch.setattr("elmokit.fs.reading.READ_SIZE", 7)
+    assert list(read_raganato(xml)) == whole
+
+
+@pytest.mark.parametrize(
+    ("xml_text", "keys", "message"),
+    [
+        (XML[:-30], KEYS, "no well-formed XML"),
+        (XML, KEYS.splitlines()[0], "'d000.s000.t001' has no line in toy.gold.key.txt"),
+        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "has 2 instances, toy.gold.key.txt keys for 3"),
+        (XML, "d000.s000.t000\n", "line 1: d000.s000.t000 has no sense key"),
+        (XML.replace('pos="VERB"', 'pos="PREP"'), KEYS, "'d000.s000.t001' needs a word, a lemma and one of NOUN"),
+        ("<corpus></corpus>", "", "holds no <sentence>"),
+    ],
+)
+def test_xml_that_is_wrong_is_told(xml: Path, xml_text: str, keys: str, message: str) -> None:
+    xml.write_text(xml_text)
+    key_file_of(xml).write_text(keys)
+    with pytest.raises(ValueError, match=message):
+        list(read_raganato(xml))
+
+
+def test_xml_without_its_keys_is_told(xml: Path, tmp_path: Path) -> None:
+    key_file_of(xml).unlink()
+    with pytest.raises(FileNotFoundError, match=r"toy\.gold\.key\.txt is not a file"):
+        list(read_raganato(xml))
+    with pytest.raises(ValueError, match=r"should be named NAME\.data\.xml"):
+        list(read_raganato(tmp_path / "semcor.xml"))
+
+
+# --- SemCor --------------------------------------------------------------------------------------------------------
+
+
+def test_semcor_splits_joined_words_and_leaves_names_out(tmp_path: Path) -> None:
+    path = tmp_path / "semcor.jsonl.gz"
+    path.write_bytes(gzip.compress((json.dumps(SEMCOR) + "\n\n").encode()))
+    (sentence,) = read_semcor(path)
+    assert sentence.words == ("The", "primary", "election", "of", "Atlanta", "took", "place", "_")
+    assert [(each.lemma, each.start, each.end, each.senses) for each in sentence.instances] == [
+        ("primary_election%n", 1, 3, ("primary_election%1:04:00::",)),
+        ("take_place%v", 5, 7, ("take_place%2:30:00::", "take_place%2:30:01::")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not in a row"),
+        ({"tok": [6]}, "not in a row within the sentence"),
+        ({"tok": []}, "line 1: expected a JSON object"),
+        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is no WordNet sense key"),
+        ({"lexkeys": None}, "line 1: expected a JSON object"),
+    ],
+)
+def test_semcor_that_is_wrong_is_told(tmp_path: Path, change: dict, message: str) -> None:
+    path = tmp_path / "semcor.jsonl"
+    path.write_text(json.dumps({**SEMCOR, "instances": [SEMCOR["instances"][0] | change]}))
+    with pytest.raises(ValueError, match=message):
+        list(read_semcor(path))
+
+
+def test_semcor_that_is_no_json_is_told(tmp_path: Path) -> None:
+    (tmp_path / "semcor.jsonl").write_text("The jury said\n")
+    with pytest.raises(ValueError, match=r"semcor\.jsonl, line 1: expected a JSON object.*JSONDecodeError"):
+        list(read_semcor(tmp_path / "semcor.jsonl"))
+
+
+# --- WordNet -------------------------------------------------------------------------------------------------------
+
+
+def test_first_senses_count_satellites_as_adjectives(tmp_path: Path) -> None:
+    lines = [
+        "peculiar%3:00:00:: 01 2 3", "peculiar%5:00:00:strange:00 02 1 8", "play%1:10:01:: 03 1 5",
+        "play%2:33:00:: 04 1 70", "play%2:35:00:: 05 19 1",
+    ]  # fmt: skip
+    (tmp_path / "index.sense").write_text("\n".join(lines))
+    expected = {
+        "peculiar%a": "peculiar%5:00:00:strange:00", "play%n": "play%1:10:01::", "play%v": "play%2:33:00::",
+    }  # fmt: skip
+    assert read_first_senses(tmp_path) == read_first_senses(tmp_path / "index.sense") == expected
+
+
+def test_another_file_than_the_index_is_told(tmp_path: Path) -> None:
+    (tmp_path / "index.noun").write_text("'hood n 1 2 @ ; 1 0 08641944\n")
+    with pytest.raises(ValueError, match=r"line 1: expected the four columns of WordNet's index\.sense"):
+        read_first_senses(tmp_path / "index.noun")
+    for key in ("play", "play%n", "%1:10:01::", "play%1:10:01"):
+        with pytest.raises(ValueError, match="is no WordNet sense key"):
+            lemma_of_key(key)
+
+
+# --- CoarseWSD -----------------------------------------------------------------------------------------------------
+
+
+def test_coarse_wsd_yields_one_instance_a_line(bank: Path, tmp_path: Path) -> None:
+    first, second = read_coarse_wsd(bank, "test")
+    assert first.words == ("the", "bank", "lent", "money") and second.words == ("bank", "of", "a", "river")
+    assert [each.instances[0][1:] for each in (first, second)] == [
+        ("bank", 1, 2, ("bank_bank",)),
+        ("bank", 0, 1, ("bank_bank_(geography)",)),
+    ]
+    (tmp_path / "no word").mkdir()
+    assert coarse_wsd_folders(tmp_path) == coarse_wsd_folders(bank) == [bank]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "train.data.txt",
+            "4\tthe bank lent money\n0\tbank\n",
+            "train.data.txt, line 1: expected the position of a word",
+        ),
+        ("train.data.txt", "the bank lent money\n0\tbank\n", "line 1: expected the position of a word"),
+        ("train.data.txt", "1\tthe bank\n", "unequal numbers of lines"),
+        ("train.gold.txt", "0\n7\n", r"line 2: class '7' is not in classes_map.txt, which has 0, 1"),
+        ("classes_map.txt", "0 bank", "is no JSON"),
+        ("classes_map.txt", "[0]", "should be a JSON object"),
+    ],
+)
+def test_coarse_wsd_that_is_wrong_is_told(bank: Path, file: str, content: str, message: str) -> None:
+    (bank / file).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        list(read_coarse_wsd(bank, "train"))
+
+
+def test_coarse_wsd_without_a_sentence_is_told(bank: Path) -> None:
+    for name in ("test.data.txt", "test.gold.txt"):
+        (bank / name).write_text("")
+    with pytest.raises(ValueError, match=r"test\.data\.txt is empty"):
+        list(read_coarse_wsd(bank, "test"))

@@ -1,0 +1,261 @@
+"""Word senses by the nearest mean, against sentences embedded one by one and plain NumPy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import random_weights
+
+from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
+from elmokit.analysis.sense_report import Tallies
+from elmokit.analysis.wsd import all_words_wsd, coarse_wsd, wsd
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.data.sense_tagged import SenseInstance, SenseSentence
+from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.nn.bilm import BiLM
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    torch.manual_seed(11)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    random_weights(bilm, seed=3, scale=0.5)
+    return Embedder(Pretrained(bilm), device="cpu")
+
+
+def sentence(text: str, *instances: tuple[str, int, int, str]) -> SenseSentence:
+    named = [
+        SenseInstance(f"i{n}", lemma, start, end, (sense,)) for n, (lemma, start, end, sense) in enumerate(instances)
+    ]
+    return SenseSentence(tuple(text.split()), tuple(named))
+
+
+TRAIN = [
+    sentence("the bank lent money to her", ("bank", 1, 2, "money")),
+    sentence("a bank that lent him money", ("bank", 1, 2, "money"), ("lend", 3, 4, "give")),
+    sentence("no sense here"),
+    sentence("the bank of a river is the bank", ("bank", 1, 2, "river"), ("bank", 7, 8, "river")),
+    sentence("a river bank", ("bank", 1, 3, "river")),
+]
+
+
+def alone(embedder: Embedder, words: tuple[str, ...]) -> np.ndarray:
+    """(L+1, T, 2D) of one sentence by itself, from zeros."""
+    return embedder.embed([list(words)], "all", "zeros")[0]
+
+
+# --- The mean of a sense -------------------------------------------------------------------------------------------
+
+
+def test_a_sense_is_the_mean_of_its_uses_and_the_nearest_is_found(embedder: Embedder) -> None:
+    by_sense: dict[str, list[np.ndarray]] = {"money": [], "river": []}
+    for text in TRAIN:
+        for instance in text.instances:
+            if instance.lemma == "bank":
+                spans = alone(embedder, text.words)[:, instance.start : instance.end]
+                by_sense[instance.senses[0]].append(spans.mean(axis=1))
+    found = sense_centroids(TRAIN, embedder, "zeros")
+    assert set(found) == {"bank", "lend"}
+    assert (found["bank"].names, found["bank"].counts) == (["river", "money"], [3, 2])
+    query = alone(embedder, ("some", "bank", "went", "bust"))[:, 1]
+    for layer in (1, 2):
+        cosines = {}
+        for name, vectors in by_sense.items():
+            mean = np.mean(vectors, axis=0)[layer]
+            cosines[name] = mean @ query[layer] / np.linalg.norm(mean) / np.linalg.norm(query[layer])
+        assert found["bank"].nearest(query)[layer] == max(cosines, key=lambda name: cosines[name])
+
+
+def test_a_layer_without_context_answers_the_most_frequent_sense(embedder: Embedder) -> None:
+    texts = [
+        sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "z"), ("b", "a"), ("c", "z")]
+    ]
+    found = sense_centroids(texts, embedder, "zeros")["bank"]
+    assert found.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
+
+
+def test_a_use_of_several_senses_counts_for_each(embedder: Embedder) -> None:
+    both = SenseSentence(("the", "bank"), (SenseInstance("i", "bank", 1, 2, ("money", "river")),))
+    found = sense_centroids([both], embedder, "zeros")["bank"]
+    assert (found.names, found.counts) == (["money", "river"], [1, 1])
+    np.testing.assert_array_equal(found.directions[0], found.directions[1])
+
+
+def test_carried_state_goes_from_each_sentence_to_the_next(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.analysis.annotated.SENTENCES_AT_ONCE", 2)  # so that it crosses batches
+    found = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "carry")]
+    whole = embedder.embed([list(text.words) for text in TRAIN], "all", "carry", batch_size=1)
+    expected = [
+        layers[:, instance.start : instance.end].mean(axis=1)
+        for text, layers in zip(TRAIN, whole, strict=True)
+        for instance in text.instances
+    ]
+    np.testing.assert_allclose(np.stack(found), np.stack(expected), rtol=0, atol=1e-5)
+    from_zeros = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "zeros")]
+    assert np.abs(np.stack(found)[-1] - np.stack(from_zeros)[-1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("state", ["zeros", "carry"])
+def test_words_that_are_too_long_are_counted_once(embedder: Embedder, state: str) -> None:
+    long = sentence("the " + "x" * 60 + " bank " + "y" * 60, ("bank", 2, 3, "money"))
+    with pytest.warns(TruncationWarning, match="2 words are too long") as warned:
+        list(instance_vectors([TRAIN[0], long], embedder, state))
+    assert len(warned) == 1
+
+
+# --- Scores --------------------------------------------------------------------------------------------------------
+
+
+def test_f1_is_that_of_precision_and_recall() -> None:
+    tallies = Tallies()
+    answers = ["a", "b", None, "a", None]
+    for answer, senses in zip(answers, [("a",), ("a",), ("a",), ("c", "a"), ("b",)], strict=True):
+        tallies.add(["ALL"], {"method": answer}, senses)
+    precision, recall = 2 / 3, 2 / 5
+    expected = 100 * 2 * precision * recall / (precision + recall)
+    assert tallies.f1() == {"ALL": {"method": pytest.approx(expected)}}
+    assert tallies.instances() == {"ALL": 5}
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+def write_xml(
+    directory: Path, name: str, sentences: list[list[tuple[str, str | None, str | None]]], prefix: str = ""
+) -> Path:
+    """Tokens are (word, lemma or None, sense key); the word is a noun."""
+    lines, keys = ["<corpus>"], []
+    for s, tokens in enumerate(sentences):
+        lines.append(f'<sentence id="d000.s{s:03}">')
+        for t, (word, lemma, key) in enumerate(tokens):
+            instance = f"{prefix}d000.s{s:03}.t{t:03}"
+            tag = f'instance id="{instance}" lemma="{lemma}" pos="NOUN"' if lemma else 'wf lemma="x" pos="X"'
+            lines.append(f"<{tag}>{word}</{tag.split()[0]}>")
+            if lemma:
+                keys.append(f"{instance} {key}")
+        lines.append("</sentence>")
+    (directory / f"{name}.data.xml").write_text("\n".join([*lines, "</corpus>"]))
+    (directory / f"{name}.gold.key.txt").write_text("\n".join(keys))
+    return directory / f"{name}.data.xml"
+
+
+def plain(text: str) -> list[tuple[str, str | None, str | None]]:
+    return [(word, None, None) for word in text.split()]
+
+
+MONEY, RIVER = "bank%1:14:00::", "bank%1:17:01::"
+LENT = [*plain("the"), ("bank", "bank", MONEY), *plain("lent money")]
+SHORE = [*plain("they walked along a"), ("bank", "bank", RIVER)]
+PEAR, PEAR_TREE = "pear%1:13:00::", "pear%1:20:00::"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    # the training text is the test text once more, and another use of the river's bank, which is then most frequent
+    write_xml(tmp_path, "train", [LENT, SHORE, SHORE])
+    write_xml(tmp_path, "one", [LENT, SHORE])
+    write_xml(tmp_path, "two", [[*plain("a"), ("pear", "pear", PEAR)], [("pear", "pear", PEAR_TREE)], SHORE])
+    (tmp_path / "index.sense").write_text(f"{PEAR} 1 1 4\n{PEAR_TREE} 2 2 0\n{MONEY} 3 1 20\n{RIVER} 4 2 10\n")
+    return tmp_path
+
+
+def test_all_words_are_scored_by_set_and_layer(data: Path, embedder: Embedder) -> None:
+    tests = [data / "one.data.xml", data / "two.data.xml"]
+    report = all_words_wsd(tests, data / "train.data.xml", data, embedder, "zeros")
+    assert report.instances == {"ALL": 5, "one": 2, "two": 3}
+    assert report.unseen == 2 and report.senses == 2
+    for layer in ("layer 1", "layer 2"):  # each test sentence of "bank" was seen with its sense
+        assert (report.f1["one"][layer], report.f1["two"][layer]) == (100, pytest.approx(200 / 3))
+    assert report.f1["one"]["layer 0"] == report.f1["one"]["most frequent"] == 50
+    assert report.f1["one"]["first sense"] == 50
+    assert report.f1["two"]["first sense"] == pytest.approx(100 / 3)
+    assert report.f1["ALL"]["layer 2"] == 80
+    printed = str(report).splitlines()
+    assert printed[0].split() == [
+        "uses",
+        "layer",
+        "0",
+        "layer",
+        "1",
+        "layer",
+        "2",
+        "most",
+        "frequent",
+        "first",
+        "sense",
+    ]
+    assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
+
+
+def test_unseen_lemmas_without_wordnet_get_no_answer(data: Path, embedder: Embedder) -> None:
+    report = all_words_wsd([data / "two.data.xml"], data / "train.data.xml", None, embedder, "zeros")
+    assert list(report.f1) == ["two"] and "first sense" not in report.f1["two"]
+    assert report.f1["two"]["layer 1"] == pytest.approx(200 * 1 / (1 + 3))
+
+
+def test_a_directory_is_its_file_of_all_sets(data: Path, embedder: Embedder) -> None:
+    (data / "sets").mkdir()
+    write_xml(data / "sets", "senseval2", [LENT])
+    training = data / "train.data.xml"
+    assert list(wsd([data / "sets"], training, model=embedder, state="zeros").f1) == ["senseval2"]
+    all_sets = write_xml(data / "sets", "ALL", [LENT], prefix="senseval2.")
+    other = write_xml(data / "sets", "other", [SHORE], prefix="semeval2007.")
+    all_sets.write_text(all_sets.read_text().replace("</corpus>", "") + other.read_text().replace("<corpus>", ""))
+    keys = data / "sets" / "ALL.gold.key.txt"
+    keys.write_text(keys.read_text() + "\n" + (data / "sets" / "other.gold.key.txt").read_text())
+    report = wsd([data / "sets"], training, model=embedder, state="zeros")
+    assert report.instances == {"ALL": 2, "senseval2": 1, "semeval2007": 1}
+
+
+def test_training_text_may_be_json_lines(data: Path, embedder: Embedder) -> None:
+    lines = [
+        {"tokens": text.split(), "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}]}
+        for text, place, lexkey in [
+            ("the bank lent money", 1, "1:14:00::"),
+            ("they walked along a bank", 4, "1:17:01::"),
+        ]
+    ]
+    (data / "semcor.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    from_json = all_words_wsd([data / "one.data.xml"], data / "semcor.jsonl", None, embedder, "zeros")
+    assert from_json.f1["one"]["layer 1"] == from_json.f1["one"]["layer 2"] == 100
+
+
+def test_coarse_words_are_scored_by_themselves_and_on_average(tmp_path: Path, embedder: Embedder) -> None:
+    for word, flipped in (("bank", "0\n1\n"), ("mole", "1\n1\n")):
+        folder = tmp_path / word
+        folder.mkdir()
+        (folder / "classes_map.txt").write_text('{"0": "first", "1": "second"}')
+        lines = [f"1\tthe {word} lent money", f"3\tthe river has {word}"]
+        (folder / "train.data.txt").write_text("\n".join([*lines, lines[0]]))
+        (folder / "train.gold.txt").write_text("0\n1\n0\n")
+        (folder / "test.data.txt").write_text("\n".join(lines))
+        (folder / "test.gold.txt").write_text(flipped)
+    report = wsd([tmp_path], model=embedder, state="zeros")
+    assert report.f1["bank"] == {"layer 0": 50, "layer 1": 100, "layer 2": 100, "most frequent": 50}
+    assert report.f1["mole"] == {"layer 0": 0, "layer 1": 50, "layer 2": 50, "most frequent": 0}
+    assert report.f1["mean"] == {"layer 0": 25, "layer 1": 75, "layer 2": 75, "most frequent": 25}
+    assert report.instances == {"mean": 4, "bank": 2, "mole": 2}
+    assert list(coarse_wsd(tmp_path / "bank", embedder).f1) == ["bank"]
+
+
+def test_what_cannot_be_evaluated_is_told(data: Path, tmp_path: Path, embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match="need training text"):
+        wsd([data / "one.data.xml"], model=embedder)
+    with pytest.raises(ValueError, match="there is nothing to evaluate"):
+        wsd([], model=embedder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="holds neither folders of CoarseWSD nor test sets"):
+        wsd([tmp_path / "empty"], data / "train.data.xml", model=embedder)
+    with pytest.raises(ValueError, match="holds no folder of CoarseWSD"):
+        coarse_wsd(tmp_path / "empty", embedder)
+    other = write_xml(tmp_path / "empty", "other", [[("pear", "pear", PEAR)]])
+    with pytest.raises(ValueError, match="shows no lemma of the test sets"):
+        wsd([data / "one.data.xml"], other, model=embedder)
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    (folder / "train.data.txt").write_text("0\tbank\n")
+    with pytest.raises(ValueError, match="brings its own training sentences"):
+        wsd([folder], data / "train.data.xml", model=embedder)
