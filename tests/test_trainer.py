@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from toy_run import settings_for, write_text
 
 from elmokit.config import BiLMConfig
-from elmokit.nn.packing import Packing
+from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.optim import clip_gradients, make_optimizer, optimizer_tensors, recipe, restore_optimizer
@@ -34,8 +34,8 @@ def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
     """The gradient of factor * 1/2 (mean forward loss + mean backward loss) of the first window, by plain torch."""
     twin = trainer(of.settings)
     window = next(twin.stream)
-    words = twin.bilm.encode_words(torch.from_numpy(encode_words(window.words)))
-    layers, _ = twin.bilm.run_packed(words, window.tokens, twin.packing)
+    words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
+    layers, _ = twin.bilm.run(words, window.tokens, twin.packing)
     logits = layers[-1] @ of.softmax.weight.T + of.softmax.bias
     loss = torch.stack([F.cross_entropy(logits[d], window.targets[d]) for d in range(2)]).mean()
     return list(torch.autograd.grad(factor * loss, [*twin.bilm.parameters(), *of.softmax.parameters()]))
@@ -83,13 +83,13 @@ def test_a_gradient_that_is_no_number_spoils_all_of_them() -> None:
 def losses_of_each_sentence_alone(run: Trainer) -> torch.Tensor:
     """Of the first window, whose rows are cut where a sentence begins: every piece from zeros."""
     window, rows = next(run.stream), run.settings.batch_size
-    words = run.bilm.encode_words(torch.from_numpy(encode_words(window.words)))
+    words = run.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     losses: list[list[torch.Tensor]] = [[], []]
     for row in range(rows):
         begins = [*window.begins[row::rows].nonzero().flatten().tolist(), run.settings.unroll_steps]
         for begin, end in pairwise(begins):
             piece = slice(begin * rows + row, (end - 1) * rows + row + 1, rows)
-            layers, _ = run.bilm.run_packed(words, window.tokens[:, piece], Packing.rectangle(end - begin, 1))
+            layers, _ = run.bilm.run(words, window.tokens[:, piece], Packing.rectangle(end - begin, 1))
             logits = layers[-1] @ run.softmax.weight.T + run.softmax.bias
             for d in range(2):
                 losses[d].append(F.cross_entropy(logits[d], window.targets[d, piece], reduction="none"))

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import TrainingStream, Window, word_ids
+from elmokit.data.streams import TrainingStream, Window
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.packing import Packing
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
+from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import (
     Recipe,
     clip_gradients,
@@ -132,13 +133,13 @@ class Trainer:
         return losses.detach()
 
     def _losses(self, window: Window) -> Tensor:
-        ids = word_ids(window.words, self.config, self.vocab).to(self.device)
+        ids = self.bilm.token_encoder.ids(window.words, self.vocab).to(self.device)
         tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
-            words = self.bilm.encode_words(ids)
+            words = self.bilm.token_encoder(ids)
             packing = self._with_fresh_starts(window)
-            layers, state = self.bilm.run_packed(words, tokens, packing, self.state, dropout=self.settings.dropout)
+            layers, state = self.bilm.run(words, tokens, packing, self.state, dropout=self.settings.dropout)
             self.state = BiLMState(state.h.detach(), state.c.detach())
             return self._softmax_losses(layers[-1], targets).mean(dim=1)
 
@@ -179,7 +180,7 @@ class Trainer:
         _check_same(snapshot.progress.get("run", {}), self.identity)
         self.bilm.load_state_dict(snapshot.part("bilm"))
         self.softmax.load_state_dict(snapshot.part("softmax"))
-        restore_optimizer(self.optimizer, snapshot.part("optimizer"))
+        restore_optimizer(self.optimizer, optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
         self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.part("state").items()})
         random = snapshot.part("random")
         torch.set_rng_state(random["torch"])
