@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # What an editable installation is made from; all else is read where it lies.
-INSTALLED_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard src/elmokit/nn/kernels/*.[ch])
+INSTALLED_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard src/elmokit/ops/native/csrc/*.[ch])
 
 .PHONY: demo test check clean
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-KERNELS = Path("src/elmokit/nn/kernels")
-LIBRARY = KERNELS / "_kernels.so"
+SOURCES = Path("src/elmokit/ops/native/csrc")
+LIBRARY = SOURCES.parent / "_native.so"
 # No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-ONE_PROCESSOR = "-DFOR_EACH_PROCESSOR="  # for a compiler that cannot build each function for several of them
+ONE_TARGET = "-DFOR_EACH_TARGET="  # for a compiler that cannot build each function for several processors
 NO_AVX512 = "-DNO_AVX512"  # for one that does not know these instructions
-WAYS: list[list[str]] = [[], [ONE_PROCESSOR], [ONE_PROCESSOR, NO_AVX512]]
+WAYS: list[list[str]] = [[], [ONE_TARGET], [ONE_TARGET, NO_AVX512]]
 
 
 def digest(folder: Path) -> str:
-    """Of all sources in the folder, as elmokit/nn/kernels/library.py makes it."""
+    """Of all sources in the folder, as elmokit/ops/native/library.py computes it."""
     files = sorted([*folder.glob("*.c"), *folder.glob("*.h")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -43,9 +43,9 @@ class KernelBuilder(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        library = Path(self.root) / LIBRARY
+        folder, library = Path(self.root) / SOURCES, Path(self.root) / LIBRARY
         try:
-            build_library(library.parent, library)
+            build_library(folder, library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
             self.app.display_warning(f"no compiled kernels ({error}): elmokit will work, but slower on a CPU")

@@ -3,7 +3,7 @@
     python benchmarks/file_to_file.py TEXT --model MODEL [--megabytes 10] [--products bfloat16] [--repeats 3]
 
 TEXT is tokenized, one sentence a line. `embed_file` writes all layers of its first megabytes in float16, parts and
-index as `elmokit embed` does; `Embedder.embed_groups` makes the same arrays in memory, some thousand words at a time,
+index as `elmokit embed` does; `Embedder.embed_stream` makes the same arrays in memory, some thousand words at a time,
 and drops them. Both in alternation, the model loaded and warm, its words of earlier passes forgotten. The bar: the
 file costs at most 15 % more.
 """
@@ -34,15 +34,15 @@ def first_lines(text: Path, size: int) -> Iterator[str]:
 
 
 def in_memory(embedder: Embedder, sentences: Sequence[Sequence[str]]) -> float:
-    embedder.forget_words()
+    embedder.clear_word_cache()
     start = time.perf_counter()
-    for _ in embedder.embed_groups(sentences, layers="all"):
+    for _ in embedder.embed_stream(sentences, layers="all"):
         pass
     return time.perf_counter() - start
 
 
 def to_file(embedder: Embedder, text: Path, output: Path) -> float:
-    embedder.forget_words()
+    embedder.clear_word_cache()
     start = time.perf_counter()
     embed_file(text, output, embedder, layers="all", dtype="float16", tokenize=False)
     seconds = time.perf_counter() - start

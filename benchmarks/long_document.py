@@ -20,11 +20,9 @@ import torch
 from embedding_apart import argument_parser, embedded_apart, peak_megabytes, settings_of
 from measuring import machine, write_report
 
-from elmokit.data.streams import word_ids
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.embed.groups import WORDS_AT_ONCE
-from elmokit.embed.long import POSITIONS_AT_ONCE
+from elmokit.embed.pipeline import Sizes
 from elmokit.fs.reading import read_lines
 from elmokit.runtime import pick_dtype
 from elmokit.storage.store import EmbeddingStore
@@ -56,13 +54,13 @@ def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: 
     words, found = EmbeddingStore(directory)[0]
     embedder = Embedder.load(arguments.model, arguments.device)
     bilm = embedder.model.bilm.to(embedder.device, pick_dtype(arguments.products, embedder.device)).eval()
-    ids = word_ids([BOS, *words, EOS], bilm.config, embedder.model.vocab).to(embedder.device)
+    ids = bilm.token_encoder.ids([BOS, *words, EOS], embedder.model.vocab).to(embedder.device)
     whole = bilm(ids[None]).layers[:, 0, 1:-1].float().cpu().numpy().swapaxes(0, 1)
     lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(whole, axis=-1)
     cosine = (found * whole).sum(-1) / np.maximum(lengths, 1e-12)
     return {
         "words": len(words),
-        "in_windows": len(words) + 2 > WORDS_AT_ONCE,
+        "in_windows": len(words) + 2 > Sizes().batch_words,
         "largest_difference": float(np.abs(found - whole).max()),
         "smallest_cosine": float(cosine.min()),
     }
@@ -86,7 +84,7 @@ def main() -> None:
                 print(json.dumps(compared), flush=True)
     report = {
         **settings_of(arguments),
-        "window": POSITIONS_AT_ONCE,
+        "window": Sizes().window_positions,
         "documents": documents,
         "compared_with_the_whole": compared,
         "machine": machine(),

@@ -21,14 +21,16 @@ from measuring import RESULTS, write_results
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
-from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block, word_ids
-from elmokit.embed.groups import DEFAULT_ROWS, WORDS_AT_ONCE
+from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block
+from elmokit.embed.pipeline import Sizes
 from elmokit.fs.reading import read_lines
+from elmokit.nn.token_encoders import token_encoder
 from elmokit.text import english
 from elmokit.text.chunks import ChunkRules
 from elmokit.text.vocab import Vocab, count_words
 
 CONFIG = BiLMConfig.preset("small")  # the ids are those of the published models
+ENCODER = token_encoder(CONFIG)
 
 
 def read(files: list[Path]) -> int:
@@ -37,10 +39,10 @@ def read(files: list[Path]) -> int:
 
 def blocks(sentences: list[list[str]]) -> int:
     words = 0
-    for group in blocks_of(sentences, WORDS_AT_ONCE):
-        rows = deal_evenly([len(sentence) + 2 for sentence in group], DEFAULT_ROWS)
-        block = embedding_block(group, rows, DEFAULT_ROWS, reset=True)
-        word_ids(block.words, CONFIG, None)
+    for group in blocks_of(sentences, Sizes().batch_words):
+        rows = deal_evenly([len(sentence) + 2 for sentence in group], Sizes().rows)
+        block = embedding_block(group, rows, Sizes().rows, reset=True)
+        ENCODER.ids(block.words)
         words += sum(map(len, group))
     return words
 
@@ -48,7 +50,7 @@ def blocks(sentences: list[list[str]]) -> int:
 def windows(files: list[Path], vocab: Vocab, batch_size: int, unroll_steps: int, count: int) -> int:
     stream = TrainingStream(SentenceReader(files, seed=0), vocab, batch_size, unroll_steps)
     for window in islice(stream, count):
-        word_ids(window.words, CONFIG, vocab)
+        ENCODER.ids(window.words, vocab)
     return count * batch_size * unroll_steps
 
 
@@ -98,7 +100,7 @@ def main() -> None:
 
     settings = {name: getattr(arguments, name) for name in ("batch_size", "unroll_steps", "vocab_size", "repeats")}
     write_results(
-        arguments.output, "one thread", {**settings, "words_at_once": WORDS_AT_ONCE, "words_per_second": found}
+        arguments.output, "one thread", {**settings, "words_at_once": Sizes().batch_words, "words_per_second": found}
     )
 
 

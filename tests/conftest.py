@@ -1,7 +1,7 @@
 """What several test files need: the folder of golden files and corpora that lies beside the repository."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,34 +27,40 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def without_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def backend() -> Iterator[Callable[[str], None]]:
+    """Called with its name, lets nothing above a backend run until the test ends."""
+    from elmokit.ops.dispatch import set_backend
+
+    yield set_backend
+    set_backend(None)
+
+
+@pytest.fixture
+def without_products(backend: Callable[[str], None]) -> None:
     """As on a processor without AVX-512."""
-    from elmokit.nn.kernels import products
-
-    monkeypatch.setattr(products, "_level", lambda: 0)
+    backend("native")
 
 
 @pytest.fixture
-def both_at_once(without_products: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, whose products are of both directions."""
-    from elmokit.nn.kernels import packed
-    from elmokit.nn.kernels.directions import BOTH
-
-    monkeypatch.setattr(packed, "each_direction", lambda run, device: run(BOTH))
-
-
-@pytest.fixture
-def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_library(backend: Callable[[str], None]) -> None:
     """As where nothing was compiled."""
-    from elmokit.nn.kernels import library, products
+    backend("portable")
 
-    cached = library.compiled, products._level
-    monkeypatch.setattr(library, "_library", lambda: None)
-    for function in cached:
-        function.cache_clear()
-    yield
-    for function in cached:
-        function.cache_clear()
+
+@pytest.fixture
+def on_reference(backend: Callable[[str], None]) -> None:
+    """On the specification."""
+    backend("reference")
+
+
+@pytest.fixture
+def num_threads() -> Iterator[Callable[[int], None]]:
+    """Called, sets how many threads are used until the test ends."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

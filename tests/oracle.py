@@ -31,7 +31,7 @@ class Oracle:
 
     def __init__(self, bilm: BiLM) -> None:
         self.config = bilm.config
-        self.weights = {name: value.double().numpy() for name, value in bilm.state_dict().items()}
+        self.weights = {name: value.double().numpy() for name, value in bilm.stored_tensors().items()}
 
     def word(self, ids: np.ndarray) -> np.ndarray:
         """Shifted ids of one word, (C,) or () -> its vector (D,)."""

@@ -3,14 +3,19 @@
 import pytest
 import torch
 
-from elmokit.nn.kernels.products import has_products
+from elmokit.ops.dispatch import has
 
 WIDE_AND_LOW = (torch.float32, torch.bfloat16)
 
 
+def has_products(dtype: torch.dtype, *depths: int) -> bool:
+    """Whether there are packed products of this type, over so many values."""
+    return has("prepacked linear", "avx512", torch.device("cpu"), dtype, *depths)
+
+
 def needs_products(dtype: torch.dtype) -> pytest.MarkDecorator:
     """For a test of the compiled products of this type."""
-    there = has_products(dtype, torch.device("cpu"))
+    there = has_products(dtype)
     reason = f"no compiled {dtype} products: no C compiler at installation, or a processor without AVX-512 for them"
     return pytest.mark.skipif(not there, reason=reason)
 

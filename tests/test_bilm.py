@@ -1,5 +1,6 @@
 """The biLM against a slow float64 oracle, on random small models and awkward batches."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,8 @@ import elmokit.nn.bilm as bilm_module
 import elmokit.nn.lstm as lstm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.packing import pack_sentences
+from elmokit.ops.packing import pack_sentences
+from elmokit.ops.portable import lstm as portable_lstm
 
 CLIPS = st.sampled_from([None, 0.3, 3.0])
 CHARACTERS, WORDS = 7, 9
@@ -157,8 +159,8 @@ def test_packed_sentences_equal_the_oracle(reset: bool, warm: bool) -> None:
     text = pack_sentences(lengths, rows, 2, reset)
     tokens = text.to_streams(torch.arange(len(ids)).expand(2, -1))
     with torch.no_grad():
-        streams, _ = bilm.run_packed(bilm.encode_words(ids), tokens, text.packing, start=start)
-    found = torch.stack([text.to_text(stream) for stream in streams]).numpy()
+        streams, _ = bilm.run(bilm.token_encoder(ids), tokens, text.packing, start=start)
+    found = torch.stack([text.unpack(stream) for stream in streams]).numpy()
 
     oracle = Oracle(bilm)
     begin = (oracle.zeros(), oracle.zeros()) if start is None else of_row(start, 0)
@@ -172,7 +174,7 @@ def test_packed_sentences_equal_the_oracle(reset: bool, warm: bool) -> None:
 def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, bilm_module.Packing]:
     lengths = [7, 3, 5, 1, 6]
     text = pack_sentences(lengths, [0, 1, 1, 2, 2], 3, reset=True)
-    words = bilm.encode_words(random_ids(bilm.config, 1, 6, seed=1)[0])
+    words = bilm.token_encoder(random_ids(bilm.config, 1, 6, seed=1)[0])
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 6, sum(lengths)))
     return words, text.to_streams(tokens.expand(2, -1)), text.packing
 
@@ -181,10 +183,10 @@ def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, bilm_module.Packing]:
 def test_pieces_of_a_stream_equal_the_whole(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     bilm = model(TINY)
     words, tokens, packing = ragged_stream(bilm)
-    expected, state = bilm.run_packed(words, tokens, packing)  # with gradients a stream is never cut
-    monkeypatch.setattr(lstm_module, "SLOTS_AT_ONCE", slots)
+    expected, state = bilm.run(words, tokens, packing)  # with gradients a stream is never cut
+    monkeypatch.setattr(portable_lstm, "SLOTS_AT_ONCE", slots)
     with torch.no_grad():
-        found, after = bilm.run_packed(words, tokens, packing)
+        found, after = bilm.run(words, tokens, packing)
     torch.testing.assert_close(found, expected.detach(), atol=1e-12, rtol=0)
     torch.testing.assert_close((after.h, after.c), (state.h.detach(), state.c.detach()), atol=1e-12, rtol=0)
 
@@ -192,9 +194,10 @@ def test_pieces_of_a_stream_equal_the_whole(monkeypatch: pytest.MonkeyPatch, slo
 def test_products_made_for_distinct_words_equal_products_made_for_each_slot() -> None:
     bilm = model(replace(TINY, lstm=replace(TINY.lstm, num_layers=1)))
     words, tokens, packing = ragged_stream(bilm)
-    gathered, _ = bilm.run_packed(words, tokens, packing)
-    layer, state = bilm.layers[0], bilm.initial_state(3)
-    plain, _ = layer(layer.input_products(gathered[0]), packing, state.layer(0, packing.row_order))
+    gathered, _ = bilm.run(words, tokens, packing)
+    stacks = [stack.layers[0] for stack in bilm.sequence_encoder.stacks]
+    states = [bilm.initial_state(3).of_direction(d, packing.row_order)[0] for d in range(2)]
+    plain = torch.stack([layer(gathered[0, d], packing, states[d])[0] for d, layer in enumerate(stacks)])
     torch.testing.assert_close(gathered[1], plain, atol=1e-12, rtol=0)
     parameters = list(bilm.parameters())
     losses = [out.square().sum() for out in (gathered[1], plain)]
@@ -215,23 +218,25 @@ def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatc
         drops.append((torch.rand(x.shape, generator=torch.Generator().manual_seed(len(drops))) < 0.5) * 2.0)
         return x * drops[-1]
 
-    monkeypatch.setattr(bilm_module, "dropped", drop)
-    found, _ = bilm.run_packed(words, tokens, packing, dropout=0.5)
-    x = torch.stack([words[tokens[d]] for d in range(2)])
-    assert torch.equal(found[0], x)
-    for index, layer in enumerate(bilm.layers):
-        dropped = x * drops[index]
-        x, _ = layer(layer.input_products(dropped), packing, bilm.initial_state(3).layer(index, packing.row_order))
-        x = x + dropped if skips and index > 0 else x
-        expected = x * drops[-1] if index == len(bilm.layers) - 1 else x
-        torch.testing.assert_close(found[index + 1], expected, atol=1e-12, rtol=0)
-    assert len(drops) == len(bilm.layers) + 1
+    monkeypatch.setattr(lstm_module, "dropped", drop)
+    found, _ = bilm.run(words, tokens, packing, dropout=0.5)
+    count = len(bilm.sequence_encoder.stacks[0].layers)
+    assert len(drops) == 2 * (count + 1)
+    for d, stack in enumerate(bilm.sequence_encoder.stacks):
+        x, own = words[tokens[d]], drops[d * (count + 1) : (d + 1) * (count + 1)]
+        assert torch.equal(found[0, d], x)
+        for index, layer in enumerate(stack.layers):
+            dropped = x * own[index]
+            x, _ = layer(dropped, packing, bilm.initial_state(3).of_direction(d, packing.row_order)[index])
+            x = x + dropped if skips and index > 0 else x
+            expected = x * own[-1] if index == count - 1 else x
+            torch.testing.assert_close(found[index + 1, d], expected, atol=1e-12, rtol=0)
 
 
 def test_dropout_masks_differ_between_directions_and_steps() -> None:
     bilm = model(TINY)
     words, tokens, packing = ragged_stream(bilm)
-    out, _ = bilm.run_packed(words, tokens, packing, dropout=0.5)
+    out, _ = bilm.run(words, tokens, packing, dropout=0.5)
     dropped = out[-1] == 0
     assert 0.2 < dropped.double().mean() < 0.8
     assert not torch.equal(dropped[0], dropped[1])
@@ -242,7 +247,7 @@ def test_dropout_falls_on_the_first_layer_without_gradients_too() -> None:
     bilm = model(TINY)
     words, tokens, packing = ragged_stream(bilm)
     with torch.no_grad():
-        plain, dropped = (bilm.run_packed(words, tokens, packing, dropout=p)[0] for p in (0.0, 0.5))
+        plain, dropped = (bilm.run(words, tokens, packing, dropout=p)[0] for p in (0.0, 0.5))
     assert torch.equal(plain[0], dropped[0]) and (plain[1] - dropped[1]).abs().max() > 1e-3
 
 
@@ -273,3 +278,31 @@ def test_inference_mode_gives_the_same_values() -> None:
     with torch.inference_mode():
         found = bilm(ids).layers
     torch.testing.assert_close(found, bilm(ids).layers.detach(), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_stacks_side_by_side_give_what_one_after_the_other_do(threads: int, num_threads: Callable[[int], None]) -> None:
+    torch.manual_seed(0)
+    bilm = BiLM(BiLMConfig.preset("tiny")).requires_grad_(False)
+    words, tokens, packing = ragged_stream(bilm)
+    num_threads(1)
+    expected, state = bilm.run(words, tokens, packing)
+    num_threads(threads)
+    found, after = bilm.run(words, tokens, packing)
+    torch.testing.assert_close((found, after.h, after.c), (expected, state.h, state.c), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_names_of_files_load_and_are_given(merged: bool) -> None:
+    config = replace(TINY, lstm=replace(TINY.lstm, joins_directions=merged))
+    bilm, other = BiLM(config), BiLM(config)
+    stored = bilm.stored_tensors()
+    assert stored["layers.0.input_weight"].shape[0] == 2 and "char_cnn.char_embedding" in stored
+    assert ("top_projection.weight" in stored) == merged
+    other.load_state_dict(stored)
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in bilm.state_dict().items())
+    holder = torch.nn.ModuleDict({"bilm": BiLM(config)})
+    holder.load_state_dict({f"bilm.{name}": tensor for name, tensor in stored.items()})
+    assert torch.equal(holder["bilm"].stored_tensors()["layers.1.bias"], stored["layers.1.bias"])
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        other.load_state_dict({**stored, "another": torch.ones(1)})

@@ -7,9 +7,8 @@ from oracle import random_weights
 from torch import Tensor
 
 from elmokit.config import BiLMConfig, CharCNNConfig
-from elmokit.nn.char_cnn import CharCNN, Highway
-from elmokit.nn.kernels import pooled_convolution as kernel
-from elmokit.nn.kernels.pooled_convolution import pooled_convolution
+from elmokit.nn.token_encoders import CharCNN, Highway
+from elmokit.ops.portable.char_conv import pooled_products
 from elmokit.text.characters import encode_words
 
 
@@ -30,12 +29,9 @@ def case(words: int, width: int, padded: bool = False) -> tuple[Tensor, Tensor, 
 @pytest.mark.parametrize("values_at_once", [1, 60, 1 << 20])  # a word at a time, a few, all
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("width", [1, 3, 9])
-def test_pooled_convolution_equals_plain_torch(
-    monkeypatch: pytest.MonkeyPatch, values_at_once: int, padded: bool, width: int
-) -> None:
-    monkeypatch.setattr(kernel, "VALUES_AT_ONCE", values_at_once)
+def test_pooled_convolution_equals_plain_torch(values_at_once: int, padded: bool, width: int) -> None:
     inputs = case(7, width, padded)
-    found, expected = pooled_convolution(*inputs), plainly(*inputs)
+    found, expected = pooled_products(*inputs, torch.float64, values_at_once), plainly(*inputs)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     upstream = torch.randn_like(expected)
     gradients = (torch.autograd.grad(pooled, inputs, upstream) for pooled in (found, expected))
@@ -44,7 +40,7 @@ def test_pooled_convolution_equals_plain_torch(
 
 
 def test_pooled_convolution_passes_gradcheck() -> None:
-    assert torch.autograd.gradcheck(pooled_convolution, case(3, 2))
+    assert torch.autograd.gradcheck(lambda *inputs: pooled_products(*inputs, torch.float64), case(3, 2))
 
 
 def test_no_words_give_no_vectors() -> None:

@@ -105,7 +105,7 @@ def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, saved.bilm.state_dict()[name].half().float())
     with torch.no_grad():
-        saved.bilm.layers[0].bias[:] = 1e6
+        saved.bilm.sequence_encoder.stacks[0].layers[0].bias[:] = 1e6
     with pytest.raises(ValueError, match=r"not finite as float16: layers\.0\.bias"):
         save(saved, tmp_path / "overflown", dtype="float16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
@@ -251,7 +251,7 @@ def test_the_fingerprint_changes_with_one_weight() -> None:
     model = everything()
     before = fingerprint(model)
     with torch.no_grad():
-        model.bilm.layers[1].bias[1, 3] += 1
+        model.bilm.sequence_encoder.stacks[1].layers[1].bias[3] += 1
     assert fingerprint(model) != before
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from elmokit import cli
 from elmokit.cli import verbs
-from elmokit.nn.kernels.library import is_compiled
+from elmokit.ops.dispatch import available_backends, get_backend
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
@@ -91,7 +91,8 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert printed == (
         "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
-        f"filters: (1, 8), (2, 8)\nmix: none\ncompiled kernels: {'yes' if is_compiled() else 'no'}\n"
+        f"filters: (1, 8), (2, 8)\nmix: none\nbackend: {get_backend()}\n"
+        f"available backends: {', '.join(available_backends())}\n"
         "\n# A model\n\nof something\n"
     )
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from elmokit.nn.kernels.dropout import LEVELS, dropped
+from elmokit.ops.dropout import LEVELS, dropped
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])

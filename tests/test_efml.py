@@ -14,7 +14,6 @@ from efml_files import SETTINGS, WORDS, changed, write_dictionary, write_efml
 from elmokit.checkpoints.convert import convert
 from elmokit.checkpoints.formats.efml_settings import PUBLISHED_SETTINGS, settings_path
 from elmokit.checkpoints.loading import CheckpointError, describe, fingerprint, load, save
-from elmokit.data.streams import word_ids
 from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.nn.elmo import Elmo
 
@@ -59,7 +58,7 @@ def test_layers_equal_those_of_elmoformanylangs(shared: Path, name: str) -> None
 def test_the_padded_forward_pass_is_that_of_the_embedder(settings: dict[str, Any], tmp_path: Path) -> None:
     model = load(write_efml(tmp_path / "model", settings))
     bounded = [["<S>", *sentence, "</S>"] for sentence in SENTENCES]
-    ids = word_ids([word for sentence in bounded for word in sentence], model.bilm.config, None)
+    ids = model.bilm.token_encoder.ids([word for sentence in bounded for word in sentence])
     padded = torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in bounded]), batch_first=True)
     with torch.no_grad():
         layers = model.bilm(padded).layers
@@ -70,7 +69,7 @@ def test_the_padded_forward_pass_is_that_of_the_embedder(settings: dict[str, Any
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
 def test_elmo_adds_the_boundaries_of_its_dictionaries(settings: dict[str, Any], tmp_path: Path) -> None:
     model = load(write_efml(tmp_path / "model", settings))
-    ids = word_ids([word for sentence in SENTENCES for word in sentence], model.bilm.config, None)
+    ids = model.bilm.token_encoder.ids([word for sentence in SENTENCES for word in sentence])
     padded = torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in SENTENCES]), batch_first=True)
     (mixed,) = Elmo(model.bilm).eval()(padded).representations
     for row, vectors in zip(mixed, Embedder(model).embed(SENTENCES), strict=True):

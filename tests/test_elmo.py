@@ -25,11 +25,11 @@ def ids() -> Tensor:
 
 def test_boundaries_stand_around_the_words_of_each_row() -> None:
     explicit = encode_sentences([["<S>", *sentence, "</S>"] for sentence in SENTENCES])
-    np.testing.assert_array_equal(add_boundaries(ids(), BiLMConfig.preset("tiny")).numpy(), explicit)
+    np.testing.assert_array_equal(add_boundaries(ids(), tiny().token_encoder).numpy(), explicit)
 
 
 def test_boundaries_of_word_ids_are_the_rows_that_the_configuration_names() -> None:
-    padded = add_boundaries(torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), WORD_IDS)
+    padded = add_boundaries(torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), BiLM(WORD_IDS).token_encoder)
     assert padded.tolist() == [[4, 2, 3, 5, 8], [4, 9, 8, 0, 0], [4, 8, 0, 0, 0]]
 
 
@@ -42,7 +42,7 @@ def test_a_word_id_model_mixes_too() -> None:
 def test_representations_are_mixes_of_the_layers_between_the_boundaries() -> None:
     elmo = Elmo(tiny()).eval()
     out, mask = elmo(ids()), (ids() > 0).any(dim=-1)
-    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[:, :, 1:-1]
+    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder)).layers[:, :, 1:-1]
     assert torch.equal(out.mask, mask)
     torch.testing.assert_close(out.representations[0][mask], layers.mean(dim=0)[mask])
     assert not out.representations[0][~mask].any()
@@ -62,7 +62,9 @@ def test_state_is_an_argument_and_a_result() -> None:
     second, again = elmo(ids(), first.state), elmo(ids())
     assert torch.equal(first.representations[0], again.representations[0])  # nothing hides in the module
     assert not torch.allclose(first.representations[0], second.representations[0])
-    expected = elmo.bilm(add_boundaries(ids(), elmo.bilm.config), state=first.state).layers[:, 0, 1:4].mean(dim=0)
+    expected = (
+        elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder), state=first.state).layers[:, 0, 1:4].mean(dim=0)
+    )
     torch.testing.assert_close(second.representations[0][0], expected)
 
 
@@ -117,7 +119,7 @@ def test_several_mixes_learn_apart() -> None:
 def test_layers_computed_before_mix_to_the_same_representations() -> None:
     elmo = Elmo(tiny(), num_mixes=2).eval()
     out = elmo(ids())
-    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[:, :, 1:-1]
+    layers = elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder)).layers[:, :, 1:-1]
     for left, right in zip(elmo.mix(layers, out.mask), out.representations, strict=True):
         torch.testing.assert_close(left, right)
 
@@ -125,7 +127,7 @@ def test_layers_computed_before_mix_to_the_same_representations() -> None:
 def test_fixed_weights_choose_layers() -> None:
     elmo = Elmo(tiny(), fixed_weights=[-1e4, -1e4, 0.0]).eval()
     out = elmo(ids())
-    top = elmo.bilm(add_boundaries(ids(), elmo.bilm.config)).layers[-1, :, 1:-1]
+    top = elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder)).layers[-1, :, 1:-1]
     torch.testing.assert_close(out.representations[0][out.mask], top[out.mask])
     assert not out.representations[0].requires_grad
 

@@ -24,6 +24,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
+from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.shard import PartWriter
 from elmokit.storage.store import EmbeddingStore, read_index
@@ -246,9 +247,11 @@ def test_a_full_disk_leaves_the_finished_parts(
 @pytest.mark.parametrize("pooling", [None, "mean"])
 @pytest.mark.parametrize("threads", [2, 4])
 def test_parts_are_the_same_on_any_number_of_cores(
-    tmp_path: Path, embedder: Embedder, threads: int, pooling: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, embedder: Embedder, threads: int, pooling: str | None
 ) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 60)  # some groups a part, and parts begun ahead
+    embedder = Embedder(
+        embedder.model, "cpu", sizes=Sizes(batch_words=60)
+    )  # some batches a part, and parts begun ahead
     lines = [*random_lines(40), "", " ".join(WORDS * 10), "", ""]  # a long one, and blank ones to the end
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

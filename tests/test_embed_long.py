@@ -17,10 +17,9 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import Block
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.engine import Engine
 from elmokit.embed.files import embed_file, encode_file
-from elmokit.embed.long import long_apart
-from elmokit.embed.pooling import POOLINGS, RUNNING
+from elmokit.embed.outputs import POOLINGS, RUNNING
+from elmokit.embed.pipeline import Pipeline, Sizes, split_batches
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.storage.shard import PartWriter
 from elmokit.storage.store import EmbeddingStore
@@ -32,14 +31,16 @@ LENGTHS = [3, 200, 0, 20, 61, 58, 59, 1, 150, 150, 7]
 WARM = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
 
 
-@pytest.fixture
-def embedder(monkeypatch: pytest.MonkeyPatch) -> Embedder:
-    """Whose long sentences are those of more than 58 words, made in windows of 17."""
+def tiny_embedder(sizes: Sizes | None = None) -> Embedder:
     torch.manual_seed(5)
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", LIMIT)
-    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", 17)
     bilm = BiLM(BiLMConfig.preset("tiny"))
-    return Embedder(Pretrained(bilm, mix=MixWeights((0.2, 0.0, 0.4)), warm_state=WARM), device="cpu")
+    return Embedder(Pretrained(bilm, mix=MixWeights((0.2, 0.0, 0.4)), warm_state=WARM), device="cpu", sizes=sizes)
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    """Whose long sentences are those of more than 58 words, made in windows of 17."""
+    return tiny_embedder(Sizes(batch_words=LIMIT, window_positions=17))
 
 
 def sentences_of(lengths: list[int] = LENGTHS) -> list[list[str]]:
@@ -72,19 +73,18 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("positions", [1, 2, 3, 50, 101, 102, 103, 1000])
 @pytest.mark.parametrize("length", [0, 1, 2, 100])
 @pytest.mark.filterwarnings("ignore:.*too long")
-def test_windows_of_any_size_make_the_vectors_of_the_whole(
-    embedder: Embedder, monkeypatch: pytest.MonkeyPatch, positions: int, length: int
-) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", positions)
+def test_windows_of_any_size_make_the_vectors_of_the_whole(positions: int, length: int) -> None:
+    embedder = tiny_embedder(Sizes(window_positions=positions))
     (words,) = sentences_of([length])
     expected, after = whole(embedder.model.bilm, words, WARM)
     found = np.full_like(expected, np.nan)
 
-    def put(rows: slice, columns: slice, vectors: np.ndarray) -> None:
-        assert np.isnan(found[:, rows, columns]).all()
-        found[:, rows, columns] = vectors
-
-    state = embedder.embed_long(words, put, "all", WARM)
+    state = None
+    for result in embedder.embed_windows(words, "all", WARM):
+        for half in result.halves:
+            assert np.isnan(found[:, half.rows, half.columns]).all()
+            found[:, half.rows, half.columns] = half.vectors
+        state = result.state
     assert_close(found, expected)
     assert state is not None
     torch.testing.assert_close((state.h, state.c), (after.h, after.c), rtol=0, atol=1e-6)
@@ -92,23 +92,22 @@ def test_windows_of_any_size_make_the_vectors_of_the_whole(
 
 @pytest.mark.filterwarnings("ignore:.*too long")
 @pytest.mark.parametrize("layers", ["mix", "average", "top", "all", 0, 1, -1])
-def test_every_choice_of_layers(embedder: Embedder, monkeypatch: pytest.MonkeyPatch, layers: str | int) -> None:
+def test_every_choice_of_layers(embedder: Embedder, layers: str | int) -> None:
     found = embedder.embed(sentences_of(), layers)
-    monkeypatch.undo()
-    for vectors, expected in zip(found, embedder.embed(sentences_of(), layers), strict=True):
+    for vectors, expected in zip(found, tiny_embedder().embed(sentences_of(), layers), strict=True):
         assert_close(vectors, expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*too long")
 def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     slots: list[int] = []
-    begin = Engine.begin
+    encode = Pipeline.encode
 
-    def counted(engine: Engine, block: Block, *others: object) -> object:
+    def counted(pipeline: Pipeline, block: Block) -> object:
         slots.append(block.tokens.shape[1])
-        return begin(engine, block, *others)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return encode(pipeline, block)
 
-    monkeypatch.setattr(Engine, "begin", counted)
+    monkeypatch.setattr(Pipeline, "encode", counted)
     (vectors,) = embedder.embed(sentences_of([500]))
     assert vectors.shape == (500, embedder.dim)
     assert max(slots) == 17 and sum(slots) == 502
@@ -137,7 +136,7 @@ def test_state_is_carried_through_long_and_short_sentences(embedder: Embedder, b
 
 def test_a_string_is_not_taken_for_a_list_of_words(embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="not a string"):
-        embedder.embed_long("I like apple", lambda *_: None)
+        list(embedder.embed_windows("I like apple"))
 
 
 def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
@@ -146,13 +145,12 @@ def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*too long")
-def test_directions_that_join_are_computed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directions_that_merge_are_computed_whole() -> None:
     config = BiLMConfig.preset("tiny")
     plain = replace(config.lstm, joins_directions=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
-    embedder = Embedder(Pretrained(BiLM(replace(config, lstm=plain))), device="cpu")
+    sizes = Sizes(batch_words=LIMIT, window_positions=17)
+    embedder = Embedder(Pretrained(BiLM(replace(config, lstm=plain))), device="cpu", sizes=sizes)
     words = sentences_of([100])[0]
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", LIMIT)
-    monkeypatch.setattr("elmokit.embed.groups.POSITIONS_AT_ONCE", 17)
     assert_close(embedder.embed([words], "top")[0], whole(embedder.model.bilm, words)[0][-1])
 
 
@@ -168,7 +166,7 @@ def test_long_texts_are_pooled(embedder: Embedder, pooling: str) -> None:
 
 
 def test_long_sentences_stand_apart() -> None:
-    groups = [(list(map(len, group)), is_long) for group, is_long in long_apart(sentences_of(), LIMIT)]
+    groups = [(list(map(len, group)), is_long) for group, is_long in split_batches(sentences_of(), LIMIT)]
     assert groups == [
         ([3], False), ([200], True), ([0, 20], False), ([61], True), ([58], False), ([59], True), ([1], False),
         ([150], True), ([150], True), ([7], False),

@@ -12,7 +12,7 @@ from torch import Tensor
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.groups import default_rows, in_even_groups, words_at_once
+from elmokit.embed.pipeline import Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
 
@@ -59,6 +59,7 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
         "all": lambda layers: layers,
         "top": lambda layers: layers[-1],
         "average": lambda layers: layers.mean(dim=0),
+        "sum": lambda layers: layers.sum(dim=0),
         "mix": lambda layers: torch.tensordot(weights, layers, dims=1),
         0: lambda layers: layers[0],
         1: lambda layers: layers[1],
@@ -116,8 +117,8 @@ def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:
         np.testing.assert_array_equal(first, second)
 
 
-def test_groups_of_sentences_without_end_are_those_of_embed(embedder: Embedder, monkeypatch) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.WORDS_AT_ONCE", 20)
+def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
+    embedder = Embedder(tiny(mix=MIX), device="cpu", sizes=Sizes(batch_words=20))
     asked = 0
 
     def endless() -> Iterator[list[str]]:
@@ -125,21 +126,21 @@ def test_groups_of_sentences_without_end_are_those_of_embed(embedder: Embedder, 
         for asked in count(1):
             yield SENTENCES[(asked - 1) % len(SENTENCES)]
 
-    groups = embedder.embed_groups(endless(), layers="all")
+    groups = embedder.embed_stream(endless(), layers="all")
     found = list(islice(chain.from_iterable(groups), 3 * len(SENTENCES)))
     assert asked < 5 * len(SENTENCES)
     for vectors, expected in zip(found, embedder.embed(3 * SENTENCES, layers="all"), strict=True):
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-def test_groups_count_long_words_and_carry_no_state(embedder: Embedder) -> None:
-    (found,) = embedder.embed_groups([["x" * 48, "y" * 49], "ü" * 25])
+def test_batches_count_long_words_and_carry_no_state(embedder: Embedder) -> None:
+    (found,) = embedder.embed_stream([["x" * 48, "y" * 49], "ü" * 25])
     assert found.truncated_words == 2
-    assert list(embedder.embed_groups([])) == []
+    assert list(embedder.embed_stream([])) == []
     with pytest.raises(ValueError, match="carries no state"):
-        embedder.embed_groups([["a"]], state="carry")
+        embedder.embed_stream([["a"]], state="carry")
     with pytest.raises(ValueError, match="not a single string"):
-        embedder.embed_groups("a b")
+        embedder.embed_stream("a b")
 
 
 def test_empty_sentences_and_no_sentences(embedder: Embedder) -> None:
@@ -178,7 +179,7 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
         ({"sentences": [["I"]], "layers": 3}, "a number from 0 to 2, not 3"),
-        ({"sentences": [["I"]], "layers": "first"}, "layers must be mix, average, top, all"),
+        ({"sentences": [["I"]], "layers": "first"}, "layers must be mix, average, sum, top, all"),
         ({"sentences": [["I"]], "state": "cold"}, "state must be zeros, warm, carry"),
         ({"sentences": [["I"]], "state": "warm"}, "no warm state"),
     ],
@@ -222,30 +223,28 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
         list(large.embed_end_to_end([SENTENCES], dtype="float16"))
 
 
-@pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_groups_are_even(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int) -> None:
-    monkeypatch.setattr("elmokit.embed.groups.FEWEST_WORDS_AT_ONCE", 20)
+def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
-    groups = [group for group, is_long in in_even_groups(sentences, 100, cores) if not is_long]
-    assert list(chain.from_iterable(groups)) == sentences
-    sizes = [sum(len(sentence) + 2 for sentence in group) for group in groups]
-    whole, fewest = sum(sizes) / 100, sum(sizes) // 20
-    assert len(groups) <= max(fewest, whole + cores)
+    batches = [batch for batch, is_long in split_evenly(sentences, 100) if not is_long]
+    assert list(chain.from_iterable(batches)) == sentences
+    sizes = [sum(len(sentence) + 2 for sentence in batch) for batch in batches]
+    assert len(batches) <= sum(sizes) / 100 + 1
     assert all(size < 100 + 32 for size in sizes)
-    assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a group ends with the sentence that fills it
+    assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a batch ends with the sentence that fills it
 
 
-def test_a_long_sentence_is_apart() -> None:
+def test_a_long_sentence_is_alone() -> None:
     sentences = [["a"], ["b"] * 8, ["c"] * 9, ["d"]]
-    groups = list(in_even_groups(sentences, 10))
-    assert groups == [(sentences[:2], False), ([sentences[2]], True), ([sentences[3]], False)]
+    batches = list(split_evenly(sentences, 10))
+    assert batches == [(sentences[:2], False), ([sentences[2]], True), ([sentences[3]], False)]
 
 
-def test_a_group_of_a_wide_model_has_fewer_words() -> None:
+def test_a_batch_of_a_wide_model_has_fewer_words() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     narrow, wide = (BiLMConfig.preset(name) for name in ("small", "original"))
-    assert words_at_once(narrow, cpu) == 8192
-    assert words_at_once(wide, cpu) == 6144  # three layers of 1,024 numbers a word, in 72 MiB
-    assert words_at_once(wide, gpu) / words_at_once(wide, cpu) == default_rows(gpu) / default_rows(cpu) > 1
+    assert Sizes.of(narrow, cpu).batch_words == 8192
+    assert Sizes.of(wide, cpu).batch_words == 6144  # three layers of 1,024 numbers a word, in 72 MiB
+    on_gpu = Sizes.of(wide, gpu)
+    assert on_gpu.batch_words / Sizes.of(wide, cpu).batch_words == on_gpu.rows / Sizes.of(wide, cpu).rows > 1

@@ -15,8 +15,8 @@ from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.kernels import linear_logsumexp
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.ops.portable import logsumexp
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
@@ -91,7 +91,7 @@ def test_a_warm_state_starts_every_sentence() -> None:
 @pytest.mark.parametrize(("words", "logits"), [(1, 1), (8, 20)])
 def test_a_text_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int) -> None:
     monkeypatch.setattr(evaluate, "WORDS_AT_ONCE", words)
-    monkeypatch.setattr(linear_logsumexp, "LOGITS_AT_ONCE", logits)
+    monkeypatch.setattr(logsumexp, "LOGITS_AT_ONCE", logits)
     found = perplexity(*small(), iter(SENTENCES), state=state, batch_size=2)
     assert three(found) == pytest.approx(slowly(SENTENCES, state, rows=2), rel=1e-9)
 

@@ -129,7 +129,7 @@ def test_a_run_is_not_resumed_from_another_model(settings: FinetuneSettings, fol
     finetune(replace(settings, max_words=20))
     other = load(folder / "model")
     with torch.no_grad():
-        other.bilm.layers[0].bias.add_(1)
+        other.bilm.sequence_encoder.stacks[0].layers[0].bias.add_(1)
     save(other, tmp_path / "other")
     with pytest.raises(ValueError, match="of another run: start was"):
         finetune(replace(settings, max_words=20, model=str(tmp_path / "other")))

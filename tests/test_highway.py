@@ -7,17 +7,15 @@ import torch
 from processors import WIDE_AND_LOW
 from torch import Tensor
 
-from elmokit.nn.char_cnn import Highway
-from elmokit.nn.kernels import highway as kernel
-from elmokit.nn.kernels.highway import highway
+from elmokit.ops.highway import highway
 
 SHAPES = [(5, 3), (130, 70), (0, 4), (1, 64)]  # (M, F)
 
 
 @pytest.fixture
-def in_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def in_steps(backend: Callable[[str], None]) -> Callable[[], None]:
     """Called, it takes the compiled passes away."""
-    return lambda: monkeypatch.setattr(kernel, "is_compiled", lambda: False)
+    return lambda: backend("reference")
 
 
 def leaves(shape: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
@@ -83,13 +81,6 @@ def test_memory_may_lie_in_any_order() -> None:
     gradients = (torch.autograd.grad(result, turned, upstream) for result in (found, expected))
     for left, right in zip(*gradients, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
-
-
-def test_a_hook_on_the_gates_is_called() -> None:
-    layer, x = Highway(6), torch.randn(5, 6)
-    expected = layer(x)
-    layer.gates.register_forward_hook(lambda _, __, output: 0 * output)
-    assert torch.allclose(layer(x), x / 2) and not torch.allclose(expected, x / 2)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -1,6 +1,6 @@
 """Products of whole numbers against NumPy's, and what is made of them against the exact model."""
 
-import dataclasses
+from collections.abc import Callable
 from itertools import product as all_pairs
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import relu, sigmoid
-from processors import needs_products
+from processors import has_products, needs_products
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
@@ -16,12 +16,12 @@ from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import encode_file
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.kernels import fused
-from elmokit.nn.kernels.passes import Run, Steps, Weights, empty_trace, part
-from elmokit.nn.kernels.products import MOST_WHOLE_NUMBERS, has_products, pack, packed_highway, product
-from elmokit.nn.lstm import LSTMState, lstm_reference
-from elmokit.nn.packing import Packing, pack_sentences
-from elmokit.nn.prepared import prepare
+from elmokit.nn.inference import prepack
+from elmokit.ops import reference
+from elmokit.ops.dispatch import MAX_INT8_DEPTH, choose
+from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights, prepack_lstm
+from elmokit.ops.native.gemm import pack, packed_highway, product
+from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.runtime import DTYPES_OF_USE, pick_dtype
 
 CPU = torch.device("cpu")
@@ -76,9 +76,9 @@ def test_products_of_any_size_are_exact(depth: int) -> None:
 @needs_int8
 def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
-        a, weight = torch.ones(2, MOST_WHOLE_NUMBERS), sign * torch.ones(3, MOST_WHOLE_NUMBERS)
-        torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MOST_WHOLE_NUMBERS)))
-    assert not has_products(torch.int8, CPU, MOST_WHOLE_NUMBERS + 1)
+        a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
+        torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH)))
+    assert not has_products(torch.int8, MAX_INT8_DEPTH + 1)
 
 
 @needs_int8
@@ -175,82 +175,77 @@ def test_highway_equals_its_definition(units: int) -> None:
 
 
 class Layer:
-    """Random weights of both directions of a layer, and a text."""
+    """Random weights of a layer, and a text."""
 
     def __init__(self, dim: int, cell: int, packing: Packing) -> None:
         self.packing, rows = packing, len(packing.row_order)
-        slots = sum(packing.batch_sizes)
-        self.inputs = draw(2, slots, 4 * cell, scale=1.5).bfloat16()
-        self.state = LSTMState(draw(2, rows, dim), draw(2, rows, cell))
-        self.recurrent = draw(2, 4 * cell, dim, scale=dim**-0.5)
-        self.projection = draw(2, dim, cell, scale=2 * cell**-0.5) if dim != cell else None
-        self.start = LSTMState(draw(2, 1, dim, seed=1), draw(2, 1, cell, seed=1))
+        self.x = draw(packing.num_slots, 12)
+        self.state = LSTMState(draw(rows, dim), draw(rows, cell))
+        projection = draw(dim, cell, scale=2 * cell**-0.5) if dim != cell else None
+        self.weights = LSTMWeights(
+            draw(4 * cell, 12, scale=0.4), draw(4 * cell, dim, scale=dim**-0.5), draw(4 * cell), projection
+        )
+        self.start = LSTMState(draw(1, dim, seed=1), draw(1, cell, seed=1))
 
-    def by_kernel(self, cell_clip: float | None, proj_clip: float | None) -> list[Tensor]:
+    def by_kernel(self, clips: Clips) -> list[Tensor]:
         """Outputs, h, c."""
-        h, c = self.state.h.clone(), self.state.c.clone()
-        outputs = torch.full((2, self.inputs.shape[1], h.shape[2]), torch.nan)
-        for d in range(2):
-            weights = Weights(self.recurrent[d], None if self.projection is None else self.projection[d])
-            run = Run(self.inputs[d], outputs[d], h[d], c[d], self.start.h[d], self.start.c[d])
-            steps = Steps(self.packing, cell_clip, proj_clip)
-            fused.forward_steps(steps, fused.pack_layer(weights, torch.int8), run, None)
-        return [outputs, h, c]
+        run = prepack_lstm(self.weights, torch.int8)
+        outputs, state = run(self.x, self.packing, self.state, clips, self.start)
+        return [outputs, *state]
 
-    def by_reference(self, cell_clip: float | None, proj_clip: float | None) -> list[Tensor]:
-        projection = None if self.projection is None else dequantised(self.projection)
+    def by_reference(self, clips: Clips) -> list[Tensor]:
+        projection = None if self.weights.projection is None else dequantised(self.weights.projection)
+        weights = LSTMWeights(
+            dequantised(self.weights.input), dequantised(self.weights.recurrent), self.weights.bias.double(), projection
+        )
         state, start = (LSTMState(part.h.double(), part.c.double()) for part in (self.state, self.start))
-        outputs, after = lstm_reference(
-            self.inputs.double(), self.packing, state, dequantised(self.recurrent), projection, cell_clip=cell_clip,
-            proj_clip=proj_clip, start=start,
-        )  # fmt: skip
-        return [outputs, after.h, after.c]
+        x = self.x.double()
+        outputs, after = reference.lstm(x, self.packing, state, weights, clips, start, torch.float64)
+        return [outputs, *after]
 
 
 @needs_int8
 @pytest.mark.parametrize("sizes", [(6, 20), (70, 34), (128, 260), (7, 19), (5, 130), (34, 34), (17, 17)])
 @pytest.mark.parametrize("reset", [False, True])
-@pytest.mark.parametrize("clips", [(None, None), (0.7, 0.5)])
-def test_a_layer_is_that_of_the_quantised_weights(sizes: tuple[int, int], reset: bool, clips: tuple) -> None:
+@pytest.mark.parametrize("clips", [Clips(None, None), Clips(0.7, 0.5)])
+def test_a_layer_is_that_of_the_quantised_weights(sizes: tuple[int, int], reset: bool, clips: Clips) -> None:
     layer = Layer(*sizes, pack_sentences(*RAGGED, reset=reset).packing)
-    for found, expected in zip(layer.by_kernel(*clips), layer.by_reference(*clips), strict=True):
+    for found, expected in zip(layer.by_kernel(clips), layer.by_reference(clips), strict=True):
         assert (found.double() - expected).norm() < 0.02 * expected.norm()
+
+
+@needs_int8
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_a_layer_is_the_same_on_any_number_of_threads(threads: int, num_threads: Callable[[int], None]) -> None:
+    layer = Layer(7, 19, Packing.rectangle(3, 130))
+    num_threads(1)
+    expected = layer.by_kernel(Clips(3.0, 3.0))
+    num_threads(threads)
+    assert all(map(torch.equal, layer.by_kernel(Clips(3.0, 3.0)), expected))
 
 
 @needs_int8
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 13, 64, 130])
 def test_each_row_is_computed_as_it_would_be_alone(rows: int) -> None:
     together = Layer(7, 19, Packing.rectangle(3, rows))
-    found = together.by_kernel(3.0, 3.0)
+    found = together.by_kernel(Clips(3.0, 3.0))
     for row in {0, rows // 2, rows - 1}:
-        alone = Layer(7, 19, Packing.rectangle(3, rows))
-        alone.packing = Packing.rectangle(3, 1)
-        alone.inputs = together.inputs[:, row::rows].contiguous()
-        alone.state = LSTMState(*(part[:, row : row + 1] for part in (together.state.h, together.state.c)))
-        outputs, h, c = alone.by_kernel(3.0, 3.0)
-        assert torch.equal(outputs, found[0][:, row::rows])
-        assert torch.equal(h[:, 0], found[1][:, row]) and torch.equal(c[:, 0], found[2][:, row])
+        alone = Layer(7, 19, Packing.rectangle(3, 1))
+        alone.x, alone.weights = together.x[row::rows].contiguous(), together.weights
+        alone.state, alone.start = LSTMState(*(part[row : row + 1] for part in together.state)), together.start
+        outputs, h, c = alone.by_kernel(Clips(3.0, 3.0))
+        assert torch.equal(outputs, found[0][row::rows])
+        assert torch.equal(h[0], found[1][row]) and torch.equal(c[0], found[2][row])
 
 
 @needs_int8
 def test_a_nan_stays_in_its_row() -> None:
     layer = Layer(6, 20, Packing.rectangle(3, 4))
-    layer.inputs[:, 5, 3] = torch.nan  # step 1, row 1
-    outputs, _, c = layer.by_kernel(3.0, 3.0)
-    lost = outputs.view(2, 3, 4, 6).isnan()
-    assert lost[:, 1:, 1].all() and lost.sum() == 2 * 2 * 6
-    assert c[:, 1].isnan().all() and c.isnan().sum() == 2 * 20
-
-
-@needs_int8
-def test_there_is_no_trace_for_a_gradient() -> None:
-    layer = Layer(6, 20, Packing.rectangle(3, 4))
-    states = layer.state.h, layer.state.c, layer.start.h, layer.start.c
-    run = Run(layer.inputs, torch.empty(2, 12, 6), *states)
-    weights = fused.pack_layer(part(Weights(layer.recurrent, layer.projection), 0), torch.int8)
-    steps, trace = Steps(layer.packing, None, None), empty_trace(run, False)
-    with pytest.raises(AssertionError):
-        fused.forward_steps(steps, weights, part(run, 0), part(trace, 0))
+    layer.x[5, 3] = torch.nan  # step 1, row 1
+    outputs, _, c = layer.by_kernel(Clips(3.0, 3.0))
+    lost = outputs.view(3, 4, 6).isnan()
+    assert lost[1:, 1].all() and lost.sum() == 2 * 6
+    assert c[1].isnan().all() and c.isnan().sum() == 20
 
 
 # --- Models ----------------------------------------------------------------------------------------------------------
@@ -276,9 +271,9 @@ def test_a_sentence_is_the_same_to_the_last_bit_in_any_company(sentences: list[l
     embedder = Embedder.load(dtype="int8")
     together = embedder.embed(sentences, "all")
     for number in (0, 20, 40):
-        embedder.forget_words()
+        embedder.clear_word_cache()
         np.testing.assert_array_equal(embedder.embed([sentences[number]], "all")[0], together[number])
-    embedder.forget_words()
+    embedder.clear_word_cache()
     for left, right in zip(embedder.embed(sentences[10:30], "all", batch_size=3), together[10:30], strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -288,13 +283,12 @@ def test_a_sentence_is_the_same_to_the_last_bit_in_any_company(sentences: list[l
 def test_models_of_odd_sizes(characters: CharCNNConfig | None) -> None:
     lstm = LSTMConfig(cell_dim=19, projection_dim=7, num_layers=3)
     bilm = BiLM(BiLMConfig(lstm, characters, num_words=None if characters else 30))
-    ready, packing = prepare(bilm, torch.int8, CPU), Packing.rectangle(5, 3)
-    assert ready is not None
+    prepacked, packing = prepack(bilm, torch.int8), Packing.rectangle(5, 3)
     ids = torch.randint(1, 200, (8, 12)) if characters else torch.arange(1, 9)
     tokens = torch.randint(0, 8, (2, 15))
     with torch.no_grad():
-        exact = bilm.run_packed(bilm.encode_words(ids), tokens, packing)
-    found = ready.run_packed(ready.encode_words(ids), tokens, packing)
+        exact = bilm.run(bilm.token_encoder(ids), tokens, packing)
+    found = prepacked.run(prepacked.token_encoder(ids), tokens, packing)
     for layer, expected in zip([*found[0], found[1].h, found[1].c], [*exact[0], exact[1].h, exact[1].c], strict=True):
         assert (layer - expected).norm() < 0.03 * expected.norm()
 
@@ -308,16 +302,19 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
 
 
 def test_where_it_is_not_there_that_is_said(without_products: None) -> None:
-    assert not has_products(torch.int8, CPU, 4)
+    assert not has_products(torch.int8, 4)
+    with pytest.raises(ValueError, match=r"nothing here runs .* in int8"):
+        choose("lstm", CPU, torch.int8, 4)
     with pytest.raises(ValueError, match=r"int8 needs a CPU with AVX-512 VNNI.*: use bfloat16 or float32"):
         Embedder.load(dtype="int8")
 
 
-def test_so_it_is_of_models_whose_directions_join() -> None:
-    lstm = LSTMConfig(cell_dim=20, projection_dim=6)
-    config = BiLMConfig(dataclasses.replace(lstm, joins_directions=True), CharCNNConfig(4, ((1, 3),), num_highway=1))
-    with pytest.raises(ValueError, match="directions do not join: use bfloat16 or float32"):
-        Embedder(Pretrained(BiLM(config)), dtype="int8")
+@needs_int8
+def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
+    lstm = LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True)
+    model = Pretrained(BiLM(BiLMConfig(lstm, CharCNNConfig(4, ((1, 3),), num_highway=1))))
+    exact, found = (Embedder(model, dtype=dtype).embed([["a", "bc", "d"]])[0] for dtype in ("float32", "int8"))
+    assert np.linalg.norm(found - exact) < 0.03 * np.linalg.norm(exact)
 
 
 def test_no_model_is_trained_in_it() -> None:

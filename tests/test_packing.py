@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.packing import PackedText, Packing, pack_sentences
+from elmokit.ops.packing import PackedText, Packing, pack_sentences
 
 TEXTS = st.integers(1, 5).flatmap(
     lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
@@ -71,15 +71,15 @@ def test_streams_come_back_in_text_order_side_by_side(case: tuple[list[tuple[int
     text = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=False)
     tokens = torch.arange(sum(s[0] for s in sentences))
     streams = text.to_streams(torch.stack([tokens, tokens + 1000])).unsqueeze(2)
-    assert torch.equal(text.to_text(streams), torch.stack([tokens, tokens + 1000], dim=1))
+    assert torch.equal(text.unpack(streams), torch.stack([tokens, tokens + 1000], dim=1))
 
 
 @settings(max_examples=100, deadline=None)
 @given(TEXTS, st.integers(1, 9))
-def test_pieces_cover_every_step_once(case: tuple[list[tuple[int, int]], int], slots: int) -> None:
+def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], slots: int) -> None:
     sentences, num_rows = case
     packing = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=True).packing
-    pieces = list(packing.pieces(slots))
+    pieces = list(packing.windows(slots))
     assert sum((piece.batch_sizes for _, piece in pieces), ()) == packing.batch_sizes
     assert packing.resets is not None
     covered = [packing.resets[window] for window, _ in pieces]

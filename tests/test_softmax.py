@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.nn.kernels import linear_logsumexp as kernel
-from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
+from elmokit.ops.logsumexp import linear_logsumexp
+from elmokit.ops.portable import logsumexp as kernel
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from elmokit.embed.stored import as_stored
 from elmokit.storage.hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
+from elmokit.storage.shard import join_sentences
 from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
 from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
 
@@ -33,8 +33,8 @@ def write_part(directory: Path, index: StoreIndex, number: int, sentences: list,
     for sentence in sentences:
         spool.add_sentence([sentence[:1], sentence[1:]])
     with new_part(directory, index, number, spool) as writer:
-        writer.write(0, as_stored(vectors[:1], index.vector_shape, index.dtype))
-        writer.write(len(sentences[0]), as_stored(vectors[1:], index.vector_shape, index.dtype))
+        writer.write(0, join_sentences(vectors[:1], index.vector_shape, index.dtype))
+        writer.write(len(sentences[0]), join_sentences(vectors[1:], index.vector_shape, index.dtype))
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
@@ -170,7 +170,7 @@ def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: b
             if is_half:
                 writer.fill(slice(0, 1), slice(0, 2), vectors[:, :2])
             else:
-                writer.write(0, as_stored([vectors], TOP.vector_shape, dtype))
+                writer.write(0, join_sentences([vectors], TOP.vector_shape, dtype))
     assert not list(tmp_path.iterdir())
 
 
@@ -184,11 +184,11 @@ def test_a_part_takes_vectors_as_they_are_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("numbers", [[65519.9, -65519.9, 6e-8, 1 / 3], [np.inf, 1.0, -np.inf, np.nan]])
 def test_float16_is_that_of_numpy(numbers: list[float]) -> None:
     vectors = np.full((3, 1, 4), numbers, np.float32)
-    found = as_stored([vectors, vectors[:, :0], vectors[:, [0, 0]]], (3, 4), "float16")
+    found = join_sentences([vectors, vectors[:, :0], vectors[:, [0, 0]]], (3, 4), "float16")
     np.testing.assert_array_equal(found, np.full((3, 3, 4), numbers, np.float16))
     vectors[1, 0, 2] = -65520
     with pytest.raises(ValueError, match="too large for float16"):
-        as_stored([vectors[:, :0], vectors], (3, 4), "float16")
+        join_sentences([vectors[:, :0], vectors], (3, 4), "float16")
 
 
 @pytest.mark.parametrize(

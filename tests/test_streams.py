@@ -18,8 +18,8 @@ from elmokit.data.streams import (
     embedding_block,
     number_words,
     scoring_block,
-    word_ids,
 )
+from elmokit.nn.token_encoders import token_encoder as encoder_of
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
@@ -113,7 +113,7 @@ def test_a_literal_boundary_in_the_text_is_the_boundary() -> None:
     words, targets = rows_of(window, 1)
     assert words[0, 0].tolist() == ["<S>", "a", "</S>", "b"]
     assert targets[0, 0].tolist() == [VOCAB.ids(["a"])[0], VOCAB.eos, VOCAB.ids(["b"])[0], VOCAB.eos]
-    ids = word_ids(window.words, BiLMConfig.preset("tiny"), VOCAB)
+    ids = encoder_of(BiLMConfig.preset("tiny")).ids(window.words, VOCAB)
     assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # word begins, </S>, word ends, padding
 
 
@@ -134,12 +134,12 @@ def test_unknown_words_keep_their_characters_as_input_and_are_unk_as_target() ->
 
 def test_word_ids_are_characters_or_rows_of_the_word_table() -> None:
     words = ["a", "zebra", "<S>"]
-    by_characters = word_ids(words, BiLMConfig.preset("tiny"), None)
+    by_characters = encoder_of(BiLMConfig.preset("tiny")).ids(words)
     np.testing.assert_array_equal(by_characters, encode_words(words, widest_filter=3))
     by_words = BiLMConfig(LSTMConfig(1, 4, 2), None, num_words=len(VOCAB))
-    assert word_ids(words, by_words, VOCAB).tolist() == [4, 3, 1]
+    assert encoder_of(by_words).ids(words, VOCAB).tolist() == [4, 3, 1]
     with pytest.raises(ValueError, match="has no vocabulary"):
-        word_ids(words, by_words, None)
+        encoder_of(by_words).ids(words)
 
 
 def test_words_are_numbered_as_they_come() -> None:

@@ -110,7 +110,7 @@ def test_sums_of_adagrad(shared: Path) -> None:
     sums, of_softmax = read_adagrad_sums(prefix, model.bilm.config)
     stored = {name: read_tensor(tensor) for name, tensor in read_index(prefix).items()}
     assert {name: tensor.shape for name, tensor in sums.items()} == {
-        name: tensor.shape for name, tensor in model.bilm.state_dict().items()
+        name: tensor.shape for name, tensor in model.bilm.stored_tensors().items()
     }
     cell = "lm/RNN_1/rnn/multi_rnn_cell/cell_1/lstm_cell"
     np.testing.assert_array_equal(sums["layers.1.input_weight"][1].T, stored[f"{cell}/kernel/Adagrad"][:16])
@@ -186,7 +186,7 @@ def test_the_softmax_may_be_a_word_table_and_must_fit_the_vocabulary(tmp_path: P
     (tmp_path / "words/options.json").write_text(json.dumps(options))
     model = load(tmp_path / "words")
     assert model.softmax is not None and model.bilm.config.num_words == 3
-    np.testing.assert_array_equal(model.bilm.word_embedding.detach(), table)
+    np.testing.assert_array_equal(model.bilm.token_encoder.weight.detach(), table)
     np.testing.assert_array_equal(model.softmax.weight.detach(), table)
 
 

@@ -199,7 +199,7 @@ def test_typical_uses_differ_in_their_nearest_words(tmp_path: Path, embedder: Em
 def test_a_map_that_cannot_be_made_is_told(corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match=r"corpus\.txt has 0 different uses of 'zebra'"):
         word_map("zebra", corpus, embedder)
-    with pytest.raises(ValueError, match="layers must be mix, average, top"):
+    with pytest.raises(ValueError, match="layers must be mix, average, sum, top"):
         word_map("bank", corpus, embedder, layers=7)
     with pytest.raises(ValueError, match="a map needs at least 3 uses, not 2"):
         MapConfig(max_uses=2)

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.layers import layer_weights
+from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
 
 PARTS = ("train", "dev", "test")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from elmokit.nn.bilm import BiLM
     from elmokit.nn.elmo import Elmo
     from elmokit.nn.scalar_mix import ScalarMix
+    from elmokit.ops.dispatch import available_backends, set_backend
 
 __version__ = "0.1.0.dev0"
 
@@ -25,8 +26,10 @@ __all__ = [
     "Pretrained",
     "ScalarMix",
     "__version__",
+    "available_backends",
     "load",
     "save",
+    "set_backend",
 ]
 
 _MODULE_OF = {
@@ -37,8 +40,10 @@ _MODULE_OF = {
     "Embedder": "elmokit.embed.embedder",
     "Pretrained": "elmokit.checkpoints.loading",
     "ScalarMix": "elmokit.nn.scalar_mix",
+    "available_backends": "elmokit.ops.dispatch",
     "load": "elmokit.checkpoints.loading",
     "save": "elmokit.checkpoints.loading",
+    "set_backend": "elmokit.ops.dispatch",
 }
 
 

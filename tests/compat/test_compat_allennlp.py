@@ -24,7 +24,7 @@ def files(old_model: Path) -> tuple[Path, Path]:
 def mean_layer(bilm: BiLM, ids: Tensor) -> Tensor:
     """Equal weights over the layers of an untouched biLM, boundaries included."""
     with torch.no_grad():
-        return bilm(add_boundaries(ids, bilm.config)).layers.mean(dim=0)
+        return bilm(add_boundaries(ids, bilm.token_encoder)).layers.mean(dim=0)
 
 
 def test_representations_are_mixes_of_the_layers(files: tuple[Path, Path], bilm: BiLM) -> None:
@@ -98,7 +98,7 @@ def test_the_token_layer_alone(files: tuple[Path, Path], bilm: BiLM) -> None:
     ids = batch_to_ids(SENTENCES)
     found = _ElmoBiLm(*files)._token_embedder(ids)
     with torch.no_grad():
-        expected = bilm(add_boundaries(ids, bilm.config))
+        expected = bilm(add_boundaries(ids, bilm.token_encoder))
     torch.testing.assert_close(found["token_embedding"], expected.layers[0][..., :16])
     assert torch.equal(found["mask"], expected.mask)
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp, bilm_tf, tf_hub
-from elmokit.nn.kernels.products import has_products
+from elmokit.ops.dispatch import prepacking_pays
 
 SENTENCES = [["the", "cat", "is", "on", "the", "mat"], ["dogs"], [], ["First", "sentence", "."]]
 
 needs_products = pytest.mark.skipif(
-    not has_products(torch.float32, torch.device("cpu")), reason="no compiled products on this machine"
+    not prepacking_pays(torch.device("cpu"), torch.float32), reason="no compiled products on this machine"
 )
 
 
@@ -42,9 +42,9 @@ def by_tf_hub(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
 
 
 def never_prepared(build: Callable[..., Any], folder: Path) -> tuple[Any, Callable[[], Tensor]]:
-    """A biLM with a hook runs itself."""
+    """A biLM that other processes may write to runs itself."""
     _, bilm, call = build(folder)
-    bilm.register_forward_hook(lambda module, inputs, outputs: None)
+    bilm.share_memory()
     return bilm, call
 
 
@@ -56,8 +56,8 @@ def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -
     kept = None
     for _ in range(3):  # the state is carried from call to call, but for the TF-Hub module
         torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
-        assert holder._while_frozen._kept is not None and kept in (None, holder._while_frozen._kept)
-        kept = holder._while_frozen._kept
+        assert holder._frozen._prepacked is not None and kept in (None, holder._frozen._prepacked)
+        kept = holder._frozen._prepacked
 
 
 @needs_products
@@ -75,7 +75,7 @@ def test_allennlps_elmo_that_is_tuned_is_not_prepared(old_model: Path) -> None:
     elmo = allennlp.Elmo(*old_files(old_model), 1, requires_grad=True)
     with torch.no_grad():
         elmo(allennlp.batch_to_ids(SENTENCES))
-    assert elmo._elmo_lstm._while_frozen._kept is None
+    assert elmo._elmo_lstm._frozen._prepacked is None
 
 
 def test_state_dicts_and_copies_are_as_before(old_model: Path) -> None:
@@ -85,5 +85,5 @@ def test_state_dicts_and_copies_are_as_before(old_model: Path) -> None:
     expected = elmo(ids)["elmo_representations"][0]
     assert list(elmo.state_dict()) == names and isinstance(elmo, nn.Module)
     other = copy.deepcopy(elmo)
-    assert other._elmo_lstm._while_frozen._kept is None
+    assert other._elmo_lstm._frozen._prepacked is None
     assert torch.equal(other(ids)["elmo_representations"][0], expected)

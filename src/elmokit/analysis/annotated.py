@@ -18,7 +18,7 @@ SENTENCES_AT_ONCE = 256  # with carried state; without it the embedder chooses
 def _from_same_state(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str) -> Iterator[Embeddings]:
     """Warns once, at the end, of all words that are too long."""
     truncated = 0
-    for group in embedder.embed_groups(sentences, "all", state):
+    for group in embedder.embed_stream(sentences, "all", state):
         truncated += group.truncated_words
         yield group
     if truncated:

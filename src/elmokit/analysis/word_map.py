@@ -20,7 +20,7 @@ from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import opened
-from elmokit.embed.layers import layer_weights
+from elmokit.embed.outputs import layer_weights
 from elmokit.lm.scoring import substitutes
 
 CLUSTERED_DIMENSIONS = 8

@@ -86,14 +86,6 @@ def _read_bilm(path: Path) -> BiLM:
     return format.read(path).bilm
 
 
-def _input(config: BiLMConfig) -> str:
-    """What the token encoder reads."""
-    encoder = config.words_and_characters
-    if encoder is None:
-        return "words" if config.char_cnn is None else "characters"
-    return " and ".join(name for name in ("words", "characters") if getattr(encoder, name))
-
-
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, where dictionaries are told of by their sizes."""
     settings = config.to_dict()
@@ -112,7 +104,7 @@ def describe(path_or_name: str | Path | None = None) -> dict[str, Any]:
         "format": format.name,
         "files": {file.name: file.stat().st_size for file in format.files(path) if file.is_file()},
         "parameters": sum(parameter.numel() for parameter in model.bilm.parameters()),
-        "input": _input(config),
+        "input": model.bilm.token_encoder.input,
         "representations": config.num_representations,
         "output_dim": config.output_dim,
         "model": _settings(config),

@@ -68,7 +68,7 @@ def write_native(model: Pretrained, directory: Path, dtype: str = "float32") -> 
     if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
         raise ValueError(f"the softmax over {len(softmax.weight)} words needs their vocabulary, but has {model.vocab}")
     _write_config(model, directory / "config.json")
-    _write_tensors(model.bilm.state_dict(), directory / "model.safetensors", dtype)
+    _write_tensors(model.bilm.stored_tensors(), directory / "model.safetensors", dtype)
     if softmax is not None:
         _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", dtype)
     if model.warm_state is not None:
@@ -136,7 +136,7 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
 
 def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
     with shapes_only():
-        return {name: tuple(tensor.shape) for name, tensor in BiLM(config).state_dict().items()}
+        return {name: tuple(tensor.shape) for name, tensor in BiLM(config).stored_tensors().items()}
 
 
 def _softmax_loader(path: Path, config: BiLMConfig, vocab: Vocab | None) -> Callable[[], FullSoftmax] | None:

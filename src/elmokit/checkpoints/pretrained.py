@@ -93,12 +93,12 @@ def fingerprint(model: Pretrained) -> str:
     held = model.holds_weights
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    tensors = dict(sorted(model.bilm.state_dict().items()))
+    tensors = dict(sorted(model.bilm.stored_tensors().items()))
     if model.warm_state is not None:
         tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
     for name, tensor in tensors.items():
         digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
     if model.vocab is not None and model.config.num_words is not None:  # which say what each row of the table is
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
     if not held:

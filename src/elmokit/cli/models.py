@@ -37,10 +37,10 @@ class Info:
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import describe
-        from elmokit.nn.kernels.library import is_compiled
+        from elmokit.ops.dispatch import available_backends, get_backend
 
         found = describe(self.model)
         card = found.pop("card", [])
-        show({**found, "compiled kernels": is_compiled()})
+        show({**found, "backend": get_backend(), "available backends": list(available_backends())})
         if card:
             print("", *card, sep="\n")

@@ -21,17 +21,19 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
-from elmokit.data.streams import blocks_of, word_ids
+from elmokit.data.streams import blocks_of
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.groups import WORDS_AT_ONCE
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.frozen import PreparedWhileFrozen
+from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
 
 # --- Words to ids ------------------------------------------------------------------------------------------------
+
+
+WORDS_AT_ONCE = 8192
 
 
 def _read_words(vocab_file: str | Path) -> list[str]:
@@ -94,7 +96,7 @@ def _reading_words(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     if table.dim() != 2 or table.shape[1] != bilm.config.lstm.projection_dim:
         raise ValueError(f"{embedding_weight_file} holds vectors {tuple(table.shape)} that do not fit this biLM")
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    lstms = {name: tensor for name, tensor in bilm.state_dict().items() if name.startswith("layers.")}
+    lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if name.startswith("layers.")}
     return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
 
 
@@ -120,7 +122,7 @@ class BidirectionalLanguageModel:
             self.bilm = _reading_words(self.bilm, embedding_weight_file).requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()
-        self._while_frozen = PreparedWhileFrozen()
+        self._frozen = Frozen()
         self.mixes = nn.ModuleDict()
 
     @torch.no_grad()
@@ -137,7 +139,7 @@ class BidirectionalLanguageModel:
             raise ValueError(
                 f"id {int(ids.max())} is beyond the {num_words} token embeddings: dump those of this vocabulary"
             )
-        out = self._while_frozen.run(self.bilm, ids, self.states.begin(len(ids), ids.device))
+        out = self._frozen.run(self.bilm, ids, self.states.begin(len(ids), ids.device))
         self.states.keep(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {
@@ -186,7 +188,7 @@ def dump_token_embeddings(
         table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
         for begin in range(0, len(words), WORDS_AT_ONCE):
             some = words[begin : begin + WORDS_AT_ONCE]
-            table[begin : begin + len(some)] = bilm.encode_words(word_ids(some, bilm.config, None)).numpy()
+            table[begin : begin + len(some)] = bilm.token_encoder(bilm.token_encoder.ids(some)).numpy()
 
 
 def dump_bilm_embeddings(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.compat.notice import warn_once
-from elmokit.data.streams import blocks_of, scoring_block, word_ids
+from elmokit.data.streams import blocks_of, scoring_block
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -147,9 +147,9 @@ class ElmoModel:
         """(2, N, D): the top layer of each direction at every position, in text order."""
         bilm, vocab = self._loaded().model.bilm, self.vocab
         block = scoring_block(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-        words = bilm.encode_words(word_ids(block.words, bilm.config, vocab))
-        layers, _ = bilm.run_packed(words, block.tokens, block.text.packing)
-        return torch.stack(block.text.to_text(layers[-1]).chunk(2, dim=-1))
+        words = bilm.token_encoder(bilm.token_encoder.ids(block.words, vocab))
+        layers, _ = bilm.run(words, block.tokens, block.text.packing)
+        return torch.stack(block.text.unpack(layers[-1]).chunk(2, dim=-1))
 
     def _best(self, hidden: Tensor, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
         """(M, D) -> for each the `count` likeliest words."""

@@ -19,7 +19,7 @@ from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_hub_module
 from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.frozen import PreparedWhileFrozen
+from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences
 
@@ -59,7 +59,7 @@ class Module(nn.Module):
             raise ValueError(f"{spec} reads word ids, but google/elmo reads characters")
         self.name, self.max_characters = name, model.config.char_cnn.max_characters
         self.bilm = model.bilm.requires_grad_(False)
-        self._while_frozen = PreparedWhileFrozen()
+        self._frozen = Frozen()
         self.mix = ScalarMix(model.config.num_representations)
         if model.mix is not None:
             self.mix.weights.data = torch.tensor(model.mix.weights)
@@ -115,7 +115,7 @@ class Module(nn.Module):
         encoded = encode_sentences(sentences, longest)
         ids[:, : encoded.shape[1]] = encoded
         where = self.mix.weights.device
-        out = self._while_frozen.run(self.bilm, add_boundaries(torch.from_numpy(ids).to(where), self.bilm.config))
+        out = self._frozen.run(self.bilm, add_boundaries(torch.from_numpy(ids).to(where), self.bilm.token_encoder))
         return without_boundaries(out.layers, out.mask)
 
 

@@ -12,32 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.config import BiLMConfig
-from elmokit.nn.packing import PackedText, Packing, pack_sentences
-from elmokit.text.characters import BOS, EOS, count_truncated, encode_words
-from elmokit.text.lexicon import count_cut, encode_with_lexicon
+from elmokit.ops.packing import PackedText, Packing, pack_sentences
+from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
 STATES = ("zeros", "warm", "carry")
-
-
-def word_ids(words: Sequence[str], config: BiLMConfig, vocab: Vocab | None) -> Tensor:
-    """What `BiLM.encode_words` reads for distinct words: characters, rows of the word table, or both."""
-    if config.words_and_characters is not None:
-        return torch.from_numpy(encode_with_lexicon(words, config.words_and_characters))
-    if config.char_cnn is not None:
-        ids = encode_words(words, config.char_cnn.max_characters, config.char_cnn.widest_filter)
-        return torch.from_numpy(ids)
-    if vocab is None:
-        raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
-    return torch.from_numpy(vocab.ids(words) + 1)
-
-
-def count_cut_words(words: Sequence[str], config: BiLMConfig) -> int:
-    """How many of the words are longer than the model reads, so that it sees their beginning only."""
-    if config.words_and_characters is not None:
-        return count_cut(words, config.words_and_characters)
-    return 0 if config.char_cnn is None else count_truncated(words, config.char_cnn.max_characters)
 
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:

@@ -1,4 +1,4 @@
-"""The only way vectors are made: sentences in, contextual word vectors out."""
+"""Sentences in, contextual word vectors out."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.embed.engine import Engine
-from elmokit.embed.groups import (
-    Made,
-    Wanted,
-    embed_long,
-    end_to_end,
-    from_carried_state,
-    from_same_state,
-    in_even_groups,
-    words_at_once,
-)
-from elmokit.embed.layers import LayerChoice, layer_choice
-from elmokit.embed.long import Put, long_apart
-from elmokit.embed.pooling import Pooling
+from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
+from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
 from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
 from elmokit.text.tokenizers import get_tokenizer
@@ -44,27 +31,34 @@ class Embeddings(list[np.ndarray]):
     truncated_words: int = 0
 
 
-def _embeddings(made: Made) -> Embeddings:
-    found = Embeddings(made.vectors)
-    found.truncated_words = made.truncated_words
+def _embeddings(result: BatchResult) -> Embeddings:
+    found = Embeddings(result.vectors)
+    found.truncated_words = result.truncated_words
     return found
 
 
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
 
-    def __init__(self, model: Pretrained, device: str | None = None, dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        model: Pretrained,
+        device: str | None = None,
+        dtype: str | None = None,
+        *,
+        sizes: Sizes | None = None,
+    ) -> None:
         """`device` is "cpu", "cuda" or "cuda:N", the best there is when not given. Vectors are float32 in any case.
 
         `dtype` is that of the products: float32 (exact, the default), bfloat16, float16 (for a GPU), int8, or auto,
         which is bfloat16 where the machine multiplies it, else float32. int8, the fastest, quantises the weights, and
         row by row what is multiplied by them: it needs a CPU with AVX-512 VNNI. ValueError for what is not there.
-        The memory that it computes in stays with it: 0.3 GB for a model of the original size with bfloat16 products.
+        `sizes` is how much is computed at a time; no vector depends on it.
         """
         self.model = model
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
-        self._engine = Engine(model, self.device, self.dtype)
+        self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
 
     @classmethod
@@ -80,13 +74,17 @@ class Embedder:
         """The model of a directory, a bundled name or the Hub; the bundled English one by default.
 
         `path`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and `dtype` those of
-        `Embedder`. Where it has its own copy of the weights, those in `model.bilm` are read again if asked for.
+        `Embedder`. It has its own copy of the weights; those in `model.bilm` are read again if asked for.
         """
         embedder = cls(load(path, revision=revision, local_files_only=local_files_only), device, dtype)
-        if embedder._engine.has_own_weights:
-            embedder.model.let_weights_go()
-            give_back_freed_memory()
+        embedder.model.let_weights_go()
+        give_back_freed_memory()
         return embedder
+
+    @property
+    def sizes(self) -> Sizes:
+        """How much it computes at a time."""
+        return self._pipeline.sizes
 
     @property
     def dim(self) -> int:
@@ -98,9 +96,18 @@ class Embedder:
         """L + 1: the token layer and every LSTM layer."""
         return self.model.config.num_representations
 
-    def forget_words(self) -> None:
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Embedder({self.num_layers} layers of {self.dim} dimensions, {dtype} on {self.device})"
+
+    def clear_word_cache(self) -> None:
         """Empty the cache of word vectors, which holds some thousands of the distinct words met last."""
-        self._engine.forget_words()
+        if self._pipeline.cache is not None:
+            self._pipeline.cache.clear()
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        """How many of the words are longer than the model reads, so that it sees their beginning only."""
+        return self._pipeline.bilm.token_encoder.count_truncated(words)
 
     def tokenize(self, text: str) -> list[str]:
         """Split as the model's training text was; at white space where its tokenizer is not known."""
@@ -126,9 +133,10 @@ class Embedder:
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        return self._embed(list(self._split(sentences, tokenize)), Wanted(self._choice(layers)), state, batch_size)
+        spec = OutputSpec(select_layers(self.model, layers))
+        return self._embed(list(self._split(sentences, tokenize)), spec, state, batch_size)
 
-    def embed_groups(
+    def embed_stream(
         self,
         sentences: Iterable[Sentence],
         layers: str | int = "mix",
@@ -140,42 +148,43 @@ class Embedder:
         What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
         are too long are counted in each item, without a warning.
         """
-        wanted, start, split = Wanted(self._choice(layers)), self._same_start(state), self._split(sentences, tokenize)
-        return map(_embeddings, from_same_state(self._engine, long_apart(split, self._most_at_once()), wanted, start))
+        spec, start = OutputSpec(select_layers(self.model, layers)), self._same_start(state)
+        batches = split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words)
+        return map(_embeddings, self._pipeline.embed_all(batches, spec, start))
 
     def embed_end_to_end(
         self,
-        groups: Iterable[Sequence[Sequence[str]]],
+        batches: Iterable[Sequence[Sequence[str]]],
         layers: str | int = "mix",
         state: str | None = None,
         dtype: str = "float32",
     ) -> Iterator[np.ndarray]:
-        """The vectors of all words of each group of sentences (lists of tokens), as a store of vectors has them.
+        """The vectors of all words of each batch of sentences (lists of tokens), as a store of vectors has them.
 
         (N, 2D), or (N, L+1, 2D) for all layers, float32 or float16: ValueError for numbers that it does not hold. A
-        group is computed at once, however large. The rest is as with `embed_groups`; too long words are not counted.
+        batch is run at once, however large. The rest is as with `embed_stream`; too long words are not counted.
         """
         start = self._same_start(state)
-        return end_to_end(self._engine, map(list, groups), self._choice(layers), start, dtype)
+        spec = OutputSpec(select_layers(self.model, layers), stored_dtype=dtype)
+        results = self._pipeline.embed_all(((list(batch), False) for batch in batches), spec, start)
+        return (result.vectors[0] for result in results)
 
-    def embed_long(
-        self, words: Sequence[str], put: Put, layers: str | int = "mix", state: str | BiLMState | None = None
-    ) -> BiLMState | None:
-        """One sentence of any length, of which only a window is held: `put` receives its vectors as they are made.
+    def embed_windows(
+        self, words: Sequence[str], layers: str | int = "mix", state: str | BiLMState | None = None
+    ) -> Iterator[WindowResult]:
+        """One sentence of any length, of which only a window is held: vectors as they are made, half by half.
 
-        `words` needs a length and slices, no more. put(words, columns, vectors) is called for both directions of every
-        window: of which words (a slice), in which columns (forward first), (n, D) or (L+1, n, D). `layers` and `state`
-        (one row) are those of `embed`. Returns the state after the sentence where it was carried. Words that are too
-        long are not counted. A model whose directions join is computed whole, in memory that grows with the sentence.
+        `words` needs a length and slices, no more. Of each window the forward halves of some words come, and the
+        backward halves of others (`HalfVectors`: of which words, in which columns), and the state after it. `layers`
+        and `state` (one row) are those of `embed`. Words that are too long are not counted. A model whose directions
+        merge is computed whole, in memory that grows with the sentence.
         """
         if isinstance(words, str):
-            raise ValueError("embed_long takes a list of words, not a string: split it with `tokenize` first")
-        choose = self._choice(layers)
-        state = self.model.state_policy if state is None else state
-        if isinstance(state, BiLMState) or state == "carry":
-            return embed_long(self._engine, words, choose, self._carried_from(state, 1), put)
-        embed_long(self._engine, words, choose, self._start(state), put)
-        return None
+            raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
+        selection, state = select_layers(self.model, layers), self.model.state_policy if state is None else state
+        carries = isinstance(state, BiLMState) or state == "carry"
+        start = self._carried_from(state, 1) if carries else self._start(str(state))
+        return self._pipeline.embed_windows(words, selection, start)
 
     def encode(
         self,
@@ -194,7 +203,8 @@ class Embedder:
             raise ValueError('one vector a text needs one representation: layers="all" is not one')
         pool = Pooling(pooling, normalize_embeddings)
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
-        pooled = self._embed(tokens, Wanted(self._choice(layers), pool), state, batch_size=None)
+        spec = OutputSpec(select_layers(self.model, layers), pool)
+        pooled = self._embed(tokens, spec, state, batch_size=None)
         if isinstance(texts, str):
             return pooled[0][0]
         return np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
@@ -213,13 +223,6 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _most_at_once(self) -> int:
-        """How many words a group has."""
-        return words_at_once(self.model.config, self.device)
-
-    def _choice(self, layers: str | int) -> LayerChoice:
-        return layer_choice(self.model, layers, self.device)
-
     def _start(self, state: str) -> BiLMState | None:
         """What every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
@@ -228,7 +231,7 @@ class Embedder:
             return None
         if self.model.warm_state is None:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
-        return self._on_device(self.model.warm_state)
+        return self.model.warm_state.to(self.device)
 
     def _same_start(self, state: str | None) -> BiLMState | None:
         """As `_start`, by default the model's own; ValueError for one that is carried."""
@@ -238,27 +241,21 @@ class Embedder:
         return self._start(state)
 
     def _embed(
-        self,
-        tokens: list[Sequence[str]],
-        wanted: Wanted,
-        state: str | BiLMState | None,
-        batch_size: int | None,
+        self, tokens: list[Sequence[str]], spec: OutputSpec, state: str | BiLMState | None, batch_size: int | None
     ) -> Embeddings:
-        found = Embeddings()
+        found, pipeline = Embeddings(), self._pipeline
         state = self.model.state_policy if state is None else state
         if isinstance(state, BiLMState) or state == "carry":
             found.state = self._carried_from(state, batch_size)
-            groups = from_carried_state(self._engine, tokens, wanted, found.state)
+            results = pipeline.embed_all_carrying(split_batches(tokens, pipeline.sizes.batch_words), spec, found.state)
         else:
-            start, threads = self._start(state), torch.get_num_threads()
-            cores = threads if threads > 2 else 1  # two work on a group together
-            apart = in_even_groups(tokens, self._most_at_once(), cores)
-            groups = from_same_state(self._engine, apart, wanted, start, batch_size)
-        for made in groups:
-            found += made.vectors
-            found.truncated_words += made.truncated_words
+            batches = split_evenly(tokens, pipeline.sizes.batch_words)
+            results = pipeline.embed_all(batches, spec, self._start(state), batch_size)
+        for result in results:
+            found += result.vectors
+            found.truncated_words += result.truncated_words
             if found.state is not None:
-                found.state = made.state
+                found.state = result.state
         if found.truncated_words:
             warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
         return found
@@ -266,10 +263,7 @@ class Embedder:
     def _carried_from(self, state: str | BiLMState, batch_size: int | None) -> BiLMState:
         """What the rows of carried state start from."""
         if not isinstance(state, BiLMState):
-            return self._engine.initial_state(batch_size or 1)
+            return self._pipeline.bilm.initial_state(batch_size or 1)
         if batch_size not in (None, state.h.shape[2]):
             raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
-        return self._on_device(state)
-
-    def _on_device(self, state: BiLMState) -> BiLMState:
-        return BiLMState(state.h.to(self.device), state.c.to(self.device))
+        return state.to(self.device)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.file_pipeline import make_parts
 from elmokit.embed.job import FileJob, FileReport, TextFile
-from elmokit.embed.parts import make_parts
-from elmokit.embed.pooling import Pooling
+from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.hdf5 import write_allennlp_hdf5
 from elmokit.storage.store import EmbeddingStore

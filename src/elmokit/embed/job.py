@@ -13,9 +13,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.data.streams import count_cut_words
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.pooling import Pooling
+from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.storage.store import StoreIndex
 from elmokit.text.pieces import PIECE, tokenize_in_pieces
@@ -75,7 +74,7 @@ class FileJob:
         return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        return count_cut_words(words, self.embedder.model.config)
+        return self.embedder.count_truncated(words)
 
     @cached_property
     def index(self) -> StoreIndex:

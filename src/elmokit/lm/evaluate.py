@@ -22,10 +22,10 @@ from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import STATES, Block, blocks_of, count_cut_words, deal_evenly, scoring_block, word_ids
+from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.prepared import PreparedBiLM, prepare
+from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
@@ -71,7 +71,7 @@ def check_predicts(config: BiLMConfig) -> None:
 
 
 def block_outputs(
-    bilm: BiLM | PreparedBiLM,
+    bilm: BiLM,
     vocab: Vocab,
     block: Block,
     state: BiLMState | None = None,
@@ -79,9 +79,9 @@ def block_outputs(
 ) -> tuple[torch.Tensor, BiLMState]:
     """What the softmax of each direction reads, (2, N, D) in text order, and the state after the block."""
     check_predicts(bilm.config)
-    words = bilm.encode_words(word_ids(block.words, bilm.config, vocab).to(bilm.device))
-    layers, after = bilm.run_packed(words, block.tokens.to(bilm.device), block.text.packing, state, start)
-    return torch.stack(block.text.to_text(layers[-1]).chunk(2, dim=1)), after
+    words = bilm.token_encoder(bilm.token_encoder.ids(block.words, vocab).to(bilm.device))
+    layers, after = bilm.run(words, block.tokens.to(bilm.device), block.text.packing, state, start)
+    return torch.stack(block.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
 @torch.no_grad()
@@ -106,7 +106,8 @@ def log_losses(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     start = start if state == "warm" else None
-    ready = prepare(bilm, next(bilm.layers.parameters()).dtype, bilm.device) or bilm
+    check_predicts(bilm.config)
+    prepacked = prepack(bilm, bilm.dtype)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for group in blocks_of(sentences, WORDS_AT_ONCE):
         if state == "carry":
@@ -114,7 +115,7 @@ def log_losses(
         else:
             rows = min(64, len(group))
             block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
-        outputs, after = block_outputs(ready, vocab, block, carried, start)
+        outputs, after = block_outputs(prepacked, vocab, block, carried, start)
         carried = after if state == "carry" else None
         count += len(group)
         targets, dtype = target_ids(group, vocab), softmax.weight.dtype
@@ -137,7 +138,7 @@ def perplexity(
         sums += losses.double().sum(dim=1).cpu().numpy()
         count, total = count + len(group), total + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
-        truncated += sum(count_cut_words(sentence, bilm.config) for sentence in group)
+        truncated += sum(map(bilm.token_encoder.count_truncated, group))
     if not total:
         raise ValueError("there is no sentence to evaluate: the text is empty")
     return Perplexity.of(sums, count, total, unknown, truncated)

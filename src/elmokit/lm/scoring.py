@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.streams import STATES, count_cut_words, scoring_block
+from elmokit.data.streams import STATES, scoring_block
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, block_outputs, log_losses
@@ -118,7 +118,7 @@ def _scores(
         unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
         for sentence, (forward, backward), is_unknown in zip(group, log_p, unknown, strict=True):
-            truncated = count_cut_words(sentence, bilm.config)
+            truncated = bilm.token_encoder.count_truncated(sentence)
             yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()), truncated)
 
 

@@ -1,38 +1,25 @@
-"""The bidirectional language model: a token encoder under two stacks of LSTMs (paper section 3.1; bilm/model.py)."""
+"""The bidirectional language model: a token encoder under a sequence encoder (paper section 3.1; bilm/model.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol, cast
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import BiLMConfig, LSTMConfig
-from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.joined_lstm import joined_layers, run_joined
-from elmokit.nn.kernels.dropout import dropped
-from elmokit.nn.lstm import BidirectionalLSTM, LSTMState
-from elmokit.nn.packing import Packing, pack_sentences
-from elmokit.nn.words_and_characters import WordsAndCharacters
+from elmokit.config import BiLMConfig
+from elmokit.nn.encoders import MergedLSTM
+from elmokit.nn.lstm import BidirectionalLSTM, BiLMState
+from elmokit.nn.token_encoders import TokenEncoder, token_encoder
+from elmokit.ops.packing import Packing, pack_sentences
 
+__all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 
-@dataclass(frozen=True)
-class BiLMState:
-    """What B rows carry from call to call: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
-
-    h: Tensor
-    c: Tensor
-
-    def layer(self, index: int, rows: Tensor | None = None) -> LSTMState:
-        h, c = self.h[:, index], self.c[:, index]
-        return LSTMState(h, c) if rows is None else LSTMState(h[:, rows], c[:, rows])
-
-    def float(self) -> BiLMState:
-        return BiLMState(self.h.float(), self.c.float())
+# What weights are called here, and in files.
+FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
+MERGED_PROJECTION, TOP_PROJECTION = "sequence_encoder.projection.", "top_projection."
+WORD_TABLE = "word_embedding"
 
 
 @dataclass(frozen=True)
@@ -44,129 +31,39 @@ class BiLMOutput:
     state: BiLMState
 
 
-def _products_of_words(layer: BidirectionalLSTM, words: Tensor, tokens: Tensor) -> Callable[[slice], Tensor]:
-    """A layer's input products of any slots, each distinct word multiplied once."""
-    table = layer.input_products(words.expand(2, *words.shape))
-    return lambda window: torch.stack([F.embedding(tokens[d, window], table[d]) for d in range(2)])
-
-
-class _Layers:
-    """The layers of a stream, side by side. Without gradients each is stored only where it will stay."""
-
-    def __init__(self, tokens: Tensor, count: int) -> None:
-        self._room = None if torch.is_grad_enabled() else tokens.new_empty(count, *tokens.shape)
-        self._layers: list[Tensor] = []
-        self.append(tokens)
-
-    def append(self, layer: Tensor) -> Tensor:
-        if self._room is not None:
-            layer = self._room[len(self._layers)].copy_(layer)
-        self._layers.append(layer)
-        return layer
-
-    def stacked(self) -> Tensor:
-        return torch.stack(self._layers) if self._room is None else self._room
-
-
-def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
-    """ValueError where the state is of another number of rows, or of another model."""
-    found = [tuple(part.shape) for part in (state.h, state.c)]
-    expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
-    if found == expected:
-        return
-    if state.h.dim() == 4 and state.h.shape[2] != rows:
-        raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(f"the state is of another model: its h and c are {found}, those of this one {expected}")
-
-
-def in_row_order(finals: list[LSTMState], rows: Tensor) -> BiLMState:
-    """States by layer and rank -> one state by row."""
-    rank = torch.argsort(rows)
-    return BiLMState(*(torch.stack([getattr(final, part) for final in finals], dim=1)[:, :, rank] for part in "hc"))
-
-
-def real_words(ids: Tensor) -> Tensor:
-    """(B, T, C) ids of characters or (B, T) of words -> (B, T) bool: True where there is a word, any id above 0."""
-    return (ids > 0).any(dim=-1) if ids.dim() == 3 else ids > 0
-
-
-def _rows_of_words(table: Tensor, ids: Tensor) -> Tensor:
-    return F.embedding(ids - 1, table)
-
-
-class RunsPacked(Protocol):
-    """What a biLM is to `run_padded`."""
-
-    @property
-    def config(self) -> BiLMConfig: ...
-
-    def encode_words(self, ids: Tensor) -> Tensor: ...
-
-    def run_packed(
-        self, words: Tensor, tokens: Tensor, packing: Packing, state: BiLMState | None = None
-    ) -> tuple[Tensor, BiLMState]: ...
-
-
-def run_padded(
-    model: RunsPacked, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None
-) -> BiLMOutput:
-    """As `BiLM.forward`: each distinct word encoded once, sentences packed, layers back in their places."""
-    mask = real_words(ids) if mask is None else mask.bool()
-    text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
-    distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
-    tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
-    streams, state = model.run_packed(model.encode_words(distinct), tokens, text.packing, state)
-    layers = streams.new_zeros(len(streams), *mask.shape, model.config.output_dim)
-    layers[:, mask] = torch.stack([text.to_text(stream) for stream in streams])
-    return BiLMOutput(layers, mask, state)
-
-
 class BiLM(nn.Module):
-    """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side."""
+    """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side.
 
-    char_cnn: CharCNN
-    word_embedding: nn.Parameter
-    words_and_characters: WordsAndCharacters
-    top_projection: nn.Linear  # where directions join
+    Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder` (`nn.lstm.BidirectionalLSTM`, or
+    `nn.encoders.MergedLSTM`).
+    """
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
-        dim = config.lstm.projection_dim
-        if config.char_cnn is not None:
-            self.char_cnn = CharCNN(config.char_cnn, dim)
-        elif config.words_and_characters is not None:
-            self.words_and_characters = WordsAndCharacters(config.words_and_characters, dim)
-        else:
-            assert config.num_words is not None
-            self.word_embedding = nn.Parameter(torch.empty(config.num_words, dim).uniform_(-1, 1))
-        if config.lstm.joins_directions:
-            self.layers = joined_layers(config.lstm)
-            self.top_projection = nn.Linear(config.lstm.cell_dim, dim)
-        else:
-            self.layers = nn.ModuleList(BidirectionalLSTM(config.lstm) for _ in range(config.lstm.num_layers))
+        self.token_encoder = cast(TokenEncoder, token_encoder(config))
+        merges = config.lstm.joins_directions
+        self.sequence_encoder = MergedLSTM(config.lstm) if merges else BidirectionalLSTM(config.lstm)
+        self.like: Tensor | None = None  # where a biLM without weights of its own computes, and in what number type
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
-        """ids (B, T, C) of characters or (B, T) of words, shifted by one, 0 for no word; starts from `state` or zeros.
+        """Run a padded batch.
 
-        Only positions where `mask` is True are words, wherever they lie in a row; without a mask, those with any id
-        above 0.
+        Args:
+            ids: Of characters (B, T, C) or words (B, T), shifted by one, 0 for no word.
+            mask: (B, T), True where there is a word, wherever in a row that is; without it, where an id is above 0.
+            state: What the rows start from; None: zeros.
         """
-        return run_padded(self, ids, mask, state)
+        mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
+        text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
+        distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
+        tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
+        streams, state = self.run(self.token_encoder(distinct), tokens, text.packing, state)
+        layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
+        layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])
+        return BiLMOutput(layers, mask, state)
 
-    def encode_words(self, ids: Tensor) -> Tensor:
-        """Ids of U words, (U, C) of characters or (U,), shifted by one -> token vectors (U, D)."""
-        return self.token_encoder()(ids)
-
-    def token_encoder(self) -> Callable[[Tensor], Tensor]:
-        """`encode_words`, holding on to nothing else of the model."""
-        if self.config.char_cnn is not None:
-            return self.char_cnn
-        if self.config.words_and_characters is not None:
-            return self.words_and_characters
-        return partial(_rows_of_words, self.word_embedding)
-
-    def run_packed(
+    def run(
         self,
         words: Tensor,
         tokens: Tensor,
@@ -175,58 +72,64 @@ class BiLM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """The engine. words (U, D): vectors of distinct words; tokens (2, N): which of them stands at each slot.
+        """Run packed streams: the one way in which training, embedding, scoring and `forward` compute layers.
 
-        `state` has a row for each row of the packing; a reset sets `start` (one row; zeros where None). Returns the
-        layers (L+1, 2, N, D) in stream order, in float32, and the state. `dropout` falls as in bilm-tf
-        (training.py:388-424): on the input of every layer, where the skip adds the dropped input too, and on the last
-        output; the token layer that is returned is the undropped one.
+        Args:
+            words: Vectors of distinct words (U, D).
+            tokens: Which of them stands at each slot of either direction (2, N).
+            packing: The shape of the streams.
+            state: A row for each row of the packing; None: zeros.
+            start: The state that a reset sets, of one row; None: zeros.
+            dropout: See `LSTMStack.forward`.
+
+        Returns:
+            The layers (L+1, 2, N, D) in stream order, float32 at least, and the state after them.
         """
-        if self.config.lstm.joins_directions:
-            return self._run_joined(words, tokens, packing, state or start)
-        state = self.initial_state(len(packing.row_order)) if state is None else state
-        check_state(state, self.config.lstm, len(packing.row_order))
-        if start is not None:
-            check_state(start, self.config.lstm, 1)
-        rows = packing.row_order.to(words.device)
-        wide = torch.promote_types(words.dtype, torch.float32)
-        x = torch.stack([F.embedding(tokens[d], words) for d in range(2)]).to(wide)
-        outputs, finals = _Layers(x, self.config.num_representations), []
-        for index, layer in enumerate(cast(BidirectionalLSTM, layer) for layer in self.layers):
-            x = dropped(x, dropout)
-            begin = None if start is None else start.layer(index)
-            # with gradients adding up those of a word's every use would cost more than the products it saves
-            by_words = index == 0 and not dropout and not torch.is_grad_enabled()
-            inputs = _products_of_words(layer, words, tokens) if by_words else None
-            out, final = layer.run(x, packing, state.layer(index, rows), begin, inputs)
-            x = out + x if self.config.lstm.use_skip_connections and index > 0 else out
-            if index + 1 == len(self.layers):
-                x = dropped(x, dropout)
-            x = outputs.append(x)
-            finals.append(final)
-        return outputs.stacked(), in_row_order(finals, rows)
+        return self.sequence_encoder(words, tokens, packing, state, start, dropout)
 
-    def _run_joined(
-        self, words: Tensor, tokens: Tensor, packing: Packing, state: BiLMState | None
-    ) -> tuple[Tensor, BiLMState]:
-        """`run_packed` where directions join: the top layer (1, 2, N, D), and zeros for a state."""
-        if state is not None:
-            raise ValueError("this model's directions join, so it has no state to carry or to start from: use zeros")
-        x = torch.stack([F.embedding(tokens[d], words) for d in range(2)])
-        x = x.to(torch.promote_types(words.dtype, torch.float32))
-        top = run_joined(self.layers, self.top_projection, x, packing)
-        return top[None], self.initial_state(len(packing.row_order))
+    def _like(self) -> Tensor:
+        return next(self.sequence_encoder.parameters()) if self.like is None else self.like
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return self._like().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type of the LSTMs' weights."""
+        return self._like().dtype
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
-        lstm, weight = self.config.lstm, next(self.layers.parameters())
-        wide = torch.promote_types(weight.dtype, torch.float32)
+        return self.sequence_encoder.initial_state(rows, self._like())
 
-        def zeros(width: int) -> Tensor:
-            return torch.zeros(2, lstm.num_layers, rows, width, dtype=wide, device=weight.device)
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """The weights by the names that files have for them, which `load_state_dict` reads too.
 
-        return BiLMState(zeros(lstm.projection_dim), zeros(lstm.cell_dim))
+        Weights of the token encoder are called after its kind; those of the two directions lie in one tensor (2, ...).
+        """
+        own, found = self.state_dict(), {}
+        for name, tensor in own.items():
+            stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
+            stored = (
+                WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored.replace(MERGED_PROJECTION, TOP_PROJECTION)
+            )
+            if name.startswith(FIRST_STACK):
+                tensor = torch.stack([tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)]])
+            if not name.startswith(SECOND_STACK):
+                found[stored.removeprefix(FIRST_STACK)] = tensor
+        return found
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        encoder = self.token_encoder.stored_name
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            name = key.removeprefix(prefix)
+            if name.startswith("layers."):
+                for stack, tensor in zip((FIRST_STACK, SECOND_STACK), state_dict.pop(key), strict=True):
+                    state_dict[prefix + stack + name] = tensor
+            elif name == WORD_TABLE:
+                state_dict[f"{prefix}token_encoder.weight"] = state_dict.pop(key)
+            elif name.startswith((f"{encoder}.", TOP_PROJECTION)):
+                name = name.replace(f"{encoder}.", "token_encoder.", 1).replace(TOP_PROJECTION, MERGED_PROJECTION)
+                state_dict[prefix + name] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *others)

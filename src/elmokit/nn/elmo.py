@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, END_WORD, PAD_CHARACTER, BiLMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, real_words
-from elmokit.nn.frozen import PreparedWhileFrozen
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.token_encoders import TokenEncoder
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,16 @@ class ElmoOutput:
     state: BiLMState
 
 
-def _boundary(config: BiLMConfig, which: int, like: Tensor) -> Tensor:
-    if config.words_and_characters is not None:
-        return like.new_tensor(config.words_and_characters.boundary_ids(which, like.shape[-1]))
-    if config.char_cnn is None:
-        return like.new_tensor(config.boundary_words[which] + 1)
-    row = like.new_full((like.shape[-1],), PAD_CHARACTER)
-    row[:3] = like.new_tensor([BEGIN_WORD, (BEGIN_SENTENCE, END_SENTENCE)[which], END_WORD])
-    return row
-
-
-def add_boundaries(ids: Tensor, config: BiLMConfig) -> Tensor:
+def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
     """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
-    begin, end = (_boundary(config, which, ids) for which in range(2))
-    real = real_words(ids)
-    if (real[:, 1:] & ~real[:, :-1]).any():
+    begin, end = encoder.boundary_ids(ids)
+    is_word = encoder.is_word(ids)
+    if (is_word[:, 1:] & ~is_word[:, :-1]).any():
         raise ValueError("words must stand at the left of each row, padding (zeros) behind them")
     padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
     padded[:, 1:-1] = ids
     padded[:, 0] = begin
-    padded[torch.arange(len(ids), device=ids.device), real.sum(dim=1) + 1] = end
+    padded[torch.arange(len(ids), device=ids.device), is_word.sum(dim=1) + 1] = end
     return padded
 
 
@@ -51,8 +41,9 @@ class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
 
     With `freeze` the given biLM's parameters stop requiring gradients and stay as they are; the mixes always learn,
-    unless `fixed_weights` are given. A frozen biLM's weights are packed once, not for every batch, in float32 on a CPU
-    with AVX-512: that is 1.4 to 1.8 times as fast, and takes the memory of the weights again (`PreparedWhileFrozen`).
+    unless `fixed_weights` are given. Where the processor has AVX-512 a frozen biLM's weights are prepacked once, not
+    for every batch: that is 1.4 to 1.8 times as fast, and takes the memory of the weights again
+    (`nn.inference.Frozen`).
     """
 
     def __init__(
@@ -67,7 +58,7 @@ class Elmo(nn.Module):
         super().__init__()
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
-        self._while_frozen = PreparedWhileFrozen()
+        self._frozen = Frozen()
         self.mixes = nn.ModuleList(
             ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights) for _ in range(num_mixes)
         )
@@ -76,8 +67,8 @@ class Elmo(nn.Module):
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
         """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries come and go here."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            out = self._while_frozen.run(self.bilm, add_boundaries(ids, self.bilm.config), state)
-        mask = real_words(ids)
+            out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
+        mask = self.bilm.token_encoder.is_word(ids)
         layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
         return ElmoOutput(self.mix(layers, mask), mask, out.state)
 

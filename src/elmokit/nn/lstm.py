@@ -1,183 +1,231 @@
-"""The projected, clipped LSTM in both directions: the readable reference, and the layer that chooses a kernel for it.
-
-Everything is stacked over the two directions (0 fwd, 1 bwd), which never exchange information. Gates lie in the order
-of the published files: i, g (TensorFlow's j), f, o.
-"""
+"""The projected, clipped LSTM: a layer, a stack of layers in one direction, and two stacks side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.kernels.both_linear import both_linear
-from elmokit.nn.kernels.packed import joins_products, packed_lstm, packed_lstm_in_pieces
-from elmokit.nn.kernels.products import product_type
-from elmokit.nn.packing import Packing
+from elmokit.ops.autograd import records_gradients
+from elmokit.ops.dropout import dropped
+from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights, lstm
+from elmokit.ops.packing import Packing
+from elmokit.ops.threads import run_side_by_side
+from elmokit.ops.workspace import allocate
 
-# Without gradients a layer's input products are made for about this many slots at a time: enough for the speed of a
-# large product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
-SLOTS_AT_ONCE, SLOTS_AT_ONCE_ON_GPU = 512, 16_384
-
-
-@dataclass(frozen=True)
-class LSTMState:
-    """What one layer carries from step to step: its (projected) output `h` (2, B, D) and its cell `c` (2, B, H)."""
-
-    h: Tensor
-    c: Tensor
-
-    def direction(self, d: int) -> LSTMState:
-        """The part of one direction: `h` (B, D), `c` (B, H), sharing memory with the whole."""
-        return LSTMState(self.h[d], self.c[d])
-
-    def copy(self) -> LSTMState:
-        return LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in (self.h, self.c)))
+NO_CLIPS = Clips(None, None)
 
 
-def lstm_reference(
-    inputs: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    recurrent_weight: Tensor,
-    projection_weight: Tensor | None,
-    *,
-    cell_clip: float | None,
-    proj_clip: float | None,
-    start: LSTMState | None = None,
-) -> tuple[Tensor, LSTMState]:
-    """The specification, a step and a direction at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231).
+class LSTMLayer(nn.Module):
+    """One layer in one direction. Rows of the gates are i, g, f, o, as in the published files."""
 
-    inputs (2, N, 4H): the input products with all biases, in stream order. recurrent_weight (2, 4H, D);
-    projection_weight (2, D, H) or None. `state` has a row for each rank of the packing; `start` (2, 1, .) is the
-    state that a reset sets, zeros where None. Returns the outputs (2, N, D) and the state after each row's last step.
-    """
-    starts = packing.starts()
-    outputs, finals = [], []
-    for d in range(2):
-        h, c, steps = state.h[d], state.c[d], []
-        for t, rows in enumerate(packing.batch_sizes):
-            window = slice(starts[t], starts[t + 1])
-            h_rows, c_rows = h[:rows], c[:rows]
-            if packing.resets is not None:
-                fresh = packing.resets[window].unsqueeze(1).to(h.device)
-                h_rows = torch.where(fresh, torch.zeros_like(h_rows) if start is None else start.h[d], h_rows)
-                c_rows = torch.where(fresh, torch.zeros_like(c_rows) if start is None else start.c[d], c_rows)
-            i, g, f, o = (inputs[d, window] + h_rows @ recurrent_weight[d].T).chunk(4, dim=1)
-            c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
-            if cell_clip is not None:
-                c_rows = c_rows.clamp(-cell_clip, cell_clip)
-            h_rows = torch.sigmoid(o) * torch.tanh(c_rows)
-            if projection_weight is not None:
-                h_rows = h_rows @ projection_weight[d].T
-                if proj_clip is not None:  # TensorFlow clips projections only
-                    h_rows = h_rows.clamp(-proj_clip, proj_clip)
-            steps.append(h_rows)
-            h, c = torch.cat([h_rows, h[rows:]]), torch.cat([c_rows, c[rows:]])
-        outputs.append(torch.cat(steps) if steps else inputs.new_zeros(0, h.shape[1]))
-        finals.append((h, c))
-    return torch.stack(outputs), LSTMState(*(torch.stack(part) for part in zip(*finals, strict=True)))
-
-
-class BidirectionalLSTM(nn.Module):
-    """One layer of both stacks: input products, then the recurrence, or both in one."""
-
-    def __init__(self, config: LSTMConfig) -> None:
+    def __init__(self, input_dim: int, cell_dim: int, output_dim: int, clips: Clips, forget_bias: float) -> None:
+        """A projection stands behind the cell where `output_dim` is not `cell_dim`."""
         super().__init__()
-        dim, cell_dim = config.projection_dim, config.cell_dim
-        self.cell_clip, self.proj_clip, self.forget_bias = config.cell_clip, config.proj_clip, config.forget_bias
-        self.input_weight = nn.Parameter(torch.empty(2, 4 * cell_dim, dim))
-        self.recurrent_weight = nn.Parameter(torch.empty(2, 4 * cell_dim, dim))
-        self.bias = nn.Parameter(torch.zeros(2, 4 * cell_dim))
-        self.projection_weight = nn.Parameter(torch.empty(2, dim, cell_dim)) if config.has_projection else None
+        self.clips, self.forget_bias = clips, forget_bias
+        self.input_weight = nn.Parameter(torch.empty(4 * cell_dim, input_dim))
+        self.recurrent_weight = nn.Parameter(torch.empty(4 * cell_dim, output_dim))
+        self.bias = nn.Parameter(torch.zeros(4 * cell_dim))
+        projected = output_dim != cell_dim
+        self.projection_weight = nn.Parameter(torch.empty(output_dim, cell_dim)) if projected else None
         self.reset_parameters()
 
-    def input_products(self, x: Tensor) -> Tensor:
-        """x (2, M, D) -> (2, M, 4H): one product over all of them, biases (and the forget gate's constant) added."""
-        return both_linear(x, self.input_weight, self.run_time_bias())
-
     def forward(
-        self,
-        inputs: Tensor,
-        packing: Packing,
-        state: LSTMState,
-        start: LSTMState | None = None,
-        overwrite: bool = False,
-        beside: Tensor | None = None,
-    ) -> tuple[Tensor, LSTMState]:
-        """Input products (2, N, 4H) in stream order -> outputs (2, N, D) and the final state; see `lstm_reference`.
-
-        With `overwrite` the inputs' values may be lost, which saves memory; a forward hook does not find them then.
-        With x (2, N, K) as `beside` the products of x are made in the recurrence, and inputs (2, 1, 4H) are the biases.
-        """
-        states, settings = (state.h, state.c), self._settings(start)
-        both = None if beside is None else (beside, self.input_weight)
-        outputs, h, c = packed_lstm(
-            inputs, packing, *states, *self._weights(), **settings, overwrite=overwrite, beside=both
-        )
-        return outputs, LSTMState(h, c)
-
-    def run(
         self,
         x: Tensor,
         packing: Packing,
         state: LSTMState,
         start: LSTMState | None = None,
-        inputs: Callable[[slice], Tensor] | None = None,
+        index: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        """A stream x (2, N, K) through the layer: outputs (2, N, D) and the final state.
+        """Run over a packed stream.
 
-        Without gradients input products are made for a slice of the slots at a time, so that few of them are in memory;
-        by `inputs`, where the caller has a faster way to those of a slice.
+        Args:
+            x: The layer's input (N, K), in stream order.
+            packing: The stream's shape, with B rows.
+            state: What each row starts from, by rank.
+            start: The state that a reset sets, of one row; None: zeros.
+            index: Which row of x each slot reads (N,); None: its own.
+            out: Takes the outputs, where no gradient is recorded.
+
+        Returns:
+            The outputs (N, D), float32 at least, and each row's state after its last step.
         """
-        if self._learns(x, state, start):
-            assert inputs is None
-            return self._run_with_gradients(x, packing, state, start)
-        make = inputs or (lambda window: self.input_products(x[:, window]))
-        slots = SLOTS_AT_ONCE if x.device.type == "cpu" else SLOTS_AT_ONCE_ON_GPU
-        pieces = ((make(window), piece) for window, piece in packing.pieces(slots))
-        outputs, h, c = packed_lstm_in_pieces(pieces, state.h, state.c, *self._weights(), **self._settings(start))
-        return outputs, LSTMState(h, c)
+        x = x if index is None else F.embedding(index, x)
+        outputs, state = lstm(x, packing, state, self.weights(), self.clips, start)
+        return outputs if out is None else out.copy_(outputs), state
 
-    def _run_with_gradients(
-        self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None
-    ) -> tuple[Tensor, LSTMState]:
-        dtype, hidden = product_type(self.input_weight), state.c.shape[2]
-        if not joins_products(dtype, x, state.h.shape[2], hidden):
-            return self(self.input_products(x), packing, state, start, overwrite=True)
-        return self(self.run_time_bias()[:, None].to(dtype), packing, state, start, beside=x)
-
-    def _learns(self, x: Tensor, state: LSTMState, start: LSTMState | None) -> bool:
-        """Whether a gradient of a run can be asked for."""
-        states = [state.h, state.c, *(() if start is None else (start.h, start.c))]
-        return torch.is_grad_enabled() and any(each.requires_grad for each in (x, *states, *self.parameters()))
-
-    def _weights(self) -> tuple[Tensor, Tensor | None]:
-        return self.recurrent_weight, self.projection_weight
-
-    def _settings(self, start: LSTMState | None) -> dict[str, Any]:
-        pair = None if start is None else (start.h, start.c)
-        return {"cell_clip": self.cell_clip, "proj_clip": self.proj_clip, "start": pair}
-
-    def run_time_bias(self) -> Tensor:
-        """The forget gate's constant is added here and never stored: so weights survive any round trip bit for bit."""
-        constant = torch.zeros_like(self.bias).view(2, 4, -1)
-        constant[:, 2] = self.forget_bias
-        return self.bias + constant.view_as(self.bias)
+    def weights(self) -> LSTMWeights:
+        """What the op reads. The forget gate's constant is added here and never stored, so that weights survive any
+        round trip bit for bit."""
+        constant = torch.zeros_like(self.bias).view(4, -1)
+        constant[2] = self.forget_bias
+        return LSTMWeights(
+            self.input_weight, self.recurrent_weight, self.bias + constant.flatten(), self.projection_weight
+        )
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """TensorFlow's default, glorot uniform, on the stacked kernel [W; U] as bilm-tf had it; biases zero."""
-        four_h, dim = self.input_weight.shape[1:]
-        bound = math.sqrt(6 / (2 * dim + four_h))
+        bound = math.sqrt(6 / (self.input_weight.shape[1] + self.recurrent_weight.shape[1] + len(self.bias)))
         self.input_weight.uniform_(-bound, bound)
         self.recurrent_weight.uniform_(-bound, bound)
         self.bias.zero_()
         if self.projection_weight is not None:
-            bound = math.sqrt(6 / sum(self.projection_weight.shape[1:]))
+            bound = math.sqrt(6 / sum(self.projection_weight.shape))
             self.projection_weight.uniform_(-bound, bound)
+
+
+class LSTMStack(nn.Module):
+    """L layers in one direction, each but the first with a skip connection where the configuration says so."""
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__()
+        self.use_skip_connections, dim = config.use_skip_connections, config.projection_dim
+        clips = Clips(config.cell_clip, config.proj_clip)
+        self.layers = nn.ModuleList(
+            LSTMLayer(dim, config.cell_dim, dim, clips, config.forget_bias) for _ in range(config.num_layers)
+        )
+
+    def forward(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        states: Sequence[LSTMState],
+        starts: Sequence[LSTMState | None],
+        dropout: float = 0.0,
+        out: Tensor | None = None,
+    ) -> tuple[Tensor, list[LSTMState]]:
+        """Run over a packed stream.
+
+        Args:
+            words: Vectors of distinct words (U, D).
+            tokens: Which of them stands at each slot (N,).
+            packing: The stream's shape.
+            states: What each layer's rows start from, by rank.
+            starts: The state that a reset sets in each layer; None: zeros.
+            dropout: As in bilm-tf (training.py:388-424): on the input of every layer, where the skip adds the dropped
+                input too, and on the last output. The token layer that is returned is the undropped one.
+            out: Takes the layers, where no gradient is recorded.
+
+        Returns:
+            The layers (L+1, N, D), the token vectors first, and the states.
+        """
+        x = F.embedding(tokens, words) if out is None else torch.index_select(words, 0, tokens, out=out[0])
+        layers, finals = [x], []
+        for index, layer in enumerate(self.layers):
+            x = dropped(x, dropout)
+            place = None if out is None else out[index + 1]
+            if index == 0 and out is not None and not dropout:  # each distinct word is multiplied once
+                outputs, final = layer(words, packing, states[0], starts[0], index=tokens, out=place)
+            else:
+                outputs, final = layer(x, packing, states[index], starts[index], out=place)
+            if self.use_skip_connections and index > 0:
+                outputs = outputs + x if out is None else outputs.add_(x)
+            x = dropped(outputs, dropout) if index + 1 == len(self.layers) else outputs
+            if out is not None and x is not place:
+                x = out[index + 1].copy_(x)
+            layers.append(x)
+            finals.append(final)
+        return torch.stack(layers) if out is None else out, finals
+
+
+@dataclass(frozen=True)
+class BiLMState:
+    """What B rows carry from call to call: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
+
+    h: Tensor
+    c: Tensor
+
+    def to(self, device: torch.device) -> BiLMState:
+        """The state itself, or its copy on another device."""
+        return self if self.h.device == device else BiLMState(self.h.to(device), self.c.to(device))
+
+    def float(self) -> BiLMState:
+        return BiLMState(self.h.float(), self.c.float())
+
+    def of_direction(self, d: int, rows: Tensor | None = None) -> list[LSTMState]:
+        """Of each layer the state of one direction; with `rows` those rows, in that order."""
+        pairs = zip(self.h[d], self.c[d], strict=True)
+        return [LSTMState(h, c) if rows is None else LSTMState(h[rows], c[rows]) for h, c in pairs]
+
+    @staticmethod
+    def of_ranks(directions: Sequence[Sequence[LSTMState]], rows: Tensor) -> BiLMState:
+        """From the states of each direction and layer by rank to one by row."""
+        rank = torch.argsort(rows)
+        h, c = (
+            torch.stack([torch.stack([state[part] for state in states]) for states in directions])[:, :, rank]
+            for part in range(2)
+        )
+        return BiLMState(h, c)
+
+
+def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
+    """ValueError where the state is of another number of rows, or of another model."""
+    found = [tuple(part.shape) for part in (state.h, state.c)]
+    expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
+    if found == expected:
+        return
+    if state.h.dim() == 4 and state.h.shape[2] != rows:
+        raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
+    raise ValueError(f"the state is of another model: its h and c are {found}, those of this one {expected}")
+
+
+class BidirectionalLSTM(nn.Module):
+    """Two stacks that never exchange information: one reads each sentence from its front, one from its back."""
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stacks = nn.ModuleList([LSTMStack(config), LSTMStack(config)])
+
+    def forward(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState | None = None,
+        start: BiLMState | None = None,
+        dropout: float = 0.0,
+    ) -> tuple[Tensor, BiLMState]:
+        """See `BiLM.run`. Where no gradient is recorded, the stacks run on threads of their own."""
+        rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
+        words, tokens = words.to(wide), tokens.contiguous()
+        state = self.initial_state(len(rows), words) if state is None else state
+        check_state(state, self.config, len(rows))
+        if start is not None:
+            check_state(start, self.config, 1)
+        states = [state.of_direction(d, rows) for d in range(2)]
+        starts = [[None] * self.config.num_layers if start is None else start.of_direction(d) for d in range(2)]
+        if records_gradients(words, state.h, state.c, *self.parameters()) or dropout:
+            runs = [
+                stack(words, tokens[d], packing, states[d], starts[d], dropout) for d, stack in enumerate(self.stacks)
+            ]
+            layers = torch.stack([layers for layers, _ in runs], dim=1)
+        else:
+            layers = allocate((self.config.num_layers + 1, *tokens.shape, words.shape[1]), wide, words.device)
+            runs = run_side_by_side(
+                [
+                    lambda d=d: cast(LSTMStack, self.stacks[d])(
+                        words, tokens[d], packing, states[d], starts[d], out=layers[:, d]
+                    )
+                    for d in range(2)
+                ],
+                words.device,
+            )
+        return layers, BiLMState.of_ranks([finals for _, finals in runs], rows)
+
+    def initial_state(self, rows: int, like: Tensor) -> BiLMState:
+        """Zeros for `rows` rows, float32 at least, on the device of a tensor."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        widths = self.config.projection_dim, self.config.cell_dim
+        h, c = (like.new_zeros(2, self.config.num_layers, rows, width, dtype=wide) for width in widths)
+        return BiLMState(h, c)

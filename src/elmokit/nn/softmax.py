@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.kernels.linear_logsumexp import linear_logsumexp
-from elmokit.nn.kernels.rows import table_rows
+from elmokit.ops.gather import gather_rows
+from elmokit.ops.logsumexp import linear_logsumexp
 
 Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), their rows of the weight (S, D) and of the bias (S,)
 
@@ -98,7 +98,7 @@ class FullSoftmax(nn.Module):
         out there.
         """
         ids = [*(drawn.ids.to(targets.device) for drawn in samples), *targets]
-        weights, biases = table_rows(self.weight, ids), table_rows(self.bias[:, None], ids)
+        weights, biases = gather_rows(self.weight, ids), gather_rows(self.bias[:, None], ids)
         parts = [(own, weight, bias[:, 0]) for own, weight, bias in zip(ids, weights, biases, strict=True)]
         return torch.stack(
             [
@@ -120,4 +120,4 @@ class FullSoftmax(nn.Module):
         return torch.logaddexp(true, rest) - true
 
     def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return _logits(hidden, table_rows(self.weight, [targets])[0], self.bias[targets])
+        return _logits(hidden, gather_rows(self.weight, [targets])[0], self.bias[targets])

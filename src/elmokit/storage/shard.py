@@ -8,7 +8,7 @@ safetensors' own `save_file` writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedRandom
@@ -94,6 +94,19 @@ def nothing_overflows(dtype: np.dtype) -> Iterator[None]:
             yield
     except FloatingPointError as error:
         raise ValueError(f"a vector has numbers that are too large for {dtype.name}: write float32") from error
+
+
+def join_sentences(sentences: Sequence[np.ndarray], vector_shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """(T, 2D) of each sentence, or (L+1, T, 2D) for all layers -> the vectors of all words, as a part holds them.
+
+    ValueError where they are of another shape than `vector_shape` says, or numbers are too large for `dtype`.
+    """
+    for vectors in sentences:
+        if (*vectors.shape[:-2], vectors.shape[-1]) != vector_shape:
+            raise ValueError(f"vectors {vectors.shape} are not those of words with {vector_shape} each")
+    by_word = [vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1) for vectors in sentences]
+    with nothing_overflows(np.dtype(dtype)):
+        return np.concatenate([np.empty((0, *vector_shape), np.float32), *by_word]).astype(dtype)
 
 
 class PartWriter:

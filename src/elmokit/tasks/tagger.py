@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.config import CharCNNConfig
-from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.crf import CRF, Transitions
 from elmokit.nn.elmo import Elmo
+from elmokit.nn.token_encoders import CharCNN
 from elmokit.tasks.examples import PADDING, UNKNOWN, Batch
 from elmokit.tasks.settings import TaggerConfig
 

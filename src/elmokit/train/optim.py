@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -72,6 +72,12 @@ class Optimizer:
                 group["lr"] = learning_rate
             part.step()
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters, in the order of their numbers in `tensors`."""
+        for part in self.parts:
+            for group in part.param_groups:
+                yield from group["params"]
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything the optimisers remember, by `parameter number.name`, numbered through all parts."""
         tensors, first = {}, 0
@@ -99,33 +105,6 @@ def _number_of_parameters(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
-class _MuonOfStacks(torch.optim.Muon):
-    """Muon, which takes single matrices, for parameters that stack several along their first dimensions.
-
-    Each matrix is a parameter of its own that shares the memory of the stack.
-    """
-
-    def __init__(self, stacks: Sequence[nn.Parameter], learning_rate: float) -> None:
-        self._stacks = list(stacks)
-        matrices = [nn.Parameter(matrix) for stack in stacks for matrix in _matrices(stack.detach())]
-        # Updates of the size of AdamW's, so that one learning rate does for both.
-        super().__init__(matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        matrices = iter(self.param_groups[0]["params"])
-        for stack in self._stacks:
-            gradients = [None] * len(_matrices(stack)) if stack.grad is None else _matrices(stack.grad)
-            for gradient in gradients:
-                next(matrices).grad = gradient
-        super().step(closure)
-
-
-def _matrices(stack: Tensor) -> list[Tensor]:
-    """(..., M, N) -> its matrices (M, N), which share its memory."""
-    return list(stack.view(-1, *stack.shape[-2:]).unbind())
-
-
 def make_optimizer(
     name: str, parameters: Sequence[nn.Parameter], hidden_matrices: Sequence[nn.Parameter], learning_rate: float
 ) -> Optimizer:
@@ -134,8 +113,8 @@ def make_optimizer(
     Args:
         name: The recipe.
         parameters: All parameters of the model and its softmax.
-        hidden_matrices: Those among them, (..., M, N), that Muon is for: neither embeddings nor softmax
-            (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks").
+        hidden_matrices: Those among them that Muon is for, (M, N): neither embeddings nor softmax (Jordan et al. 2024,
+            "Muon: An optimizer for hidden layers in neural networks").
         learning_rate: That of the first step.
     """
     if name == "original":
@@ -147,7 +126,11 @@ def make_optimizer(
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    return Optimizer([_MuonOfStacks(hidden_matrices, learning_rate), _adamw(others, learning_rate)])
+    # Updates of the size of AdamW's, so that one learning rate does for both.
+    muon = torch.optim.Muon(
+        hidden_matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
+    )
+    return Optimizer([muon, _adamw(others, learning_rate)])
 
 
 def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:

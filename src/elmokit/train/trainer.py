@@ -17,17 +17,18 @@ from torch import Tensor, nn
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import TrainingStream, Window, word_ids
+from elmokit.data.streams import TrainingStream, Window
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.lstm import BidirectionalLSTM
-from elmokit.nn.packing import Packing
+from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
 from elmokit.train.schedule import CoolDown, Schedule
 from elmokit.train.settings import PretrainSettings
@@ -98,7 +99,7 @@ def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
     for module in bilm.modules():
         if isinstance(module, nn.Linear):
             found.append(cast(nn.Parameter, module.weight))
-        elif isinstance(module, BidirectionalLSTM):
+        elif isinstance(module, LSTMLayer):
             weights = (module.input_weight, module.recurrent_weight, module.projection_weight)
             found += [weight for weight in weights if weight is not None]
     return found
@@ -180,13 +181,13 @@ class Trainer:
         return self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
 
     def _losses(self, window: Window) -> Tensor:
-        ids = _padded(word_ids(window.words, self.config, self.vocab)).to(self.device)
+        ids = _padded(self.bilm.token_encoder.ids(window.words, self.vocab)).to(self.device)
         tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
-            words = self.bilm.encode_words(ids)
+            words = self.bilm.token_encoder(ids)
             packing = self._with_fresh_starts(window)
-            layers, state = self.bilm.run_packed(words, tokens, packing, self.state, dropout=self.settings.dropout)
+            layers, state = self.bilm.run(words, tokens, packing, self.state, dropout=self.settings.dropout)
             self.state = BiLMState(state.h.detach(), state.c.detach())
             return self._softmax_losses(layers[-1], targets).mean(dim=1)
 
@@ -230,7 +231,7 @@ class Trainer:
         _check_same(snapshot.progress.get("run", {}), self.identity)
         self.bilm.load_state_dict(snapshot.part("bilm"))
         self.softmax.load_state_dict(snapshot.part("softmax"))
-        self.optimizer.restore(snapshot.part("optimizer"))
+        self.optimizer.restore(optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
         self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.part("state").items()})
         random = snapshot.part("random")
         torch.set_rng_state(random["torch"])

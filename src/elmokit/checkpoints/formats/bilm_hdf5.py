@@ -22,7 +22,6 @@ from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
-from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
 # The weights are not compressed much by anyone, so a small file that claims to hold large ones is damaged or a trap.
@@ -145,7 +144,7 @@ def _read_rows(piece: Piece, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
     """The float32 state_dict of `BiLM(config)` from datasets that have the names and shapes of the table."""
     with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
+        shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
     for piece in pieces_of(config):
         array = _read_rows(piece, datasets[piece.dataset]).astype(np.float32, copy=False)
@@ -181,7 +180,7 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
 
 def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
     """The datasets of the format, in float32: what `fill_state_dict` makes the weights of."""
-    state, pieces = bilm.state_dict(), list(pieces_of(bilm.config))
+    state, pieces = bilm.stored_tensors(), list(pieces_of(bilm.config))
     arrays = {piece.dataset: np.empty(piece.shape, np.float32) for piece in pieces}
     for piece in pieces:
         part = state[piece.parameter][piece.part].float().cpu().numpy()
@@ -208,15 +207,12 @@ def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
 
     With it, bilm-tf and AllenNLP read word ids in place of characters. The file appears whole or not at all.
     """
-    char_cnn = bilm.config.char_cnn
-    if char_cnn is None:
+    if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
-    device = bilm.char_cnn.char_embedding.device
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         shape = (len(vocab), bilm.config.lstm.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(vocab), WORDS_AT_ONCE):
             words = vocab.words[begin : begin + WORDS_AT_ONCE]
-            ids = encode_words(words, char_cnn.max_characters, char_cnn.widest_filter)
-            vectors = bilm.encode_words(torch.from_numpy(ids).to(device))
+            vectors = bilm.token_encoder(bilm.token_encoder.ids(words).to(bilm.device))
             embedding[begin : begin + len(words)] = vectors.float().cpu().numpy()

@@ -161,7 +161,7 @@ def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
         check_shapes(directory / name, {piece.name: piece.shape for piece in pieces}, shapes)
     # Only now is it certain that the sizes in the settings are those of the files.
     with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
+        shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
     state = {name: torch.zeros(shape) for name, shape in shapes.items()}
     for name, pieces in tables.items():
         for piece in pieces:

@@ -14,7 +14,7 @@ from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.frozen import PreparedWhileFrozen
+from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences, encode_words
 
@@ -49,11 +49,11 @@ class _ElmoBiLm(nn.Module):
     ) -> None:
         super().__init__()
         self._bilm = open_bilm(options_file, weight_file).requires_grad_(requires_grad)
-        if self._bilm.config.char_cnn is None:
+        if self._bilm.token_encoder.input != "characters":
             raise ValueError("AllenNLP's ELMo reads characters, and this biLM reads word ids: use compat.bilm_tf")
         self._requires_grad = requires_grad
         self._elmo_lstm = CarriedStates()
-        self._while_frozen = PreparedWhileFrozen()
+        self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
         # The engine encodes each distinct word of a batch once, so a cache needs no vectors, which could grow stale.
         words = None if vocab_to_cache is None else torch.from_numpy(encode_words(vocab_to_cache))
@@ -64,18 +64,18 @@ class _ElmoBiLm(nn.Module):
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}."""
-        ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.config)
+        ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.token_encoder)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            out = self._while_frozen.run(self._bilm, ids, self._elmo_lstm.begin(len(ids), ids.device))
+            out = self._frozen.run(self._bilm, ids, self._elmo_lstm.begin(len(ids), ids.device))
         self._elmo_lstm.keep(out.state)
         return {"activations": list(out.layers), "mask": out.mask}
 
     def _token_embedder(self, inputs: Tensor) -> dict[str, Tensor]:
         """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), "mask": (B, T+2)}: the token layer alone."""
-        ids = add_boundaries(inputs, self._bilm.config)
-        mask = (ids > 0).any(dim=-1)
+        ids = add_boundaries(inputs, self._bilm.token_encoder)
+        mask = self._bilm.token_encoder.is_word(ids)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            words = self._bilm.encode_words(ids[mask])
+            words = self._bilm.token_encoder(ids[mask])
         return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
 
     def _character_ids(self, inputs: Tensor, word_inputs: Tensor | None) -> Tensor:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from elmokit.compat.notice import warn_once
-from elmokit.data.streams import count_cut_words, word_ids
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
@@ -63,7 +62,7 @@ class Embedder:
         if any(isinstance(sentence, str) for sentence in sents):
             warn_once("a string was given in place of a list of tokens: each of its characters is read as a token")
         sentences = [list(sentence) for sentence in sents]
-        if count_cut_words(list(chain.from_iterable(sentences)), self._config):
+        if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
             warn_once("some words are longer than the model reads: as before, only their beginning is read")
         if self.joins_directions:
             return self._padded(sentences)
@@ -103,7 +102,7 @@ class Embedder:
         encoder = config.words_and_characters
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])
-        ids = word_ids(list(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)), config, None)
+        ids = bilm.token_encoder.ids(list(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)))
         padding = torch.from_numpy(padding_ids(ids.shape[1], encoder))
         padded = padding.expand(len(sentences), int(lengths.max()), -1).clone()
         padded[torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])] = ids

@@ -1,0 +1,136 @@
+"""What is made of the layers: which of them, and one vector a word or a text."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.checkpoints.pretrained import Pretrained
+
+# --- Layers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerSelection:
+    """Of layers (L+1, 2, N, D) their sum by `weights`, (1, 2, N, D), or without weights all `count` of them."""
+
+    count: int
+    weights: Tensor | None = None
+
+    def __call__(self, streams: Tensor) -> Tensor:
+        if self.weights is None:
+            return streams
+        return torch.tensordot(self.weights.to(streams.device), streams, dims=1)[None]
+
+
+def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
+    """(L+1,): what each layer adds to "mix", "average", "sum", "top" or the layer of that number."""
+    count = model.config.num_representations
+    if layers == "mix" and model.mix is not None:
+        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights), dim=0)
+    if layers in ("mix", "average"):
+        return torch.full((count,), 1 / count)
+    if layers == "sum":
+        return torch.ones(count)
+    number = count - 1 if layers == "top" else layers
+    if isinstance(number, bool | str) or not -count <= operator.index(number) < count:
+        choices = f"mix, average, sum, top, all, or a number from 0 to {count - 1}"
+        raise ValueError(f"layers must be {choices}, not {layers!r}")
+    return torch.eye(count)[operator.index(number)]
+
+
+def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:
+    """What makes of a model's layers those that `layers` names; ValueError where there are no such."""
+    if layers == "all":
+        return LayerSelection(model.config.num_representations)
+    return LayerSelection(1, layer_weights(model, layers))
+
+
+# --- Pooling ---------------------------------------------------------------------------------------------------------
+
+POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda vectors: vectors.mean(axis=0),
+    "max": lambda vectors: vectors.max(axis=0),
+}
+# The same, a part at a time: how parts come together, and what there is before the first.
+RUNNING: dict[str, tuple[np.ufunc, float]] = {"mean": (np.add, 0.0), "max": (np.maximum, -np.inf)}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the vectors of a text's words become one: "mean" or "max", of length one where `normalize` says so."""
+
+    name: str = "mean"
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.name!r}")
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """(T, 2D) -> (1, 2D); zeros where there are no words."""
+        pooled = POOLINGS[self.name](vectors) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
+        if self.normalize:
+            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
+        return pooled[None]
+
+
+@dataclass(frozen=True)
+class HalfVectors:
+    """Vectors of one direction, (n, D) or (L+1, n, D) in text order: of which words of a sentence, in which columns."""
+
+    rows: slice
+    columns: slice
+    vectors: np.ndarray
+
+
+class RunningPool:
+    """A pooling of vectors that come in parts, each direction by itself; adds up in float64."""
+
+    def __init__(self, pooling: Pooling, dim: int) -> None:
+        self._pooling = pooling
+        self._rule, self._start = RUNNING[pooling.name]
+        self._pooled = np.full(dim, self._start)
+        self._words = 0
+
+    def add(self, half: HalfVectors) -> None:
+        of_part = self._rule.reduce(half.vectors, axis=0, dtype=np.float64, initial=self._start)
+        self._pooled[half.columns] = self._rule(self._pooled[half.columns], of_part)
+        self._words = max(self._words, half.rows.stop)
+
+    def vectors(self) -> np.ndarray:
+        """(1, 2D) float32, once both directions of all words were there."""
+        whole = self._pooled / self._words if self._pooling.name == "mean" else self._pooled
+        return self._pooling(whole.astype(np.float32)[None])
+
+
+class WholeSentence:
+    """(T, 2D), or (L+1, T, 2D), filled half by half."""
+
+    def __init__(self, words: int, dim: int) -> None:
+        self._shape, self._array = (words, dim), np.empty(0, np.float32)
+
+    def add(self, half: HalfVectors) -> None:
+        if not self._array.size:
+            self._array = np.empty((*half.vectors.shape[:-2], *self._shape), np.float32)
+        self._array[..., half.rows, half.columns] = half.vectors
+
+    def vectors(self) -> np.ndarray:
+        return self._array
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What is made of a batch: an array a sentence, one vector a sentence, or the vectors of all words end to end.
+
+    `stored_dtype` asks for the last, as a store has them: (N, 2D) or (N, L+1, 2D), float32 or float16.
+    """
+
+    layers: LayerSelection
+    pooling: Pooling | None = None
+    stored_dtype: str | None = None

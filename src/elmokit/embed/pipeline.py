@@ -1,0 +1,327 @@
+"""From sentences to vectors in four stages: plan -> encode -> run -> finalize. Each hands a record to the next.
+
+Batches are independent of each other but for carried state, so several are on their way at a time
+(`threads.overlapped`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from math import ceil
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import PAD_CHARACTER, BiLMConfig
+from elmokit.data.streams import Block, blocks_of, deal_evenly, embedding_block, one_row
+from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool, WholeSentence
+from elmokit.embed.windows import Window, plan_windows, row_of, with_row
+from elmokit.embed.word_cache import WordCache
+from elmokit.nn.bilm import BiLMState
+from elmokit.nn.inference import PrepackedCharCNN, prepack
+from elmokit.ops.threads import num_threads, overlapped
+from elmokit.ops.unpack import unpack_sentences, unpack_words
+from elmokit.storage.shard import nothing_overflows
+from elmokit.text.characters import BOS, EOS
+
+Sentences = Sequence[Sequence[str]]
+
+GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
+WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8  # see `_in_few_shapes`
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is computed at a time. No vector depends on it, beyond rounding."""
+
+    batch_words: int = 8192  # a sentence with more positions is run in windows
+    min_batch_words: int = 1024
+    max_layer_bytes: int = 72 << 20  # of a batch: of wide models fewer words, since two batches are held at a time
+    rows: int = 128  # sentences side by side
+    window_positions: int = 4096  # of each direction
+    cache_bytes: int = 32 << 20  # of word vectors
+    batches_ahead: int = 2
+
+    @staticmethod
+    def of(config: BiLMConfig, device: torch.device, sizes: Sizes | None = None) -> Sizes:
+        """Those of a model on a device."""
+        sizes = sizes or Sizes()
+        factor = 1 if device.type == "cpu" else GPU_FACTOR
+        bytes_of_word = 4 * config.num_representations * config.output_dim
+        words = min(sizes.batch_words, max(sizes.min_batch_words, sizes.max_layer_bytes // bytes_of_word))
+        return replace(sizes, batch_words=factor * words, rows=factor * sizes.rows)
+
+
+# --- Plan ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sentences that are run together, or a long one alone, and the arrays that take their vectors.
+
+    The arrays are allocated here, by the thread that will release them: allocators keep memory apart for each thread.
+    """
+
+    sentences: Sentences
+    is_long: bool
+    outs: list[np.ndarray]
+
+
+def split_batches(
+    sentences: Iterable[Sequence[str]], longest: int, words: int | None = None
+) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """Consecutive sentences in batches of about `words` words (`longest` when not given), as those of `blocks_of`.
+
+    A sentence with more than `longest` positions is alone, and True.
+    """
+    for is_long, together in groupby(sentences, key=lambda sentence: len(sentence) + 2 > longest):
+        for batch in ([sentence] for sentence in together) if is_long else blocks_of(together, words or longest):
+            yield batch, is_long
+
+
+def split_evenly(sentences: Sentences, longest: int) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """As `split_batches`, of sentences that are all there: a small last batch would cost nearly as much as a whole
+    one."""
+    words = sum(map(len, sentences)) + 2 * len(sentences)
+    return split_batches(sentences, longest, ceil(words / max(1, ceil(words / longest))) or None)
+
+
+# --- The stages of one model -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A packed block, and the vectors of its distinct words (U, D)."""
+
+    block: Block
+    words: Tensor
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a block (L+1, 2, N, D) in stream order, and the state after it."""
+
+    block: Block
+    streams: Tensor
+    state: BiLMState
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The arrays of a batch, how many of its words were too long, and the state after it."""
+
+    vectors: list[np.ndarray]
+    truncated_words: int
+    state: BiLMState
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """What a window gives: half of the vectors of some words, and half of those of others; the state after it."""
+
+    halves: tuple[HalfVectors, HalfVectors]
+    state: BiLMState
+
+
+def _in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
+    """Distinct words with a few more rows, and characters with more padding, which change no vector.
+
+    For every new shape of a bfloat16 product oneDNN compiles a program and keeps it: without this, memory grows with
+    the text by about 80 MB for every 85,000 words.
+    """
+    if config.char_cnn is not None:
+        missing = min(-ids.shape[1] % CHARACTERS_TOGETHER, config.char_cnn.max_characters - ids.shape[1])
+        ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
+    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_TOGETHER, *ids.shape[1:])])
+
+
+class Pipeline:
+    """A model's biLM, prepacked for a device and a number type, and the stages that use it."""
+
+    def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype, sizes: Sizes | None = None) -> None:
+        self.config, self.device = model.config, device
+        self.sizes = Sizes.of(model.config, device, sizes)
+        bilm = model.bilm
+        try:
+            self.bilm = prepack(bilm if bilm.device == device else copy.deepcopy(bilm).to(device), dtype)
+        except ValueError as error:
+            if dtype != torch.int8:
+                raise
+            raise ValueError(
+                "int8 needs a CPU with AVX-512 VNNI and the native library (see elmokit info): use bfloat16 or float32"
+            ) from error
+        self._vocab, self._dtype = model.vocab, dtype
+        encoder = self.bilm.token_encoder
+        # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
+        has_use = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
+        self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if has_use else None
+        self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
+
+    # Plan
+
+    def plan(self, sentences: Sentences, is_long: bool, spec: OutputSpec) -> Plan:
+        """Allocate what takes the vectors of a batch; those of a long sentence come window by window."""
+        count, dim, lengths = spec.layers.count, self.config.output_dim, list(map(len, sentences))
+        if is_long:
+            outs = []
+        elif spec.stored_dtype is not None:
+            outs = [np.empty((sum(lengths), count, dim), spec.stored_dtype)]
+        else:
+            outs = [np.empty((count, length, dim), np.float32) for length in lengths]
+        return Plan(sentences, is_long, outs)
+
+    # Encode
+
+    def encode(self, block: Block) -> Encoded:
+        """The vectors of the block's distinct words: those that are not in the cache go through the token encoder."""
+        if self.cache is None:
+            return Encoded(block, self._encode_words(block.words))
+        vectors, missing = self.cache.look_up(block.words)
+        if missing:
+            new = [block.words[number] for number in missing]
+            encoded = self._encode_words(new)
+            vectors[missing] = encoded
+            self.cache.add(new, encoded)
+        return Encoded(block, vectors)
+
+    def _encode_words(self, words: list[str]) -> Tensor:
+        """Distinct words -> (U, D), and perhaps a few rows that no token stands for."""
+        ids = self.bilm.token_encoder.ids(words, self._vocab)
+        if self.cache is None:
+            ids = _in_few_shapes(ids, self.config)
+        return self.bilm.token_encoder(ids.to(self.device))
+
+    # Run
+
+    @torch.no_grad()
+    def run(self, encoded: Encoded, state: BiLMState | None = None, start: BiLMState | None = None) -> Layers:
+        """`state` and `start` as in `BiLM.run`. ValueError where products in float16 overflow."""
+        block = encoded.block
+        streams, after = self.bilm.run(encoded.words, block.tokens.to(self.device), block.text.packing, state, start)
+        if self._dtype == torch.float16 and not streams.isfinite().all():
+            raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
+        return Layers(block, streams, after)
+
+    def after_boundaries(self, start: BiLMState | None) -> BiLMState:
+        """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
+        known = self._after_boundaries.get(start is None)
+        if known is None or known[0] is not start:
+            layers = self.run(self.encode(one_row([BOS], [EOS])), start)
+            known = self._after_boundaries[start is None] = start, layers.state
+        return known[1]
+
+    # Finalize
+
+    def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
+        """Fill the plan's arrays from the layers; FloatingPointError, ValueError for numbers that do not fit them."""
+        block, streams = layers.block, spec.layers(layers.streams)
+        ends = np.cumsum(block.lengths)
+        begins = ends - block.lengths + block.margin
+        if spec.stored_dtype is not None:
+            slots, out = block.text.slots, plan.outs[0]
+            if block.margin:
+                boundaries = np.concatenate([begins - 1, ends - block.margin])
+                slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
+            with nothing_overflows(out.dtype):
+                unpack_words(streams, slots, out)
+            return BatchResult([out[:, 0] if spec.layers.count == 1 else out], 0, layers.state)
+        unpack_sentences(streams, block.text.slots, begins, plan.outs)
+        vectors = [out[0] for out in plan.outs] if spec.layers.count == 1 else plan.outs
+        pooled = list(map(spec.pooling, vectors)) if spec.pooling else vectors
+        return BatchResult(pooled, self._count_truncated(block), layers.state)
+
+    def _count_truncated(self, block: Block) -> int:
+        """How many words of the text, not only distinct ones, are longer than the model reads."""
+        count = self.bilm.token_encoder.count_truncated
+        if not count(block.words):
+            return 0
+        long = [number for number, word in enumerate(block.words) if count([word])]
+        return int(np.isin(block.tokens[0].numpy(), long).sum())
+
+    # All four
+
+    def embed_batch(
+        self, plan: Plan, spec: OutputSpec, start: BiLMState | None = None, rows: int | None = None
+    ) -> BatchResult:
+        """A batch, every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+
+        What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
+        what they make of the last one: where the directions do not merge, only words are run.
+        """
+        if plan.is_long:
+            return self._embed_long(plan.sentences[0], spec, start)
+        boundaries = self.config.lstm.joins_directions
+        rows = min(rows or self.sizes.rows, len(plan.sentences))
+        in_row = deal_evenly(list(map(len, plan.sentences)), rows)
+        block = embedding_block(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
+        start = start if boundaries else self.after_boundaries(start)
+        return self.finalize(self.run(self.encode(block), start=start), plan, spec)
+
+    def embed_carrying(self, plan: Plan, spec: OutputSpec, state: BiLMState, first: int) -> BatchResult:
+        """A batch that begins with sentence `first`: sentence i goes on in row i mod the rows of `state`."""
+        num_rows = state.h.shape[2]
+        rows = np.arange(first, first + len(plan.sentences)) % num_rows
+        if plan.is_long:
+            result = self._embed_long(plan.sentences[0], spec, row_of(state, rows[0]))
+            return BatchResult(result.vectors, result.truncated_words, with_row(state, rows[0], result.state))
+        block = embedding_block(plan.sentences, rows, num_rows, reset=False)
+        return self.finalize(self.run(self.encode(block), state), plan, spec)
+
+    def embed_windows(
+        self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
+    ) -> Iterator[WindowResult]:
+        """One sentence from `state` on (one row; None: zeros), window by window."""
+        # Where directions merge after each layer, both must have read the whole sentence.
+        merges = self.config.lstm.joins_directions
+        for window in plan_windows(words, len(words) + 2 if merges else self.sizes.window_positions):
+            result = self._embed_window(window, layers, state)
+            state = result.state
+            yield result
+
+    def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
+        found, dim = self.run(self.encode(window.block), state), self.config.output_dim // 2
+        array = np.empty((layers.count, int(window.block.lengths[0]), 2 * dim), np.float32)
+        unpack_sentences(layers(found.streams), window.block.text.slots, np.array([0]), [array])
+        vectors = (array[0] if layers.count == 1 else array)[..., window.words, :]
+        forward = HalfVectors(window.forward, slice(0, dim), vectors[..., :dim])
+        backward = HalfVectors(window.backward, slice(dim, 2 * dim), vectors[..., ::-1, dim:])
+        return WindowResult((forward, backward), found.state)
+
+    def _embed_long(self, words: Sequence[str], spec: OutputSpec, state: BiLMState | None) -> BatchResult:
+        dim = self.config.output_dim
+        found = RunningPool(spec.pooling, dim) if spec.pooling else WholeSentence(len(words), dim)
+        for result in self.embed_windows(words, spec.layers, state):
+            state = result.state
+            for half in result.halves:
+                found.add(half)
+        assert state is not None
+        return BatchResult([found.vectors()], self.bilm.token_encoder.count_truncated(words), state)
+
+    def embed_all(
+        self,
+        batches: Iterable[tuple[Sentences, bool]],
+        spec: OutputSpec,
+        start: BiLMState | None,
+        rows: int | None = None,
+    ) -> Iterator[BatchResult]:
+        """Batches as those of `split_batches`, taken as they are needed, every sentence from `start`."""
+        plans = (self.plan(sentences, is_long, spec) for sentences, is_long in batches)
+        ahead = self.sizes.batches_ahead if self.device.type != "cpu" or num_threads() > 1 else 1
+        return overlapped(partial(self.embed_batch, spec=spec, start=start, rows=rows), plans, ahead)
+
+    def embed_all_carrying(
+        self, batches: Iterable[tuple[Sentences, bool]], spec: OutputSpec, state: BiLMState
+    ) -> Iterator[BatchResult]:
+        """The same, one after the other, each from the state that the one before it left."""
+        first = 0
+        for sentences, is_long in batches:
+            result = self.embed_carrying(self.plan(sentences, is_long, spec), spec, state, first)
+            state, first = result.state, first + len(sentences)
+            yield result

@@ -1,0 +1,60 @@
+"""Sentences of any length, in windows: exactly the vectors of the whole, of which a window is held.
+
+The directions never exchange information. The forward one reads the sentence from its front and the backward one from
+its back, so both are streams whose state runs on from window to window. Window k holds the k-th stretch of each: the
+forward halves of words near the front, the backward halves of words near the end. After the last one all are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from elmokit.data.streams import Block, one_row
+from elmokit.nn.bilm import BiLMState
+from elmokit.text.characters import BOS, EOS
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch that each direction reads: `words` of its positions are words, the others boundaries.
+
+    They are the words `forward` and `backward` of the sentence, the latter in reverse.
+    """
+
+    block: Block
+    words: slice
+    forward: slice
+    backward: slice
+
+
+def _positions(words: Sequence[str], begin: int, end: int) -> list[str]:
+    """Positions begin : end of <S> w1 .. wn </S>."""
+    first = [BOS] if begin == 0 else []
+    last = [EOS] if end == len(words) + 2 else []
+    return [*first, *words[max(begin - 1, 0) : min(end - 1, len(words))], *last]
+
+
+def plan_windows(words: Sequence[str], positions: int) -> Iterator[Window]:
+    """Windows of so many positions. Of `words` only the length is asked for, and slices of `positions` words."""
+    length = len(words) + 2
+    for begin in range(0, length, positions):
+        end = min(begin + positions, length)
+        backward = _positions(words, length - end, length - begin)[::-1]
+        inner = slice(int(begin == 0), end - begin - int(end == length))
+        first, count = max(begin - 1, 0), inner.stop - inner.start
+        from_end = len(words) - first
+        block = one_row(_positions(words, begin, end), backward)
+        yield Window(block, inner, slice(first, first + count), slice(from_end - count, from_end))
+
+
+def row_of(state: BiLMState, row: int) -> BiLMState:
+    """The state of one row of several."""
+    return BiLMState(state.h[:, :, row : row + 1], state.c[:, :, row : row + 1])
+
+
+def with_row(state: BiLMState, row: int, of_row: BiLMState) -> BiLMState:
+    """The state of several rows, with another one for `row`."""
+    h, c = state.h.clone(), state.c.clone()
+    h[:, :, row], c[:, :, row] = of_row.h[:, :, 0], of_row.c[:, :, 0]
+    return BiLMState(h, c)

@@ -1,0 +1,65 @@
+"""Vectors of the words met last, so that most words of a text are encoded once."""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+MAX_CHARACTERS = 200  # of a word: a text that is no text, without white space, would fill the cache with itself
+
+
+class WordCache:
+    """As many vectors as fit into so many bytes; when full it starts anew. Several threads may use it."""
+
+    def __init__(self, dim: int, num_bytes: int) -> None:
+        self.capacity, self._sizes = max(1, num_bytes // (4 * dim)), (dim, num_bytes)
+        self._vectors = torch.empty(self.capacity, dim)
+        self._rows: dict[str, int] = {}
+        self._lock = Lock()
+        _caches.add(self)
+
+    def __reduce__(self) -> tuple[type[WordCache], tuple[int, int]]:
+        """A copy, as for another process, begins empty."""
+        return WordCache, self._sizes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._rows.clear()
+
+    def look_up(self, words: list[str]) -> tuple[Tensor, list[int]]:
+        """Words -> (U, D), and the numbers of those that are not known, whose rows mean nothing."""
+        with self._lock:
+            rows = [self._rows.get(word, -1) for word in words]
+            vectors = self._vectors[torch.tensor(rows, dtype=torch.int64).clamp_(min=0)]
+        return vectors, [number for number, row in enumerate(rows) if row < 0]
+
+    def add(self, words: list[str], vectors: Tensor) -> None:
+        """Distinct words, of which another thread may have added some; the first ones, where there are too many."""
+        with self._lock:
+            if len(self._rows) + len(words) > self.capacity:
+                self._rows.clear()
+            kept = enumerate(words[: self.capacity])
+            new = [number for number, word in kept if word not in self._rows and len(word) <= MAX_CHARACTERS]
+            rows = range(len(self._rows), len(self._rows) + len(new))
+            self._vectors[rows.start : rows.stop] = vectors[new]
+            self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))
+
+    def reset_after_fork(self) -> None:
+        """In a forked child another thread, which does not exist there, may hold the lock, its work half done."""
+        self._lock, self._rows = Lock(), {}
+
+
+_caches: WeakSet[WordCache] = WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in list(_caches):
+        cache.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,182 @@
+"""A biLM that is used and not trained: the same modules, the leaves of which hold prepacked weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from elmokit.config import CHARACTER_SHIFT
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+from elmokit.nn.lstm import LSTMLayer
+from elmokit.nn.token_encoders import CharCNN, Filters, Highway
+from elmokit.ops.autograd import records_gradients
+from elmokit.ops.char_conv import prepack_char_conv
+from elmokit.ops.dispatch import multiplies_row_by_row, prepacking_pays
+from elmokit.ops.highway import prepack_highway
+from elmokit.ops.linear import prepack_linear
+from elmokit.ops.lstm import LSTMState, prepack_lstm
+from elmokit.ops.packing import Packing
+from elmokit.ops.threads import parallel_rows
+
+WORDS_AT_ONCE = 128  # so that what one layer leaves for the next is still in cache
+
+
+class PrepackedLSTMLayer(nn.Module):
+    """`LSTMLayer` without gradients."""
+
+    def __init__(self, layer: LSTMLayer, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.clips, self._run = layer.clips, prepack_lstm(layer.weights(), dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        packing: Packing,
+        state: LSTMState,
+        start: LSTMState | None = None,
+        index: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> tuple[Tensor, LSTMState]:
+        if start is None:
+            start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state))
+        return self._run(x, packing, state, self.clips, start, index, out)
+
+
+class PrepackedCharCNN(CharCNN):
+    """`CharCNN` without gradients; its vectors are float32 at least."""
+
+    def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)  # it has no weights of its own
+        self.config, self.activation = encoder.config, encoder.activation
+        # Not in int8: a few filters are so large that, of one scale with them, the rest would be too coarse.
+        self._fine = torch.float32 if dtype == torch.int8 else dtype
+        self._convolve = prepack_char_conv(encoder.char_embedding, *encoder.filters(), self._fine)
+        gates = [cast(Highway, layer).gates for layer in encoder.highways]
+        self._highways = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
+        last = encoder.projection
+        self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
+        # Whether a word's vector is the same, to the last bit, whatever words are beside it.
+        self.is_row_exact = multiplies_row_by_row(encoder.char_embedding.device, dtype, self.config.num_filters)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.activation(self._convolve(ids - CHARACTER_SHIFT)).to(self._fine)
+        done: dict[int, Tensor] = {}
+
+        def after_convolution(rows: slice) -> None:
+            part = x[rows]
+            for layer in self._highways:
+                part = layer(part)
+            done[rows.start] = part if self._project is None else self._project(part)
+
+        parallel_rows(after_convolution, len(x), WORDS_AT_ONCE, x.device)
+        return torch.cat([done[begin] for begin in sorted(done)]).to(torch.promote_types(self._fine, torch.float32))
+
+
+# --- Conversion ------------------------------------------------------------------------------------------------------
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether it computes what its class says: neither hooked into, nor parametrized, nor given another forward."""
+    return type(module) is kind and not (
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    )
+
+
+def _is_plain_cnn(module: nn.Module) -> bool:
+    kinds = (CharCNN, Filters, Highway, nn.Linear, nn.ModuleList)
+    return type(module) is CharCNN and all(
+        _is_plain(each, type(each)) and type(each) in kinds for each in module.modules()
+    )
+
+
+def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    if _is_plain(module, LSTMLayer):
+        return PrepackedLSTMLayer(cast(LSTMLayer, module), dtype)
+    if _is_plain_cnn(module):
+        return PrepackedCharCNN(cast(CharCNN, module), dtype)
+    if is_parametrized(module):
+        return module
+    found = copy.copy(module)
+    found._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
+    found._parameters = {
+        name: weight if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
+        for name, weight in module._parameters.items()
+    }
+    return found
+
+
+def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
+    """The same biLM for use without gradients, its weights prepacked for products of one number type.
+
+    The given one is left as it is; what is changed in it later does not change the prepacked one. A layer that somebody
+    hooked into, or parametrized, is taken as it is, and so is a token encoder of words, whose table is shared.
+
+    Args:
+        bilm: Of any device.
+        dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it.
+
+    Raises:
+        ValueError: where nothing here multiplies that type.
+    """
+    with torch.no_grad():
+        found = cast(BiLM, _converted(bilm, dtype))
+        found.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
+        return found.eval()
+
+
+# --- Frozen in a user's model ----------------------------------------------------------------------------------------
+
+
+def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
+    """What a prepacked form was made of: PyTorch counts every change of a weight but those through `.data`."""
+    settings = [(layer.clips, layer.forget_bias) for layer in bilm.modules() if isinstance(layer, LSTMLayer)]
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in bilm.modules()]
+    kinds = [(type(module), "forward" in vars(module)) for module in bilm.modules()]
+    return [settings, hooks, kinds, [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]]
+
+
+class Frozen:
+    """Runs a biLM that is not trained with weights that are prepacked once, and once more whenever they have changed.
+
+    It compares PyTorch's version counters at each call, so that no vector is stale; only what is written through
+    `.data` or NumPy is not counted: write under `torch.no_grad()`, or call `forget`. Where prepacking brings nothing,
+    or a weight could learn, the biLM runs itself. A copy, as for another process, begins empty.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def __reduce__(self) -> tuple[type[Frozen], tuple[()]]:
+        return Frozen, ()
+
+    def forget(self) -> None:
+        """Prepack again at the next call."""
+        self._of: list[Any] = []
+        self._held: list[Tensor] = []  # keeps other weights from coming to lie in their memory
+        self._prepacked: BiLM | None = None
+
+    def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
+        """`bilm(ids, state=state)`."""
+        weights: list[Tensor] = [*bilm.parameters()]
+        if not self._is_usable(bilm, weights, state):
+            self.forget()
+            return bilm(ids, state=state)
+        if self._prepacked is None or self._of != _state_of(bilm, weights):
+            self.forget()  # its memory is needed
+            self._of, self._held = _state_of(bilm, weights), [weight.detach() for weight in weights]
+            self._prepacked = prepack(bilm, bilm.dtype)
+        with torch.no_grad():
+            return self._prepacked(ids, state=state)
+
+    @staticmethod
+    def _is_usable(bilm: BiLM, weights: list[Tensor], state: BiLMState | None) -> bool:
+        """Whether prepacking pays, and PyTorch counts every change: not those of other processes, for one."""
+        counted = all(not (weight.requires_grad or weight.is_inference() or weight.is_shared()) for weight in weights)
+        same = {(weight.dtype, weight.device) for weight in weights}
+        carried = state is not None and records_gradients(state.h, state.c)
+        autocast = torch.is_autocast_enabled(bilm.device.type)
+        return counted and len(same) == 1 and not (carried or autocast) and prepacking_pays(bilm.device, bilm.dtype)

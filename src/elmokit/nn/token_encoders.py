@@ -1,0 +1,237 @@
+"""What turns words into token vectors. Each encoder reads ids of its own kind, and answers for them: how words become
+ids, which are those of the boundaries, and where there is a word at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.config import (
+    BEGIN_SENTENCE,
+    BEGIN_WORD,
+    CHARACTER_SHIFT,
+    END_SENTENCE,
+    END_WORD,
+    PAD_CHARACTER,
+    BiLMConfig,
+    CharCNNConfig,
+    WordsAndCharactersConfig,
+)
+from elmokit.ops.char_conv import char_conv
+from elmokit.ops.highway import highway
+from elmokit.text.characters import count_truncated, encode_words
+from elmokit.text.lexicon import count_cut, encode_with_lexicon
+
+ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
+
+
+class Vocabulary(Protocol):
+    def ids(self, words: Iterable[str]) -> np.ndarray: ...
+
+
+class TokenEncoder(Protocol):
+    """Ids are shifted by one: 0 stands where there is no word."""
+
+    input: str  # what it reads: "characters", "words", or "words and characters"
+    stored_name: str  # what the names of its weights begin with in files
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Ids of U words -> token vectors (U, D)."""
+        ...
+
+    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        """Ids of words, (U, C) or (U,); the literal words <S> and </S> are the boundaries."""
+        ...
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The ids of <S> and of </S>, each as one word of the ids `like` (B, T, ...)."""
+        ...
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        """Ids of places (B, T, ...) -> (B, T) bool: True where there is a word."""
+        ...
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        """How many of the words are longer than it reads, so that it sees their beginning only."""
+        ...
+
+
+class WordEmbedding(nn.Module):
+    """A table of token vectors, for models that read word ids."""
+
+    input, stored_name = "words", "word_embedding"
+
+    def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
+        super().__init__()
+        self.boundary_words = boundary_words
+        self.weight = nn.Parameter(torch.empty(num_words, dim).uniform_(-1, 1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids (U,) -> (U, D)."""
+        return F.embedding(ids - 1, self.weight)
+
+    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        if vocab is None:
+            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
+        return torch.from_numpy(vocab.ids(words) + 1)
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        begin, end = self.boundary_words
+        return like.new_tensor(begin + 1), like.new_tensor(end + 1)
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        return ids > 0
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return 0
+
+
+# --- Characters ------------------------------------------------------------------------------------------------------
+
+
+class Filters(nn.Module):
+    """The filters of one width over a word's characters; `CharCNN` runs all widths at once."""
+
+    def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_filters, embedding_dim, width))
+        self.bias = nn.Parameter(torch.zeros(num_filters))
+        with torch.no_grad():  # bilm-tf (training.py:206-213)
+            if activation == "relu":
+                self.weight.uniform_(-0.05, 0.05)
+            else:
+                self.weight.normal_(0, math.sqrt(1 / (width * embedding_dim)))
+
+
+class Highway(nn.Module):
+    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's sign)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(dim, 2 * dim)  # rows: transform, then carry
+        with torch.no_grad():  # nearly closed at first, so that the input passes (bilm-tf, training.py:240-265)
+            self.gates.weight.normal_(0, math.sqrt(1 / dim))
+            self.gates.bias[:dim] = 0
+            self.gates.bias[dim:] = -2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (M, F) -> (M, F)."""
+        return highway(x, self.gates.weight, self.gates.bias)
+
+
+class CharCNN(nn.Module):
+    """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
+
+    Weights begin as bilm-tf's did (training.py:183-289).
+    """
+
+    input, stored_name = "characters", "char_cnn"
+
+    def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        dim, filters = config.embedding_dim, config.num_filters
+        self.activation = ACTIVATIONS[config.activation]
+        self.char_embedding = nn.Parameter(torch.empty(config.num_characters, dim).uniform_(-1, 1))
+        self.convolutions = nn.ModuleList(
+            Filters(dim, number, width, config.activation) for width, number in config.filters
+        )
+        self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
+        # bilm-tf has no projection where it would change nothing in size
+        self.projection = None if filters == output_dim else nn.Linear(filters, output_dim)
+        if self.projection is not None:
+            nn.init.normal_(self.projection.weight, std=math.sqrt(1 / filters))
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids (U, C), every row a word (no zero) -> (U, D). C may be trimmed as `ids` does."""
+        x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
+        for layer in self.highways:
+            x = layer(x)
+        return x if self.projection is None else self.projection(x)
+
+    def filters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights (F, E, w) and biases (F,) of each width."""
+        convolutions = [cast(Filters, filters) for filters in self.convolutions]
+        return [filters.weight for filters in convolutions], [filters.bias for filters in convolutions]
+
+    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        return torch.from_numpy(encode_words(words, self.config.max_characters, self.config.widest_filter))
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        rows = []
+        for mark in (BEGIN_SENTENCE, END_SENTENCE):
+            row = like.new_full((like.shape[-1],), PAD_CHARACTER)
+            row[:3] = like.new_tensor([BEGIN_WORD, mark, END_WORD])
+            rows.append(row)
+        return rows[0], rows[1]
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        return (ids > 0).any(dim=-1)
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return count_truncated(words, self.config.max_characters)
+
+
+# --- Both ------------------------------------------------------------------------------------------------------------
+
+
+class WordsAndCharacters(nn.Module):
+    """The ELMoForManyLangs token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
+
+    (Its modules/token_embedder.py, ConvTokenEmbedder.)
+    """
+
+    stored_name = "words_and_characters"
+
+    def __init__(self, config: WordsAndCharactersConfig, output_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
+        self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
+        # As wide as its filters, so that it has no projection of its own.
+        self.char_cnn = None if config.char_cnn is None else CharCNN(config.char_cnn, config.char_cnn.num_filters)
+        self.projection = nn.Linear(config.num_features, output_dim)
+        if self.word_embedding is not None:
+            nn.init.uniform_(self.word_embedding, -0.25, 0.25)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids (U, 1 + C): the word where there is a table, and its characters -> (U, D)."""
+        features = []
+        if self.word_embedding is not None:
+            features.append(F.embedding(ids[:, 0] - 1, self.word_embedding))
+            ids = ids[:, 1:]
+        if self.char_cnn is not None:
+            features.append(self.char_cnn(ids))
+        return self.projection(torch.cat(features, dim=1))
+
+    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        return torch.from_numpy(encode_with_lexicon(words, self.config))
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        begin, end = (like.new_tensor(self.config.boundary_ids(which, like.shape[-1])) for which in range(2))
+        return begin, end
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        return (ids > 0).any(dim=-1)
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return count_cut(words, self.config)
+
+
+def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | WordsAndCharacters:
+    """The token encoder of a model's configuration."""
+    dim = config.lstm.projection_dim
+    if config.char_cnn is not None:
+        return CharCNN(config.char_cnn, dim)
+    if config.words_and_characters is not None:
+        return WordsAndCharacters(config.words_and_characters, dim)
+    assert config.num_words is not None
+    return WordEmbedding(config.num_words, dim, config.boundary_words)

@@ -1,0 +1,71 @@
+"""One autograd function for all ops: an implementation gives the result and the gradients, this connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from elmokit.ops.workspace import converted
+
+Tensors = tuple[Tensor | None, ...]
+
+
+class Differentiable(Protocol):
+    """A module that implements an op with its gradients."""
+
+    def forward(self, *inputs: Tensor | None, **settings: Any) -> tuple[tuple[Tensor, ...], Tensors]:
+        """The op's results, and what `backward` needs to know."""
+        ...
+
+    def backward(self, saved: Tensors, gradients: Sequence[Tensor], last: bool, **settings: Any) -> Tensors:
+        """The gradient of each input. `last`: no other backward pass follows, so `saved` may be overwritten."""
+        ...
+
+
+def retains_graph() -> bool:
+    """Whether the backward pass that runs leaves its graph for another one. True where PyTorch does not say."""
+    autograd = getattr(torch._C, "_autograd", None)
+    return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()
+
+
+class _Apply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, implementation: Differentiable, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
+        results, saved = implementation.forward(*inputs, **settings)
+        ctx.save_for_backward(*saved)
+        ctx.implementation, ctx.settings = implementation, settings
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs]
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        found = ctx.implementation.backward(ctx.saved_tensors, gradients, not retains_graph(), **ctx.settings)
+        typed = zip(found, ctx.dtypes, strict=True)
+        return None, None, *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed)
+
+
+def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
+    """The implementation's results, whose gradients are those of its `backward`.
+
+    Args:
+        implementation: A module as `Differentiable` describes.
+        inputs: Its tensors; None where an optional one is not given.
+        settings: Its other arguments, passed to both functions.
+    """
+    return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]
+
+
+def records_gradients(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of what is computed from these tensors can be asked for."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """The number type of products with this weight: that of autocast where it is on."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype

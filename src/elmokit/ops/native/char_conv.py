@@ -1,0 +1,156 @@
+"""`char_conv` from tables (csrc/characters.c).
+
+A character is one of few, so what it adds to each filter at each of the filter's places is computed once for all words,
+a table; a convolution is then a sum of rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.ops.autograd import Tensors, differentiably, records_gradients
+from elmokit.ops.char_conv import check_ids
+from elmokit.ops.native.library import native
+from elmokit.ops.portable import char_conv as portable
+from elmokit.ops.threads import parallel_for
+from elmokit.ops.workspace import allocate, converted
+
+LANES = 32  # filters of a block, as in csrc/characters.c
+MAX_PLACES = 256  # a byte says where the maximum was
+MAX_CHARACTERS = 1024  # distinct ones: tables of more would take more memory than they save time
+BLOCKS_AT_ONCE = 4  # of filters, that a thread computes before it takes the next ones
+WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
+
+
+def _used(ids: Tensor) -> Tensor:
+    """(U,) int32: how many characters come before the padding at the end, or whatever else repeats there."""
+    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32) * (ids != ids[:, -1:])
+    return before_the_end.amax(dim=1)
+
+
+def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * LANES); a window's first row has the bias."""
+    filters, dim, width = weight.shape
+    blocks = -(-filters // LANES)
+    fill = blocks * LANES - filters
+    products = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, LANES, dim, width).permute(0, 2, 3, 1)
+    first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, LANES), (0, (width - 1) * LANES))
+    return torch.baddbmm(first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * LANES))
+
+
+def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
+    filters = zip(weights, biases, strict=True)
+    return [_table(characters.float(), weight.float(), bias.float()) for weight, bias in filters]
+
+
+def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any) -> None:
+    """Call the function for blocks of each table; `others` are what else it is given."""
+    function, jobs, column = native(name), [], 0
+    for table, number in zip(tables, filters, strict=True):
+        jobs += [(table, number, column, first) for first in range(0, len(table), BLOCKS_AT_ONCE)]
+        column += number
+    table_name = "table" if name == "characters_forward" else "grad_table"
+
+    def chunk(number: int) -> None:
+        table, count, at, first = jobs[number]
+        blocks, alphabet, row = table.shape
+        function(
+            words=len(ids), characters=ids.shape[1], alphabet=alphabet, width=row // LANES, filters=count,
+            stride=column, column=at, first=first, end=min(first + BLOCKS_AT_ONCE, blocks), ids=ids,
+            **{table_name: table}, **others,
+        )  # fmt: skip
+
+    if len(ids) < WORDS_WORTH_THREADS:
+        for number in range(len(jobs)):
+            chunk(number)
+    else:
+        parallel_for(chunk, len(jobs))
+
+
+def _pooled(ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None) -> Tensor:
+    """Of each filter the largest sum of rows over all places (U, sum of F) float32; places, where given, take which."""
+    values = allocate((len(ids), sum(filters)), torch.float32)
+    _for_each_block("characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places)
+    return values
+
+
+# --- In training: tables of the characters that occur ----------------------------------------------------------------
+
+
+def forward(
+    embedding: Tensor, *weights_and_biases: Tensor, rows: Tensor, distinct: Tensor, dtype: torch.dtype
+) -> tuple[tuple[Tensor], Tensors]:
+    """rows (U, C): the characters of each word as numbers among the `distinct` ones."""
+    half = len(weights_and_biases) // 2
+    weights, biases = weights_and_biases[:half], weights_and_biases[half:]
+    places = torch.empty(len(rows), sum(map(len, biases)), dtype=torch.uint8)
+    tables = _tables(F.embedding(distinct, embedding), weights, biases)
+    values = _pooled(rows, [len(bias) for bias in biases], tables, places)
+    return (converted(values, dtype),), (places, embedding, *weights, *biases)
+
+
+def backward(
+    saved: Tensors, gradients: Sequence[Tensor], last: bool, rows: Tensor, distinct: Tensor, dtype: torch.dtype
+) -> Tensors:
+    """Places that share a maximum are of equal characters (but by chance), whose gradients are equal: the first takes
+    it."""
+    places, *inputs = saved
+    grad = converted(gradients[0].contiguous(), torch.float32)
+    half = len(inputs) // 2
+    with torch.enable_grad():  # a table is a small product, which PyTorch differentiates
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs if tensor is not None]
+        tables = _tables(F.embedding(distinct, leaves[0]), leaves[1 : 1 + half], leaves[1 + half :])
+    filters = [len(bias) for bias in leaves[1 + half :]]
+    grad_tables = [torch.empty(table.shape) for table in tables]
+    _for_each_block("characters_backward", rows, filters, grad_tables, places=places, grad=grad)
+    return torch.autograd.grad(tables, leaves, grad_tables)
+
+
+def char_conv(
+    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> Tensor:
+    present = torch.bincount(ids.flatten(), minlength=len(embedding)) > 0
+    distinct = present.nonzero().squeeze(1)
+    if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_CHARACTERS:
+        return portable.char_conv(ids, embedding, weights, biases, dtype)
+    rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
+    if not records_gradients(embedding, *weights, *biases):
+        tables = _tables(F.embedding(distinct, embedding), weights, biases)
+        return converted(_pooled(rows, [len(bias) for bias in biases], tables, None), dtype)
+    settings = {"rows": rows, "distinct": distinct, "dtype": dtype}
+    return differentiably(sys.modules[__name__], embedding, *weights, *biases, **settings)[0]
+
+
+# --- Without gradients: tables of all characters, once ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CharacterTables:
+    """ids (U, C) -> (U, sum of F) float32. A word's sums are the same, to the last bit, whatever words are beside
+    it."""
+
+    tables: list[Tensor]
+    filters: tuple[int, ...]
+    num_characters: int
+    widest: int
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        check_ids(ids, self.num_characters, self.widest)
+        return _pooled(ids.to(torch.int32).contiguous(), self.filters, self.tables, None)
+
+
+def prepack_char_conv(
+    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> Any:
+    if len(embedding) > MAX_CHARACTERS:
+        return portable.prepack_char_conv(embedding, weights, biases, dtype)
+    widest = max(weight.shape[2] for weight in weights)
+    filters = tuple(len(bias) for bias in biases)
+    return CharacterTables(_tables(embedding.detach(), weights, biases), filters, len(embedding), widest)

@@ -1,0 +1,159 @@
+/* Every function of the library: the C files include it, so that the compiler checks their definitions, and library.py
+ * reads it for the arguments. A macro of (TYPE) stands for a function of each number type.
+ *
+ * Sizes count values, not bytes. `rows` of a step are those of a packed stream (packing.py). A stride is the distance
+ * in values from one row to the next. Pointers to `void` are to values of the function's TYPE, or to packed panels.
+ */
+#ifndef ELMOKIT_H
+#define ELMOKIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint16_t bfloat16;
+
+/* --- What this processor has (gemm.c) -------------------------------------------------------------------------- */
+
+/* 0: no AVX-512, 1: its float32 products, 2: bfloat16 too */
+int elmokit_avx512(void);
+/* 1: products of int8 */
+int elmokit_avx512_int8(void);
+
+/* --- Products with prepacked weights (gemm.c) ----------------------------------------------------------------------- */
+
+/* Panels first_panel to end_panel of a weight whose column j has at depth k weight[j * column_stride + k * depth_stride]. */
+#define ELMOKIT_PACK(TYPE)                                                                                             \
+    void elmokit_pack_##TYPE(                                                                                          \
+        ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t gates, ptrdiff_t first_panel, ptrdiff_t end_panel,               \
+        const void *weight, ptrdiff_t column_stride, ptrdiff_t depth_stride, void *panels);
+ELMOKIT_PACK(float)
+ELMOKIT_PACK(bfloat16)
+ELMOKIT_PACK(int8)
+
+/* out (rows, columns) = a (rows, depth) times the weight, plus a bias; out is of float where `wide`. */
+#define ELMOKIT_PRODUCT(TYPE)                                                                                          \
+    void elmokit_product_##TYPE(                                                                                       \
+        ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const void *a, ptrdiff_t stride, const void *panels,       \
+        const float *bias, void *out, ptrdiff_t out_stride, int wide);
+ELMOKIT_PRODUCT(float)
+ELMOKIT_PRODUCT(bfloat16)
+ELMOKIT_PRODUCT(int8)
+
+/* x (rows, units) through a highway layer whose weight is packed with two gates; `quantized`: the rows of x, for int8. */
+#define ELMOKIT_PACKED_HIGHWAY(TYPE)                                                                                   \
+    void elmokit_packed_highway_##TYPE(                                                                                \
+        ptrdiff_t rows, ptrdiff_t units, const void *x, const void *panels, const float *bias, void *out,              \
+        const void *quantized);
+ELMOKIT_PACKED_HIGHWAY(float)
+ELMOKIT_PACKED_HIGHWAY(bfloat16)
+ELMOKIT_PACKED_HIGHWAY(int8)
+
+/* Rows of floats to rows of int8 and their scale (avx512_int8.h). */
+void elmokit_quantize(ptrdiff_t rows, ptrdiff_t depth, const float *values, uint8_t *quantized);
+
+/* --- A layer of the LSTM in one direction (gemm.c) -------------------------------------------------------------------- */
+
+/* Rows first_row to end_row through all steps. A clip of infinity is none. Without a trace (gates NULL) low_h and
+ * low_hidden are scratch for a step; with one, input_width columns of xh are filled already. `index`: the row of `inputs`
+ * that each slot reads, NULL for its own; rows, gates and 16 units of `inputs` lie in those strides. h and c become the
+ * state after the last step. */
+#define ELMOKIT_LSTM_FORWARD(TYPE)                                                                                     \
+    void elmokit_lstm_forward_##TYPE(                                                                                  \
+        ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,    \
+        ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,         \
+        const void *recurrent, const void *projection, const void *inputs, const int64_t *index,                       \
+        ptrdiff_t row_stride, ptrdiff_t gate_stride, ptrdiff_t unit_stride, float *outputs, float *h, float *c,        \
+        const float *start_h, const float *start_c, void *gates, void *hidden, void *xh, float *cells,                 \
+        float *previous_c, void *low_h, void *low_hidden);
+ELMOKIT_LSTM_FORWARD(float)
+ELMOKIT_LSTM_FORWARD(bfloat16)
+ELMOKIT_LSTM_FORWARD(int8)
+
+/* The same rows, last step first. The panels are those of transposed weights. grad_h and grad_c become the gradient of
+ * the state before the first step, grad_outputs that of the projection before it was clipped; grad_gates may be `gates`,
+ * low is scratch for a step; grad_bias, one row for every ROWS_OF_A_SUM rows, is added to. first_row is a multiple of
+ * ROWS_OF_A_SUM, so that sums are the same however rows are split. */
+#define ROWS_OF_A_SUM 32
+#define ELMOKIT_LSTM_BACKWARD(TYPE)                                                                                    \
+    void elmokit_lstm_backward_##TYPE(                                                                                 \
+        ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,    \
+        ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,         \
+        const void *recurrent, const void *projection, const void *input, const float *outputs, const void *gates,     \
+        const float *cells, const float *previous_c, float *grad_outputs, float *grad_h, float *grad_c,                \
+        void *grad_gates, void *low, float *grad_x, float *grad_bias);
+ELMOKIT_LSTM_BACKWARD(float)
+ELMOKIT_LSTM_BACKWARD(bfloat16)
+
+/* --- log(sum(exp(hidden @ weight.T + bias))) (gemm.c) ------------------------------------------------------------------ */
+
+/* Of each position the maximum of its logits and the sum of 2^(logit - maximum), both in units of log 2. */
+#define ELMOKIT_LOGSUMEXP(TYPE)                                                                                        \
+    void elmokit_logsumexp_##TYPE(                                                                                     \
+        ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const void *panels, const void *weight,               \
+        const float *bias, const int32_t *excluded, float *max, float *total);
+ELMOKIT_LOGSUMEXP(float)
+ELMOKIT_LOGSUMEXP(bfloat16)
+
+/* Adds to grad_hidden (depth, positions), grad_weight (classes, depth) and grad_bias; scratch is of
+ * 2 * 256 * 256 + depth * 256 values. */
+#define ELMOKIT_LOGSUMEXP_BACKWARD(TYPE)                                                                               \
+    void elmokit_logsumexp_backward_##TYPE(                                                                            \
+        ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const void *panels, const void *across,               \
+        const void *weight, const float *bias, const int32_t *excluded, const float *result, const float *grad,        \
+        float *grad_hidden, float *grad_weight, float *grad_bias, void *scratch);
+ELMOKIT_LOGSUMEXP_BACKWARD(float)
+ELMOKIT_LOGSUMEXP_BACKWARD(bfloat16)
+
+/* --- For any processor ------------------------------------------------------------------------------------------------ */
+
+/* The LSTM cell between two products (cell.c): c and out from gates (rows, 4 * hidden_size); cells and previous, or NULL,
+ * take c after and before, and gates what their functions made of them. */
+#define ELMOKIT_CELL_FORWARD(TYPE)                                                                                     \
+    void elmokit_cell_forward_##TYPE(                                                                                  \
+        ptrdiff_t rows, ptrdiff_t hidden_size, TYPE *gates, float *c, TYPE *out, float *cells, float *previous,        \
+        float clip);
+ELMOKIT_CELL_FORWARD(float)
+ELMOKIT_CELL_FORWARD(bfloat16)
+#define ELMOKIT_CELL_BACKWARD(TYPE)                                                                                    \
+    void elmokit_cell_backward_##TYPE(                                                                                 \
+        ptrdiff_t rows, ptrdiff_t hidden_size, const TYPE *gates, const float *cells, const float *previous,           \
+        const TYPE *grad_out, float *grad_c, TYPE *grad_gates, float clip);
+ELMOKIT_CELL_BACKWARD(float)
+ELMOKIT_CELL_BACKWARD(bfloat16)
+
+/* A highway layer after its product (highway.c). */
+#define ELMOKIT_HIGHWAY_FORWARD(TYPE)                                                                                  \
+    void elmokit_highway_forward_##TYPE(ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, TYPE *out);
+ELMOKIT_HIGHWAY_FORWARD(float)
+ELMOKIT_HIGHWAY_FORWARD(bfloat16)
+#define ELMOKIT_HIGHWAY_BACKWARD(TYPE)                                                                                 \
+    void elmokit_highway_backward_##TYPE(                                                                              \
+        ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, const TYPE *grad_out, TYPE *grad_x,               \
+        float *grad_bias);
+ELMOKIT_HIGHWAY_BACKWARD(float)
+ELMOKIT_HIGHWAY_BACKWARD(bfloat16)
+
+/* Maxima over all places of sums of rows of a table, and their gradient (characters.c). */
+void elmokit_characters_forward(
+    ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
+    ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, const float *table, const int32_t *used,
+    float *values, uint8_t *places);
+void elmokit_characters_backward(
+    ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
+    ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, float *grad_table, const uint8_t *places,
+    const float *grad);
+
+/* From streams to text (unpack.c). Sentences first to end: sentence i has lengths[i] tokens from begins[i] on, and goes to
+ * the address outs[i], (layers, tokens, 2 width). fwd, bwd: the slot of each token of the text in either direction. */
+void elmokit_unpack_sentences(
+    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t first, ptrdiff_t end, const float *streams,
+    const int64_t *fwd, const int64_t *bwd, const int64_t *begins, const int64_t *lengths, const int64_t *outs);
+/* out (tokens, layers, 2 width); 1 where finite numbers were too large for float16. */
+int elmokit_unpack_words_float32(
+    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
+    const int64_t *bwd, float *out);
+int elmokit_unpack_words_float16(
+    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
+    const int64_t *bwd, uint16_t *out);
+
+#endif

@@ -1,0 +1,128 @@
+"""Matrix products with prepacked weights, for processors with AVX-512 (csrc/gemm.c)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.ops.native.library import Strided, native
+from elmokit.ops.threads import parallel_for
+from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
+
+PANEL = 64  # columns of a panel
+QUAD = 4  # int8 values that are multiplied at once
+MAX_STRIDE = 1 << 27  # of a weight's columns, which are found by 32 bits
+PANELS_AT_ONCE = 16  # that a thread packs before it takes the next ones
+
+
+def value_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of what is multiplied in products of this type: rows become int8 within them."""
+    return torch.float32 if dtype == torch.int8 else dtype
+
+
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of what products of this type write when float32 is not asked for."""
+    return torch.bfloat16 if dtype == torch.int8 else dtype
+
+
+def quantized_bytes(depth: int) -> int:
+    """Of a row of int8 values and their scale (csrc/avx512_int8.h)."""
+    return -(-depth // QUAD) * QUAD + 4
+
+
+def quantize(values: Tensor) -> Tensor:
+    """values (M, depth) float32 -> rows of bytes."""
+    values = values.contiguous()
+    rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8)
+    native("quantize")(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
+    return rows
+
+
+def columns_in_panels(columns: int, gates: int) -> int:
+    """Of whole panels, each with the same units of every gate."""
+    across = PANEL // gates
+    return -(-columns // gates // across) * PANEL
+
+
+def panel_order(weight: Tensor, gates: int) -> Tensor:
+    """weight (columns, ...) -> its columns as panels of so many gates have them, with zeros up to whole panels."""
+    of_gate, across = len(weight) // gates, PANEL // gates
+    units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
+    return units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight (columns, depth) in the order in which a product reads it."""
+
+    panels: Tensor
+    columns: int
+    depth: int
+
+    def in_huge_pages(self) -> PackedWeight:
+        """The same where it is read faster, if it is large: worth the copy for a weight that is used often."""
+        size = self.panels.numel() * self.panels.itemsize
+        if size < HUGE_PAGE:
+            return self
+        return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
+
+
+def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
+    """weight (columns, depth), of any strides. With `gates` = 4 a panel holds the gates of 16 units side by side."""
+    weight = weight.detach().float()
+    columns, depth = weight.shape
+    assert weight.stride(0) < MAX_STRIDE and columns % gates == 0
+    bytes_of_column = depth
+    if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
+        weight, bytes_of_column = quantize(weight), quantized_bytes(depth) + 4
+    num_panels = columns_in_panels(columns, gates) // PANEL
+    panels, function = allocate((num_panels * PANEL * bytes_of_column,), dtype), native("pack", dtype)
+
+    def chunk(number: int) -> None:
+        first = number * PANELS_AT_ONCE
+        function(
+            columns=columns, depth=depth, gates=gates, first_panel=first,
+            end_panel=min(first + PANELS_AT_ONCE, num_panels), weight=Strided(weight),
+            column_stride=weight.stride(0), depth_stride=weight.stride(1), panels=panels,
+        )  # fmt: skip
+
+    parallel_for(chunk, -(-num_panels // PANELS_AT_ONCE))
+    return PackedWeight(panels, columns, depth)
+
+
+def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """a (M, depth) -> a @ weight.T + bias (M, columns), summed in float32; of the weight's type, or that of `out`.
+
+    With a weight in int8 the rows of a are quantized too, and the result is of bfloat16, or of the type of `out`.
+    Computed by the calling thread alone. A row's result is the same, to the last bit, whatever rows are beside it.
+    """
+    dtype = weight.panels.dtype
+    a = a.to(value_dtype(dtype)).contiguous()
+    if out is None:
+        out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype))
+    assert a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, weight, out.shape)
+    assert out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1
+    bias = None if bias is None else bias.float().contiguous()
+    assert bias is None or bias.shape == (weight.columns,)
+    rows = quantize(a) if dtype == torch.int8 else a
+    native("product", dtype)(
+        rows=len(a), columns=weight.columns, depth=weight.depth, a=rows, stride=rows.shape[1], panels=weight.panels,
+        bias=bias, out=Strided(out), out_stride=out.stride(0), wide=out.dtype == torch.float32,
+    )  # fmt: skip
+    return out
+
+
+def packed_highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
+    """x (M, F) through a highway layer whose weight is packed as two gates. Computed by the calling thread alone."""
+    dtype = gates.panels.dtype
+    x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
+    assert (gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,)
+    out = torch.empty_like(x)
+    native("packed_highway", dtype)(
+        rows=len(x), units=x.shape[1], x=x, panels=gates.panels, bias=bias, out=out,
+        quantized=quantize(x) if dtype == torch.int8 else None,
+    )  # fmt: skip
+    return out

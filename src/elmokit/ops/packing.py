@@ -1,0 +1,114 @@
+"""Packed streams: sentences laid end to end in rows, time-major, with no padding between or after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The shape of a packed stream of N slots: step t holds one slot for each of its `batch_sizes[t]` rows.
+
+    Rows are ranked longest first, so the active rows of a step are always the first ones; `row_order[rank]` is the
+    caller's row number. `resets` (N,) marks the first slot of each sentence where the state is to start afresh (None:
+    never).
+    """
+
+    batch_sizes: tuple[int, ...]
+    row_order: Tensor
+    resets: Tensor | None = None
+
+    @staticmethod
+    def rectangle(steps: int, rows: int) -> Packing:
+        """`steps` full steps of `rows` rows whose state runs on: a training window."""
+        return Packing((rows,) * steps, torch.arange(rows))
+
+    @property
+    def num_slots(self) -> int:
+        return sum(self.batch_sizes)
+
+    def steps(self) -> Iterator[tuple[slice, int]]:
+        """Of each step its slots and its number of rows."""
+        begin = 0
+        for rows in self.batch_sizes:
+            yield slice(begin, begin + rows), rows
+            begin += rows
+
+    def windows(self, slots: int) -> Iterator[tuple[slice, Packing]]:
+        """The packing cut between steps into windows of about `slots` slots, each with the slots it covers."""
+        starts, begin = self.starts(), 0
+        for t in range(1, len(starts)):
+            if starts[t] - starts[begin] >= slots or t == len(starts) - 1:
+                window = slice(starts[begin], starts[t])
+                resets = None if self.resets is None else self.resets[window]
+                yield window, Packing(self.batch_sizes[begin:t], self.row_order, resets)
+                begin = t
+
+    def starts(self) -> list[int]:
+        """First slot of each step, and N at the end."""
+        return [0, *np.cumsum(self.batch_sizes).tolist()]
+
+
+@dataclass(frozen=True)
+class PackedText:
+    """Where each token of a text went: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
+
+    packing: Packing
+    slots: Tensor  # (2, N) int64
+
+    def to_streams(self, tokens: Tensor) -> Tensor:
+        """(2, N) in text order, what each direction reads -> (2, N) in stream order."""
+        return torch.empty_like(tokens).scatter_(1, self.slots, tokens)
+
+    def unpack(self, streams: Tensor) -> Tensor:
+        """(2, N, D) in stream order -> (N, 2D) in text order, the two directions side by side."""
+        slots = self.slots.to(streams.device)
+        return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
+
+
+def _first_steps(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The step at which each sentence begins: the length of what already lies in its row."""
+    by_row = np.argsort(rows, kind="stable")
+    ends = np.cumsum(lengths[by_row])
+    begins = ends - lengths[by_row]
+    sorted_rows = rows[by_row]
+    new_row = np.concatenate([[True], sorted_rows[1:] != sorted_rows[:-1]]) if len(rows) else np.zeros(0, dtype=bool)
+    row_begin = np.maximum.accumulate(np.where(new_row, begins, 0)) if len(rows) else begins
+    first_step = np.empty_like(begins)
+    first_step[by_row] = begins - row_begin
+    return first_step
+
+
+def pack_sentences(
+    lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
+) -> PackedText:
+    """Lay sentences of the given lengths into rows; sentence s goes to the end of row `rows[s]`.
+
+    The backward stream holds the same sentences in the same order, each reversed. With `reset` each starts a new state.
+    """
+    lengths, rows = np.asarray(lengths, dtype=np.int64), np.asarray(rows, dtype=np.int64)
+    row_lengths = np.bincount(rows, weights=lengths, minlength=num_rows).astype(np.int64)
+    row_order = np.argsort(-row_lengths, kind="stable")
+    rank = np.argsort(row_order, kind="stable")
+    steps = np.arange(row_lengths.max(initial=0))
+    batch_sizes = num_rows - np.searchsorted(np.sort(row_lengths), steps, side="right")
+    step_starts = np.concatenate([[0], np.cumsum(batch_sizes)])
+
+    first_step = _first_steps(lengths, rows)
+    token_rank = np.repeat(rank[rows], lengths)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    begin = np.repeat(first_step, lengths)
+    mirrored = np.repeat(lengths, lengths) - 1 - within
+    slots = np.stack([step_starts[begin + within] + token_rank, step_starts[begin + mirrored] + token_rank])
+
+    resets = None
+    if reset:
+        resets = torch.zeros(slots.shape[1], dtype=torch.bool)
+        resets[torch.from_numpy(slots[0][within == 0])] = True
+    packing = Packing(tuple(batch_sizes.tolist()), torch.from_numpy(row_order), resets)
+    return PackedText(packing, torch.from_numpy(slots))

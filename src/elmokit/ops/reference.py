@@ -1,0 +1,139 @@
+"""The specification of every op, in plain PyTorch, differentiated by PyTorch.
+
+`dtype` is the number type of products; sums of products and the state are float32 at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights
+from elmokit.ops.packing import Packing
+
+
+def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """x @ weight.T of factors that are rounded to `dtype`, summed in float32 at least."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
+
+
+def lstm(
+    x: Tensor,
+    packing: Packing,
+    state: LSTMState,
+    weights: LSTMWeights,
+    clips: Clips,
+    start: LSTMState,
+    dtype: torch.dtype,
+) -> tuple[Tensor, LSTMState]:
+    """A step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
+    inputs = _product(x, weights.input, dtype) + weights.bias
+    (h, c), outputs = state, []
+    for slots, rows in packing.steps():
+        h_rows, c_rows = h[:rows], c[:rows]
+        if packing.resets is not None:
+            resets = packing.resets[slots, None].to(x.device)
+            h_rows, c_rows = torch.where(resets, start.h, h_rows), torch.where(resets, start.c, c_rows)
+        i, g, f, o = (inputs[slots] + _product(h_rows, weights.recurrent, dtype)).chunk(4, dim=1)
+        c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
+        if clips.cell is not None:
+            c_rows = c_rows.clamp(-clips.cell, clips.cell)
+        h_rows = torch.sigmoid(o) * torch.tanh(c_rows)
+        if weights.projection is not None:
+            h_rows = _product(h_rows, weights.projection, dtype)
+            if clips.projection is not None:  # TensorFlow clips projections only
+                h_rows = h_rows.clamp(-clips.projection, clips.projection)
+        outputs.append(h_rows)
+        h, c = torch.cat([h_rows, h[rows:]]), torch.cat([c_rows, c[rows:]])
+    return torch.cat([h[:0], *outputs]), LSTMState(h, c)
+
+
+def _run_lstm(
+    x: Tensor,
+    packing: Packing,
+    state: LSTMState,
+    clips: Clips,
+    start: LSTMState,
+    index: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    weights: LSTMWeights,
+    dtype: torch.dtype,
+) -> tuple[Tensor, LSTMState]:
+    outputs, state = lstm(x if index is None else x[index], packing, state, weights, clips, start, dtype)
+    return outputs if out is None else out.copy_(outputs), state
+
+
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., tuple[Tensor, LSTMState]]:
+    return partial(_run_lstm, weights=weights.copied(dtype), dtype=dtype)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    return _product(x, weight, dtype) + bias
+
+
+def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return partial(linear, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype)
+
+
+def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    transform, carry = (_product(x, weight, dtype) + bias).chunk(2, dim=1)
+    return torch.lerp(x.to(transform.dtype), torch.relu(transform), torch.sigmoid(carry)).to(dtype)
+
+
+def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return partial(highway, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype)
+
+
+def char_conv(
+    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> Tensor:
+    characters = F.embedding(ids, embedding).transpose(1, 2).to(dtype)
+    filters = zip(weights, biases, strict=True)
+    pooled = [F.conv1d(characters, weight.to(dtype), bias.to(dtype)).amax(dim=2) for weight, bias in filters]
+    return torch.cat(pooled, dim=1)
+
+
+def prepack_char_conv(
+    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    own = [[tensor.detach().clone() for tensor in tensors] for tensors in (weights, biases)]
+    return partial(char_conv, embedding=embedding.detach().clone(), weights=own[0], biases=own[1], dtype=dtype)
+
+
+def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype) -> Tensor:
+    logits = _product(hidden, weight, dtype) + bias
+    if excluded is not None:
+        is_excluded = excluded[:, None] == torch.arange(len(weight), device=hidden.device)
+        # finite, so that a row with no other class has a gradient of 0 and not NaN
+        logits = logits.masked_fill(is_excluded, torch.finfo(logits.dtype).min)
+    return torch.logsumexp(logits, dim=1)
+
+
+def gather(table: Tensor, sets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return F.embedding(torch.cat([*sets]), table).split([len(ids) for ids in sets])
+
+
+def _words(streams: Tensor, slots: Tensor) -> Tensor:
+    """(K, 2, N, D) in stream order -> (K, M, 2D)."""
+    slots = slots.to(streams.device)
+    return torch.cat([streams[:, 0, slots[0]], streams[:, 1, slots[1]]], dim=-1)
+
+
+def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+    words = _words(streams, slots).float().cpu().numpy()
+    for begin, out in zip(begins, outs, strict=True):
+        out[...] = words[:, begin : begin + out.shape[1]]
+
+
+def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> bool:
+    words = _words(streams, slots).movedim(0, 1)
+    stored = words.to(getattr(torch, out.dtype.name))
+    out[...] = stored.cpu().numpy()
+    return bool((stored.isinf() & words.isfinite()).any())

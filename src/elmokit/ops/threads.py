@@ -1,0 +1,188 @@
+"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches one behind the other.
+
+As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this never changes).
+Tasks run on threads of our own, in which PyTorch computes with one. Whoever waits may be interrupted: a task holds
+what it reads and writes, so nothing is freed under it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from itertools import chain, islice
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+CPU = torch.device("cpu")
+
+
+class _Pool:
+    """A number of threads that run tasks in the order in which they were submitted."""
+
+    def __init__(self, size: int) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        before = torch.get_num_threads()
+        ready = threading.Barrier(size + 1)
+        for number in range(size):
+            threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True).start()
+        ready.wait()
+        # PyTorch remembers the last setting for threads to come: give it back its own.
+        torch.set_num_threads(before)
+
+    def _work(self, ready: threading.Barrier) -> None:
+        torch.get_num_threads()  # a new thread takes over the remembered setting once: let that be before the next line
+        torch.set_num_threads(1)
+        ready.wait()
+        while True:
+            future, task = self._tasks.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(task())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, task  # what the task holds is not kept until the next one comes
+
+    def submit(self, task: Callable[[], Result]) -> Future[Result]:
+        future: Future[Result] = Future()
+        self._tasks.put((future, task))
+        return future
+
+
+class _OfThread(threading.local):
+    threads: int | None = None  # that the work of this thread may use; None: as many as PyTorch would
+    is_worker = False  # whether it is one of the pool that computes
+
+
+_of_thread = _OfThread()
+_pools: dict[tuple[str, int], _Pool] = {}
+_pools_lock = threading.Lock()
+
+
+def _pool(kind: str, size: int) -> _Pool:
+    with _pools_lock:
+        if (kind, size) not in _pools:
+            _pools[kind, size] = _Pool(size)
+        return _pools[kind, size]
+
+
+def _after_fork() -> None:
+    """A forked child has none of the pools' threads; nor do OpenMP's survive, so PyTorch keeps to one."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def num_threads() -> int:
+    """How many threads work that is called here may use."""
+    return _of_thread.threads or torch.get_num_threads()
+
+
+def _in_the_same_mode(task: Callable[[], Result], threads: int, is_worker: bool) -> Callable[[], Result]:
+    """The task in the caller's modes of PyTorch, but for gradients, on so many threads."""
+    inference = torch.is_inference_mode_enabled()
+    autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
+
+    def run() -> Result:
+        before = _of_thread.threads, _of_thread.is_worker
+        _of_thread.threads, _of_thread.is_worker = threads, is_worker
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(torch.inference_mode(inference))
+                stack.enter_context(torch.no_grad())
+                for mode in modes:
+                    stack.enter_context(torch.autocast(*mode))
+                return task()
+        finally:
+            _of_thread.threads, _of_thread.is_worker = before
+
+    return run
+
+
+def _finished(futures: list[Future[Result]]) -> list[Result]:
+    """All results; where one failed, the others have ended before its error is raised."""
+    try:
+        wait(futures)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    return [future.result() for future in futures]
+
+
+def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = CPU) -> list[Result]:
+    """Each task's result. Tasks run without gradients, on several threads where there are several for this one.
+
+    Each task may use its share of the threads for loops of its own. Work for another device is started by one thread.
+    """
+    threads = num_threads() if device.type == "cpu" else 1
+    if threads < 2 or len(tasks) < 2:
+        return [_in_the_same_mode(task, threads, _of_thread.is_worker)() for task in tasks]
+    share = -(-threads // len(tasks))
+    own = [_in_the_same_mode(task, share, True) for task in tasks]
+    pool = _pool("work", threads)
+    if not _of_thread.is_worker:
+        return _finished([pool.submit(task) for task in own])
+    others = [pool.submit(task) for task in own[1:]]
+    results = [own[0]()]
+    for future, task in zip(others, own[1:], strict=True):
+        # What no other thread has begun is done here: threads that wait for each other would wait for ever.
+        results.append(task() if future.cancel() else future.result())
+    return results
+
+
+def parallel_for(work: Callable[[int], None], chunks: int) -> None:
+    """work(0), ..., work(chunks - 1), in any order, without gradients. Threads take the next chunk when they are
+    free."""
+    numbers = iter(range(chunks))
+
+    def run() -> None:
+        for number in numbers:
+            work(number)
+
+    run_side_by_side([run] * min(chunks, num_threads()))
+
+
+def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: torch.device = CPU) -> None:
+    """work(slice) for slices of so many rows, as `parallel_for`; for another device one slice has all of them."""
+    size = size if device.type == "cpu" else max(rows, 1)
+    parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
+
+
+def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+    """process(item) of each item, in order, `ahead` of them at a time, each on a thread of its own.
+
+    So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they are needed. Where the
+    caller stops early, what has not begun is cancelled, and what has is waited for.
+    """
+    if ahead < 2:
+        yield from map(process, items)
+        return
+    items, threads, waiting = iter(items), num_threads(), deque[Future[Result]]()
+    first, pool = list(islice(items, 2)), _pool("items", ahead)
+    is_worker = len(first) == 1  # one alone computes itself, where several would be more than there are cores
+    try:
+        for item in chain(first, items):
+            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads, is_worker)))
+            del item
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)

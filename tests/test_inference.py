@@ -1,0 +1,258 @@
+"""The biLM with packed weights against NumPy in float64, and against the biLM that it was made from."""
+
+import copy
+import dataclasses
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import Oracle, State, random_weights
+from processors import each_product_type, needs_products
+from torch import Tensor
+
+from elmokit.checkpoints.loading import load
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.data.streams import Block, embedding_block
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import PrepackedCharCNN, PrepackedLSTMLayer, prepack
+from elmokit.ops.packing import Packing
+
+CPU = torch.device("cpu")
+LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
+CHARACTERS = CharCNNConfig(4, ((1, 3), (2, 33), (5, 4)), num_highway=1)  # 40 filters
+CONFIGS = {
+    "as published": BiLMConfig(LSTM, CHARACTERS),
+    "two highways": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, num_highway=2)),
+    "no highway": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, num_highway=0)),
+    "tanh": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, activation="tanh")),
+    "no character projection": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40), CHARACTERS),
+    "no projections": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40, cell_dim=40), CHARACTERS),
+    "no clips": BiLMConfig(dataclasses.replace(LSTM, cell_clip=None, proj_clip=None), CHARACTERS),
+    "no skips": BiLMConfig(dataclasses.replace(LSTM, use_skip_connections=False), CHARACTERS),
+    "three layers": BiLMConfig(dataclasses.replace(LSTM, num_layers=3), CHARACTERS),
+    "one layer": BiLMConfig(dataclasses.replace(LSTM, num_layers=1), CHARACTERS),
+    "word ids": BiLMConfig(LSTM, None, num_words=30),
+}
+SENTENCES = [["a", "bc", "a"], [], ["", "x" * 60, "naïve", "词"], ["bc"], *([w] for w in "defghi"), list("aabcdefgh")]
+
+
+def draw_bilm(config: BiLMConfig) -> BiLM:
+    bilm = BiLM(config)
+    random_weights(bilm, seed=1, scale=0.3)
+    return bilm
+
+
+def block(rows: int, reset: bool) -> Block:
+    return embedding_block(SENTENCES, np.arange(len(SENTENCES)) % rows, rows, reset)
+
+
+def ids_of(words: list[str], bilm: BiLM) -> Tensor:
+    by_word = bilm.config.char_cnn is None
+    return torch.arange(1, len(words) + 1) if by_word else bilm.token_encoder.ids(words)
+
+
+def random_state(bilm: BiLM, rows: int) -> BiLMState:
+    zeros, generator = bilm.initial_state(rows), torch.Generator().manual_seed(rows)
+    return BiLMState(*(torch.randn(part.shape, generator=generator) for part in (zeros.h, zeros.c)))
+
+
+def of_row(state: BiLMState, d: int, row: int) -> State:
+    h, c = (part[d, :, row].double().numpy() for part in (state.h, state.c))
+    return list(zip(h, c, strict=True))
+
+
+def assert_close(found: Tensor, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
+    bilm, words = draw_bilm(config), block(3, reset=True).words
+    ready, ids = prepack(bilm, torch.float32), ids_of(words, bilm)
+    found, oracle = ready.token_encoder(ids), Oracle(bilm)
+    assert found.dtype == torch.float32 and not found.requires_grad
+    assert_close(found, np.array([oracle.word(word.numpy()) for word in ids]))
+    for count in (0, 1, 2):
+        assert torch.equal(ready.token_encoder(ids[:count]), found[:count])
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("start", ["zeros", "warm", "carried"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> None:
+    bilm, rows, text = draw_bilm(config), 3, block(3, reset=start != "carried")
+    state = random_state(bilm, 1 if start == "warm" else rows) if start != "zeros" else None
+    vectors = torch.randn(len(text.words), config.lstm.projection_dim)
+    before, begin = (state, None) if start == "carried" else (None, state)
+    streams, after = prepack(bilm, torch.float32).run(vectors, text.tokens, text.text.packing, before, begin)
+    oracle = Oracle(bilm)
+    states = [tuple(of_row(state, d, row) for d in range(2)) for row in range(rows)] if before is not None else []
+
+    layers = torch.stack([text.text.unpack(stream) for stream in streams])
+    ends = np.cumsum(text.lengths)
+    for number, (end, length) in enumerate(zip(ends, text.lengths, strict=True)):
+        tokens = text.text.unpack(text.tokens[..., None])[end - length : end, 0]
+        words = [vectors[token].double().numpy() for token in tokens]
+        if before is not None:
+            expected, states[number % rows] = oracle.row(words, states[number % rows])
+        else:
+            fresh = oracle.zeros() if begin is None else None
+            expected, _ = oracle.row(words, tuple(fresh or of_row(begin, d, 0) for d in range(2)))
+        assert_close(layers[:, end - length : end], expected)
+    for row, pair in enumerate(states):
+        for d, of_direction in enumerate(pair):
+            for (h, c), (found_h, found_c) in zip(of_direction, of_row(after, d, row), strict=True):
+                np.testing.assert_allclose(found_h, h, rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(found_c, c, rtol=1e-5, atol=1e-5)
+
+
+@each_product_type
+@torch.no_grad()
+def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
+    bilm = load().bilm
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    sentences = [line.split() for line in readme.splitlines() if line.strip()]
+    text = embedding_block(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
+    ids, ready = bilm.token_encoder.ids(text.words), prepack(bilm, dtype)
+    words, expected_words = ready.token_encoder(ids), bilm.token_encoder(ids)
+    found = ready.run(words, text.tokens, text.text.packing)[0]
+    expected = bilm.run(expected_words, text.tokens, text.text.packing)[0]
+    if dtype == torch.float32:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for layer, of_reference in zip(found, expected, strict=True):
+        cosines = torch.cosine_similarity(layer.double(), of_reference.double(), dim=-1)
+        assert cosines.mean() > 0.9998 and (cosines > 0.9995).double().mean() > 0.99
+        both = [torch.cat(list(part), dim=-1).double() for part in (layer, of_reference)]
+        assert torch.cosine_similarity(*(part.flatten() for part in both), dim=0) > 0.9995
+
+
+@needs_products(torch.float32)
+def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
+    ready, packing = prepack(bilm, torch.float32), text.text.packing
+    vectors, state, start = torch.randn(len(text.words), 6).bfloat16(), random_state(bilm, 3), random_state(bilm, 1)
+    expected = ready.run(vectors.float(), text.tokens, packing, state, start)
+
+    def double(state: BiLMState) -> BiLMState:
+        return BiLMState(*(part.double().transpose(1, 3).contiguous().transpose(1, 3) for part in (state.h, state.c)))
+
+    tokens = text.tokens.T.contiguous().T
+    found = ready.run(vectors.T.contiguous().T, tokens, packing, double(state), double(start))
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1].c, expected[1].c)
+
+
+@needs_products(torch.float32)
+def test_a_given_state_is_left_as_it_was() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    state, vectors = random_state(bilm, 3), torch.randn(len(text.words), 6)
+    before = copy.deepcopy(state)
+    prepack(bilm, torch.float32).run(vectors, text.tokens, text.text.packing, state)
+    assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
+
+
+@needs_products(torch.float32)
+def test_errors_are_those_of_the_bilm() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
+    for model in (bilm, ready):
+        for rows in (2, 4):
+            with pytest.raises(ValueError, match=f"the state has {rows} rows, the batch 3: give one row for each"):
+                model.run(vectors, text.tokens, text.text.packing, random_state(bilm, rows))
+        for other in (CONFIGS["no projections"], CONFIGS["three layers"]):
+            with pytest.raises(ValueError, match="of another model"):
+                model.run(vectors, text.tokens, text.text.packing, random_state(draw_bilm(other), 3))
+            with pytest.raises(ValueError, match="of another model"):
+                start = random_state(draw_bilm(other), 1)
+                model.run(vectors, text.tokens, text.text.packing, start=start)
+        with pytest.raises(IndexError):
+            model.run(vectors, text.tokens + len(vectors), text.text.packing)
+        with pytest.raises(IndexError, match="characters must lie in"):
+            model.token_encoder(torch.full((2, 50), 300))
+        with pytest.raises(ValueError, match="too short for filters 5 wide"):
+            model.token_encoder(torch.full((2, 3), 20))
+
+
+@each_product_type
+def test_no_words_at_all(dtype: torch.dtype) -> None:
+    bilm = draw_bilm(CONFIGS["as published"])
+    state = random_state(bilm, 2)
+    layers, after = prepack(bilm, dtype).run(
+        torch.randn(0, 6), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2), state
+    )
+    assert layers.shape == (3, 2, 0, 6) and torch.equal(after.h, state.h) and torch.equal(after.c, state.c)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("backend_name", ["reference", "portable", "native", "avx512"])
+def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
+    backend(backend_name)
+    merged = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True), CHARACTERS)
+    odd = BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS)
+    for config in (CONFIGS["as published"], CONFIGS["word ids"], merged, odd):
+        bilm = draw_bilm(config).to(torch.float64 if dtype == torch.float64 else torch.float32)
+        text = block(3, reset=True)
+        ids, prepacked = ids_of(text.words, bilm), prepack(bilm, dtype)
+        with torch.no_grad():
+            expected, after = bilm.run(bilm.token_encoder(ids), text.tokens, text.text.packing)
+        found, state = prepacked.run(prepacked.token_encoder(ids), text.tokens, text.text.packing)
+        assert not found.requires_grad and found.dtype == expected.dtype
+        tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
+        assert (found - expected).norm() < tolerance * expected.norm()
+        assert (state.c - after.c).norm() <= tolerance * after.c.norm()
+
+
+def test_prepacking_swaps_leaves_and_leaves_the_original_as_it_was() -> None:
+    bilm = draw_bilm(CONFIGS["as published"])
+    before = {name: tensor.clone() for name, tensor in bilm.state_dict().items()}
+    prepacked = prepack(bilm, torch.float32)
+    kinds = [type(module) for module in prepacked.modules()]
+    assert kinds.count(PrepackedLSTMLayer) == 4 and kinds.count(PrepackedCharCNN) == 1
+    assert not list(prepacked.parameters()) and prepacked.device == CPU and prepacked.dtype == torch.float32
+    assert all(parameter.requires_grad for parameter in bilm.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.state_dict().items())
+    for encoder in (bilm.token_encoder, prepacked.token_encoder):
+        assert encoder.count_truncated(["x" * 60, "a"]) == 1 and encoder.input == "characters"
+
+
+def test_a_hooked_layer_is_taken_as_it_is() -> None:
+    bilm, seen = draw_bilm(CONFIGS["as published"]), []
+    bilm.sequence_encoder.stacks[0].layers[1].register_forward_hook(lambda *_: seen.append(1))
+    prepacked = prepack(bilm, torch.float32)
+    prepacked.run(torch.randn(3, 6), torch.zeros(2, 4, dtype=torch.int64), Packing.rectangle(2, 2))
+    assert seen == [1]
+
+
+@needs_products(torch.float32)
+def test_odd_sizes_in_float32() -> None:
+    bilm = draw_bilm(BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS))
+    ready, text = prepack(bilm, torch.float32), block(3, reset=True)
+    vectors = torch.randn(len(text.words), 7)
+    with torch.no_grad():
+        expected = bilm.run(vectors, text.tokens, text.text.packing)[0]
+    found = ready.run(vectors, text.tokens, text.text.packing)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("name", ["as published", "word ids"])
+def test_it_can_be_sent_to_another_process(name: str) -> None:
+    made = prepack(draw_bilm(CONFIGS[name]), torch.float32)
+    ids = ids_of(["a", "bc", "naïve"], made)
+    assert torch.equal(pickle.loads(pickle.dumps(made)).token_encoder(ids), made.token_encoder(ids))
+
+
+@needs_products(torch.float32)
+@pytest.mark.parametrize("name", ["as published", "word ids"])
+def test_the_weights_it_has_packed_can_be_freed(name: str) -> None:
+    bilm = draw_bilm(CONFIGS[name])
+    layer = weakref.ref(bilm.sequence_encoder.stacks[0].layers[0])
+    made = prepack(bilm, torch.float32)
+    del bilm
+    gc.collect()
+    assert layer() is None and made.config == CONFIGS[name]

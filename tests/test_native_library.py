@@ -1,0 +1,111 @@
+"""The library of compiled kernels: built in whichever way the compiler can, and left alone where it does not fit."""
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from elmokit.ops.native import library
+
+LOAD = library._library.__wrapped__
+
+
+def load_build_script() -> ModuleType:
+    script = Path(__file__).resolve().parents[1] / "hatch_build.py"
+    spec = importlib.util.spec_from_file_location("hatch_build", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the kernels from there until the test ends."""
+    monkeypatch.setattr(library, "LIBRARY", path)
+    loaded = LOAD()
+    monkeypatch.setattr(library, "_library", lambda: loaded)
+
+
+def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_library.so").write_bytes(b"not one")
+    extension = importlib.util.find_spec("_ctypes")  # a real library, of other functions
+    assert extension is not None
+    for path in (tmp_path / "absent.so", tmp_path / "no_library.so", Path(str(extension.origin))):
+        use(path, monkeypatch)
+        assert not library.is_built() and library.avx512_level() == 0 and not library.multiplies_int8()
+
+
+@pytest.mark.parametrize("needed", ["", "-DFOR_EACH_TARGET=", "-DNO_AVX512"])
+def test_kernels_are_built_by_compilers_that_cannot_do_everything(
+    needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that cannot build a function for several processors, or for AVX-512, is asked for less."""
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("no C compiler")
+    pytest.importorskip("hatchling")
+    build = load_build_script()
+    wrapper = tmp_path / "cc"
+    wrapper.write_text(f'#!/bin/sh\ncase "$* " in *"{needed}"*) exec {compiler} "$@";; esac\nexit 1\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    build.build_library(library.SOURCES, tmp_path / "_native.so")
+    use(tmp_path / "_native.so", monkeypatch)
+    assert library.is_built()
+    found, types = library._library(), ["float", "bfloat16", "int8"]
+    declared = library._declarations()
+    names = [name + kind for name in declared for kind in (types if name.endswith("_") else [""])]
+    trained = [name for name in names if not re.search("(backward|logsumexp|highway_forward|cell)_.*int8", name)]
+    packed = ["avx512", "pack_", "product_", "packed_", "quantize", "lstm_", "logsumexp_"]
+    there = [name for name in trained if needed != "-DNO_AVX512" or not name.startswith(tuple(packed))]
+    assert len(there) > 8 and all(hasattr(found, f"elmokit_{name}") for name in there)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_native.so", "cc"]
+
+
+def test_no_library_is_left_where_nothing_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hatchling")
+    build = load_build_script()
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(build.subprocess.CalledProcessError):
+        build.build_library(library.SOURCES, tmp_path / "_native.so")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update without another installation: what is called might have changed."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    pytest.importorskip("hatchling")
+    build, folder = load_build_script(), tmp_path / "kernels"
+    shutil.copytree(library.SOURCES, folder)
+    (folder / "cell.c").write_text((folder / "cell.c").read_text() + "\n")
+    build.build_library(folder, tmp_path / "_native.so")
+    with pytest.warns(UserWarning, match="of other sources"):
+        use(tmp_path / "_native.so", monkeypatch)
+    assert not library.is_built()
+
+
+def test_the_header_declares_what_python_calls() -> None:
+    declared = library._declarations()
+    result, parameters = declared["unpack_words_float16"]
+    assert result == "int" and parameters[0] == library.Parameter("layers", "ptrdiff_t", False)
+    assert parameters[4] == library.Parameter("streams", "float", True)
+    assert [each.name for each in declared["lstm_forward_"][1]][:3] == ["steps", "batch_sizes", "resets"]
+    assert declared["avx512"] == ("int", [])
+
+
+@pytest.mark.skipif(not library.is_built(), reason="no C compiler at installation")
+def test_a_function_refuses_what_it_would_misread() -> None:
+    call = library.native("cell_forward", torch.float32)
+    sizes = {"rows": 2, "hidden_size": 3, "cells": None, "previous": None, "clip": 1.0}
+    tensors = {"gates": torch.zeros(2, 12), "c": torch.zeros(2, 3), "out": torch.empty(2, 3)}
+    call(**sizes, **tensors)
+    wrong = [{"c": torch.zeros(2, 3).double()}, {"out": torch.empty(3, 2).T}, {"gates": torch.zeros(2, 12).bfloat16()}]
+    for change in wrong:
+        with pytest.raises(AssertionError):
+            call(**sizes, **{**tensors, **change})
+    with pytest.raises(AssertionError):
+        call(**tensors)

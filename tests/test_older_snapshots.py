@@ -1,0 +1,62 @@
+"""Snapshots from before the directions had weights of their own go on as those of now do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from toy_run import settings_for, write_text
+
+from elmokit.config import BiLMConfig
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.settings import PretrainSettings
+from elmokit.train.snapshots import Snapshot, with_prefix
+from elmokit.train.trainer import Trainer
+
+
+def trainer(settings: PretrainSettings) -> Trainer:
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps=100)
+
+
+def as_before(run: Trainer) -> Snapshot:
+    """The snapshot that the same run would have written then: directions stacked, numbered by the shapes of then."""
+    snapshot = run.snapshot()
+    now, own = run.optimizer.state_dict()["state"], dict(run.bilm.named_parameters())
+    groups = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    numbers = {id(parameter): number for number, parameter in enumerate(groups)}
+    stored = run.bilm.stored_tensors()
+    sources = {}
+    for name, tensor in stored.items():
+        stacks = [f"sequence_encoder.stacks.{d}.{name}" for d in range(2)]
+        names = stacks if name.startswith("layers.") else [name.replace("char_cnn", "token_encoder")]
+        sources[name] = tensor.dim(), [own[each] for each in names]
+    sources |= {name: (tensor.dim(), [tensor]) for name, tensor in run.softmax.named_parameters()}
+    order = list(sources.values())
+    if len(run.optimizer.param_groups) > 1:
+        order = [pair for pair in order if pair[0] > 1] + [pair for pair in order if pair[0] <= 1]
+    slots = {}
+    for number, (_, parameters) in enumerate(order):
+        for slot in now[numbers[id(parameters[0])]]:
+            parts = [torch.as_tensor(now[numbers[id(parameter)]][slot]) for parameter in parameters]
+            slots[f"{number}.{slot}"] = torch.stack(parts) if len(parts) > 1 and parts[0].dim() else parts[0]
+    kept = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith(("bilm.", "optimizer."))}
+    return Snapshot(kept | with_prefix("bilm", stored) | with_prefix("optimizer", slots), snapshot.progress)
+
+
+@pytest.mark.parametrize("recipe", ["original", "modern"])
+def test_an_older_snapshot_goes_on_as_one_of_now(tmp_path: Path, recipe: str) -> None:
+    write_text(tmp_path / "text.txt")
+    settings = replace(settings_for(tmp_path / "text.txt", tmp_path / "out"), recipe=recipe, dropout=0.1)
+    run = trainer(settings)
+    for _ in range(3):
+        run.train_step()
+    before, now = as_before(run), run.snapshot()
+    assert before.tensors.keys() != now.tensors.keys()
+    ends = []
+    for snapshot in (now, before):
+        other = trainer(settings)
+        other.restore(snapshot)
+        losses = [other.train_step() for _ in range(3)]
+        ends.append([*losses, *other.parameters])
+    assert all(torch.equal(left, right) for left, right in zip(*ends, strict=True))

@@ -1,0 +1,225 @@
+"""From words to layers: the same on any machine, and the same whatever was embedded before."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle import random_weights
+from processors import each_product_type, needs_products
+
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.pipeline import Sizes
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import PrepackedCharCNN
+from elmokit.text.vocab import Vocab
+
+SENTENCES = [
+    ["Results", "do", "not", "depend", "on", "what", "else", "is", "in", "the", "batch", "."],
+    [],
+    ["naïve", "词向量", "", "x" * 40, "naïve"],
+    *([word] for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]),
+    ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "over", "a", "quick", "dog", "."],
+]
+
+
+def tiny() -> Pretrained:
+    """Weights large enough that every bit counts."""
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    random_weights(bilm, seed=1, scale=0.4)
+    generator = torch.Generator().manual_seed(0)
+    h, c = (torch.randn(2, 2, 1, width, generator=generator) for width in (16, 32))
+    return Pretrained(bilm, warm_state=BiLMState(h, c))
+
+
+def embedder(dtype: torch.dtype = torch.float32, cached_words: int = 1000) -> Embedder:
+    return Embedder(tiny(), device="cpu", dtype=str(dtype)[6:], sizes=Sizes(cache_bytes=cached_words * 16 * 4))
+
+
+def vectors_of(made: Embedder, state: str = "zeros") -> np.ndarray:
+    """All layers of all words."""
+    return np.concatenate(made.embed(SENTENCES, layers="all", state=state, batch_size=3), axis=1)
+
+
+def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for left, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("absent", ["without_products", "without_library", "on_reference"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
+def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, request: pytest.FixtureRequest) -> None:
+    model = tiny()
+    here = Embedder(model, device="cpu", dtype=dtype)
+    found = vectors_of(here, state)
+    request.getfixturevalue(absent)
+    there = Embedder(model, device="cpu", dtype=dtype)
+    assert there._pipeline.cache is None
+    expected = vectors_of(there, state)
+    if dtype == "float32":
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    else:
+        for layer, of_layer in zip(found, expected, strict=True):
+            assert (layer * of_layer).sum() / np.linalg.norm(layer) / np.linalg.norm(of_layer) > 0.9995
+
+
+@each_product_type
+def test_words_are_cached_where_products_are_exact_row_by_row(dtype: torch.dtype) -> None:
+    assert embedder(dtype)._pipeline.cache is not None
+
+
+@each_product_type
+def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.dtype) -> None:
+    used, expected = embedder(dtype), []
+    for sentence in SENTENCES:
+        expected += embedder(dtype).embed([sentence], layers="all")
+    used.embed([["other", "words", ",", "and", "some", "of", "those", ":", "The", "quick", "dog"]])
+    for batch_size in (None, 1, 2, 5):
+        assert_equal(used.embed(SENTENCES, layers="all", batch_size=batch_size), expected)
+    for sentence, vectors in zip(SENTENCES, expected, strict=True):
+        assert_equal(used.embed([sentence], layers="all"), [vectors])
+
+
+@each_product_type
+@pytest.mark.parametrize("words", [0, 5, 20])
+def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
+    expected = embedder(dtype).embed(SENTENCES, layers="all")
+    small = embedder(dtype, cached_words=words)
+    known = small._pipeline.cache
+    assert known is not None and known.capacity == len(known._vectors) == max(1, words)
+    for _ in range(2):
+        for sentence, vectors in zip(SENTENCES, expected, strict=True):
+            assert_equal(small.embed([sentence], layers="all"), [vectors])
+            assert len(known._rows) <= known.capacity
+        assert_equal(small.embed(SENTENCES, layers="all"), expected)
+
+
+@needs_products(torch.float32)
+def test_words_of_any_length_do_not_fill_the_cache() -> None:
+    made = embedder()
+    long = "x" * 100_000
+    with pytest.warns(UserWarning, match="1 words are too long"):
+        (found,) = made.embed([["a", long, "b"]])
+    known = made._pipeline.cache
+    assert known is not None and {"a", "b"} <= known._rows.keys() and long not in known._rows
+    with pytest.warns(UserWarning, match="1 words are too long"):
+        np.testing.assert_array_equal(made.embed([["a", long, "b"]])[0], found)
+
+
+def test_products_that_float16_cannot_hold_are_refused() -> None:
+    model = tiny()
+    assert model.bilm.token_encoder.projection is not None
+    np.testing.assert_allclose(
+        Embedder(model, "cpu", "float16").embed([["a"]], "all")[0], embedder().embed([["a"]], "all")[0], atol=0.02
+    )
+    with torch.no_grad():
+        model.bilm.token_encoder.projection.bias.fill_(60_000)
+        model.bilm.token_encoder.projection.weight.fill_(60_000)
+    with pytest.raises(ValueError, match="too large for products in float16"):
+        Embedder(model, "cpu", "float16").embed([["a", "word"]])
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that went through the character CNN."""
+    words: list[str] = []
+    function = PrepackedCharCNN.ids
+
+    def noted(encoder: PrepackedCharCNN, new: list[str], *others: Any) -> torch.Tensor:
+        words.extend(new)
+        return function(encoder, new, *others)
+
+    monkeypatch.setattr(PrepackedCharCNN, "ids", noted)
+    return words
+
+
+@needs_products(torch.float32)
+def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> None:
+    made, distinct = embedder(), {word for sentence in SENTENCES for word in sentence}
+    for _ in range(2):
+        made.embed(SENTENCES)
+        assert sorted(encoded) == sorted(["<S>", "</S>", *distinct])
+    encoded.clear()
+    made.embed([["eleven", "ten"]])
+    assert encoded == ["eleven"]
+    made.clear_word_cache()
+    made.embed(SENTENCES)
+    assert sorted(encoded[1:]) == sorted(distinct)
+
+
+@each_product_type
+@pytest.mark.parametrize("state", ["zeros", "warm"])
+def test_only_words_are_computed_and_the_first_boundaries_once(
+    dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, lengths = embedder(dtype), []
+    run = BiLM.run
+
+    def noted(bilm: BiLM, words: torch.Tensor, tokens: torch.Tensor, *others: Any) -> Any:
+        lengths.append(tokens.shape[1])
+        return run(bilm, words, tokens, *others)
+
+    monkeypatch.setattr(BiLM, "run", noted)
+    for _ in range(2):
+        made.embed(SENTENCES, state=state)
+    words = sum(map(len, SENTENCES))
+    assert lengths == [1, words, words]
+
+
+def test_an_embedder_keeps_the_weights_that_it_was_given() -> None:
+    model = tiny()
+    made = Embedder(model, device="cpu")
+    before = made.embed(SENTENCES)
+    random_weights(model.bilm, seed=2, scale=0.4)
+    assert_equal(made.embed(SENTENCES), before)
+    assert np.abs(Embedder(model, device="cpu").embed(SENTENCES)[0] - before[0]).max() > 0.1
+
+
+@needs_products(torch.float32)
+def test_a_failure_leaves_the_cache_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, expected = embedder(), embedder().embed(SENTENCES)
+    made.embed(SENTENCES[:3])
+
+    def fails(*_: object) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepackedCharCNN, "forward", fails)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            made.embed(SENTENCES)
+    assert_equal(made.embed(SENTENCES), expected)
+
+
+@needs_products(torch.float32)
+def test_threads_may_share_an_embedder() -> None:
+    made = embedder(cached_words=12)  # so that it is emptied all the time
+    expected = [made.embed([sentence])[0] for sentence in SENTENCES]
+    order = [number * 5 % len(SENTENCES) for number in range(20 * len(SENTENCES))]
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda number: made.embed([SENTENCES[number]])[0], order)
+        assert_equal(list(found), [expected[number] for number in order])
+
+
+@needs_products(torch.float32)
+def test_a_copy_begins_with_no_words(encoded: list[str]) -> None:
+    made = embedder()
+    expected = made.embed(SENTENCES)
+    before = len(encoded)
+    assert_equal(copy.deepcopy(made).embed(SENTENCES), expected)
+    assert encoded[before:] == [word for word in encoded[:before] if word not in ("<S>", "</S>")]
+
+
+@needs_products(torch.float32)
+def test_words_without_characters_are_not_kept() -> None:
+    """Their vectors are a table already."""
+    lstm = BiLMConfig.preset("tiny").lstm
+    vocab = Vocab.from_counts({"a": 3, "b": 2})
+    made = Embedder(Pretrained(BiLM(BiLMConfig(lstm, None, num_words=len(vocab))), vocab=vocab), device="cpu")
+    assert made._pipeline.cache is None
+    np.testing.assert_array_equal(made.embed([["a", "unknown", "b"]])[0], made.embed([["a", "c", "b"]])[0])
+    made.clear_word_cache()

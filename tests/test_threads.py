@@ -1,0 +1,220 @@
+"""Work on any number of threads: in order, in the caller's modes, and over whatever becomes of the caller."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import elmokit
+from elmokit.embed import embedder as embedding
+from elmokit.embed.pipeline import Sizes
+from elmokit.ops.threads import num_threads as threads_here
+from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
+
+
+def test_tasks_run_at_the_same_time_and_results_are_in_order(num_threads: Callable[[int], None]) -> None:
+    num_threads(4)
+    together = threading.Barrier(4, timeout=20)
+
+    def task(number: int) -> tuple[int, int]:
+        together.wait()  # only threads that run at the same time pass
+        return number, torch.get_num_threads()
+
+    found = run_side_by_side([lambda number=number: task(number) for number in range(4)])
+    assert found == [(number, 1) for number in range(4)]
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_chunk_is_done_once(num_threads: Callable[[int], None], threads: int) -> None:
+    num_threads(threads)
+    done: list[int] = []
+    parallel_for(done.append, 100)
+    assert sorted(done) == list(range(100))
+    rows: list[slice] = []
+    parallel_rows(rows.append, 10, 4)
+    assert sorted(part.start for part in rows) == [0, 4, 8] and max(part.stop for part in rows) == 10
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_loops_within_tasks_neither_wait_for_each_other_nor_take_more_threads(
+    num_threads: Callable[[int], None], threads: int
+) -> None:
+    num_threads(threads)
+    done: list[tuple[int, int, int]] = []
+
+    def task(outer: int) -> None:
+        parallel_for(lambda inner: parallel_for(lambda chunk: done.append((outer, inner, chunk)), 3), 5)
+        assert threads_here() <= threads
+
+    run_side_by_side([lambda outer=outer: task(outer) for outer in range(6)])
+    assert sorted(done) == [(outer, inner, chunk) for outer in range(6) for inner in range(5) for chunk in range(3)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_error_of_a_task_comes_back(num_threads: Callable[[int], None], threads: int) -> None:
+    num_threads(threads)
+    with pytest.raises(ZeroDivisionError):
+        parallel_for(lambda number: 1 // (number - 2), 5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ZeroDivisionError):
+        run_side_by_side([lambda: run_side_by_side([lambda: 1, lambda: 1 // 0]), lambda: [2]])
+    parallel_for(lambda number: None, 5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
+    num_threads: Callable[[int], None], threads: int
+) -> None:
+    num_threads(threads)
+
+    def modes() -> tuple[bool, bool, bool]:
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+
+    assert run_side_by_side([modes, modes]) == [(False, False, False)] * 2
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert run_side_by_side([modes, modes]) == [(False, True, True)] * 2
+    assert torch.is_grad_enabled()
+
+
+# --- Items one behind the other --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_items_come_in_order(ahead: int) -> None:
+    def process(item: int) -> int:
+        time.sleep(0.01 * (item % 3))
+        return item * item
+
+    assert list(overlapped(process, range(12), ahead)) == [item * item for item in range(12)]
+    assert list(overlapped(process, [], ahead)) == []
+
+
+def test_an_item_begins_before_the_one_ahead_of_it_is_finished() -> None:
+    together = threading.Barrier(2, timeout=20)
+    assert list(overlapped(lambda item: (together.wait(), item)[1], range(6), 2)) == list(range(6))
+
+
+def test_an_error_comes_where_its_item_stood() -> None:
+    found = overlapped(lambda item: 1 // (item - 2), range(9), 2)
+    assert next(found) == -1 and next(found) == -1
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_no_more_items_are_taken_than_are_processed_and_what_is_begun_ends_with_the_caller() -> None:
+    taken, ended = [], []
+
+    def process(item: int) -> int:
+        time.sleep(0.02)
+        ended.append(item)
+        return item
+
+    found = overlapped(process, (taken.append(item) or item for item in range(100)), 2)
+    assert next(found) == 0
+    assert len(taken) <= 3
+    found.close()  # type: ignore[attr-defined]
+    assert set(ended) <= set(taken) and not [thread for thread in threading.enumerate() if "Dummy" in thread.name]
+    count = len(ended)
+    time.sleep(0.05)
+    assert len(ended) == count
+
+
+# --- Embedding -------------------------------------------------------------------------------------------------------
+
+
+def random_sentences(count: int) -> list[list[str]]:
+    rng = np.random.default_rng(0)
+    words = ["apple", "play", "Straße", "bank", "of", "the", "x" * 60, "river"]
+    return [list(rng.choice(words, length)) for length in rng.integers(0, 30, count)]
+
+
+@pytest.mark.filterwarnings("ignore:.*too long")
+def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_threads: Callable[[int], None]) -> None:
+    num_threads(2)
+    embedder = elmokit.Embedder.load()
+    sentences = [["apple", "play"] * 2000, ["bank"] * 5000, ["river", "of"] * 2500]
+    expected = [embedder.embed([sentence])[0] for sentence in sentences]
+    with pytest.raises(ValueError, match="sentence 3 is neither"):
+        list(embedder.embed_stream([*sentences, 7]))  # type: ignore[list-item]
+    for ours, alone in zip(embedder.embed(sentences), expected, strict=True):
+        np.testing.assert_array_equal(ours, alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vectors_are_the_same_bits_on_any_number_of_threads(num_threads: Callable[[int], None], dtype: str) -> None:
+    model, found = elmokit.load(), []
+    for threads in (1, 2, 3, 4, 8):
+        num_threads(threads)
+        embedder = elmokit.Embedder(model, "cpu", dtype, sizes=Sizes(batch_words=200))
+        with pytest.warns(embedding.TruncationWarning):
+            found.append(embedder.embed(random_sentences(40), layers="all"))
+        assert torch.get_num_threads() == threads
+    for several in found[1:]:
+        assert several.truncated_words == found[0].truncated_words
+        for ours, expected in zip(several, found[0], strict=True):
+            if embedder._pipeline.cache is not None:  # packed products
+                np.testing.assert_array_equal(ours, expected)
+            np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 if dtype == "float32" else 0.1)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_a_call_that_is_interrupted_leaves_the_next_one_right(threads: int) -> None:
+    """Ctrl-C at random moments, in a process that goes on."""
+    code = f"""
+import random, signal, threading, warnings, numpy as np, torch, elmokit, _thread, time
+warnings.simplefilter("ignore")
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads({threads})
+embedder = elmokit.Embedder.load()
+sentences = [["apple", "play", "bank"] * random.Random(n).randint(1, 30) for n in range(200)]
+expected = embedder.embed(sentences)
+stopped = 0
+for turn in range(12):
+    embedder.clear_word_cache()
+    timer = threading.Timer(random.Random(turn).uniform(0, 0.15), _thread.interrupt_main)
+    timer.start()
+    try:
+        if turn % 2:
+            embedder.embed(sentences)
+        else:
+            next(embedder.embed_stream(sentences))
+        timer.join()
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        stopped += 1
+for found, vectors in zip(embedder.embed(sentences), expected, strict=True):
+    assert np.array_equal(found, vectors) or np.allclose(found, vectors, atol=1e-5)
+assert stopped > 3, stopped
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_that_is_forked_while_a_thread_embeds_does_not_hang() -> None:
+    code = """
+import os, signal, threading, elmokit, torch
+torch.set_num_threads(2)
+embedder, stop = elmokit.Embedder.load(), threading.Event()
+def work():
+    while not stop.is_set():
+        embedder.clear_word_cache()
+        embedder.embed([["apple", "play", "bank"] * 20] * 5)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(10):
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        assert embedder.embed([["apple", "pie"]])[0].shape == (2, embedder.dim)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+thread.join()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

@@ -1,0 +1,144 @@
+"""Blocks of memory: of one array at a time, and of another when none is in it any more."""
+
+import gc
+import io
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.ops import workspace
+from elmokit.ops.autograd import retains_graph
+from elmokit.ops.workspace import HUGE_PAGE, MAX_KEPT, MIN_CACHED, CachingAllocator, allocate
+
+LARGE = (MIN_CACHED // 4,)
+
+
+def kept(blocks: CachingAllocator) -> int:
+    """Bytes that nobody uses."""
+    return sum(block.size for block in [*blocks._free, *blocks._released])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 0, 4), (1000, 1100), (3, 1 << 20)])
+def test_an_array_has_its_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    array = allocate(shape, dtype).fill_(7)
+    assert array.shape == shape and array.dtype == dtype and array.is_contiguous() and bool((array == 7).all())
+    assert array.numel() * array.itemsize < MIN_CACHED or array.data_ptr() % HUGE_PAGE == 0
+    assert not array._is_view()
+
+
+def test_memory_comes_back_with_the_last_array_in_it() -> None:
+    blocks = CachingAllocator()
+    array = blocks.allocate(LARGE, torch.float32)
+    address, view = array.data_ptr(), array[5:9]
+    del array
+    assert blocks.allocate(LARGE, torch.float32).data_ptr() != address
+    view.fill_(3)
+    others = [blocks.allocate(LARGE, torch.float32).zero_() for _ in range(3)]
+    assert bool((view == 3).all()) and address not in [other.data_ptr() for other in others]
+    del view
+    assert blocks.allocate(LARGE, torch.float32).data_ptr() == address
+
+
+def test_a_numpy_array_keeps_its_memory_too() -> None:
+    blocks = CachingAllocator()
+    values = blocks.allocate(LARGE, torch.float32).fill_(1).numpy()
+    gc.collect()
+    blocks.allocate(LARGE, torch.float32).fill_(2)
+    assert (values == 1).all()
+
+
+def test_arrays_of_about_the_same_size_share_a_block() -> None:
+    blocks, address = CachingAllocator(), None
+    for rows in (1540, 1545, 1591, 1560):
+        found = blocks.allocate((rows, 4096), torch.bfloat16).data_ptr()
+        assert address in (None, found)
+        address = found
+
+
+def test_little_more_is_kept_than_was_ever_in_use() -> None:
+    blocks, generator = CachingAllocator(), np.random.default_rng(0)
+    most = 0
+    for _ in range(200):
+        arrays = [
+            blocks.allocate((int(size),), torch.uint8)
+            for size in generator.integers(MIN_CACHED, 20 * MIN_CACHED, size=3)
+        ]
+        most = max(most, sum(array.numel() for array in arrays))
+        del arrays
+        assert kept(blocks) <= MAX_KEPT * most * 1.125  # sizes are rounded up to an eighth more
+
+
+def test_a_peak_is_forgotten() -> None:
+    blocks = CachingAllocator()
+    blocks.allocate((100 * MIN_CACHED,), torch.uint8)
+    assert kept(blocks) >= 100 * MIN_CACHED
+    for _ in range(9000):
+        blocks.allocate((MIN_CACHED,), torch.uint8)
+    blocks.allocate((2 * MIN_CACHED,), torch.uint8)  # nothing free is of this size: what is too much goes
+    assert kept(blocks) <= 10 * MIN_CACHED
+
+
+def test_what_could_not_be_taken_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = CachingAllocator()
+
+    def fail(size: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(workspace, "_Block", fail)
+        blocks.allocate(LARGE, torch.float32)
+    assert blocks._allocated == 0
+    assert bool((blocks.allocate(LARGE, torch.float32).fill_(2) == 2).all())
+
+
+def test_a_saved_array_has_no_more_than_its_bytes() -> None:
+    file = io.BytesIO()
+    torch.save(allocate((1025, 1024), torch.uint8).fill_(7), file)
+    assert len(file.getvalue()) < 1025 * 1024 + 10_000
+    assert bool((torch.load(io.BytesIO(file.getvalue())) == 7).all())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_can_take_memory() -> None:
+    code = """if True:
+        import os, torch
+        from elmokit.ops import workspace
+        workspace._allocator._lock.acquire()
+        child = os.fork()
+        if child == 0:
+            array = workspace.allocate((1 << 20,), torch.float32).fill_(3)
+            os._exit(0 if float(array.sum()) == 3 * (1 << 20) else 1)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_threads_never_share_an_array() -> None:
+    blocks = CachingAllocator()
+
+    def use(mark: int) -> bool:
+        same = True
+        for _ in range(200):
+            array: Tensor = blocks.allocate(LARGE, torch.int64).fill_(mark)
+            same &= bool((array == mark).all())
+        return same
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(8)))
+
+
+def test_a_pass_knows_whether_its_retains_graph() -> None:
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: seen.append(retains_graph()))
+    y.backward(retain_graph=True)
+    y.backward()
+    assert seen == [True, False]
