@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import torch
 
+from elmokit.ops.dispatch import multiplies_bfloat16
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DTYPES_OF_USE = {**DTYPES, "int8": torch.int8}  # of a model that is not trained
 
@@ -23,14 +25,6 @@ def pick_device(name: str | None = None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but this PyTorch sees no GPU: use device='cpu'")
     return device
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 products are faster than float32 ones there."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
-    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES) -> torch.dtype:

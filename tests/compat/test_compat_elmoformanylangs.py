@@ -59,7 +59,7 @@ def test_sentences_carry_their_state_in_the_order_given(model: Path) -> None:
     parts = Embedder(model, 2)
     found = [*parts.sents2elmo(SENTENCES[:2], -2), *parts.sents2elmo(SENTENCES[2:], -2)]
     for one, other in zip(whole, found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        np.testing.assert_allclose(one, other, atol=3e-6)
     parts.reset_states()
     assert np.array_equal(parts.sents2elmo(SENTENCES[:2], -2)[1], found[1])
 

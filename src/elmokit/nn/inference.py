@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +139,14 @@ def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
     return [settings, hooks, kinds, [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]]
 
 
+class _Kept(NamedTuple):
+    """A prepacked biLM and what it was made of. Holding the weights keeps others from coming to lie in their memory."""
+
+    state: list[Any]
+    weights: list[Tensor]
+    bilm: BiLM
+
+
 class Frozen:
     """Runs a biLM that is not trained with weights that are prepacked once, and once more whenever they have changed.
 
@@ -155,9 +163,7 @@ class Frozen:
 
     def forget(self) -> None:
         """Prepack again at the next call."""
-        self._of: list[Any] = []
-        self._held: list[Tensor] = []  # keeps other weights from coming to lie in their memory
-        self._prepacked: BiLM | None = None
+        self._prepacked: _Kept | None = None
 
     def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """`bilm(ids, state=state)`."""
@@ -165,12 +171,12 @@ class Frozen:
         if not self._is_usable(bilm, weights, state):
             self.forget()
             return bilm(ids, state=state)
-        if self._prepacked is None or self._of != _state_of(bilm, weights):
-            self.forget()  # its memory is needed
-            self._of, self._held = _state_of(bilm, weights), [weight.detach() for weight in weights]
-            self._prepacked = prepack(bilm, bilm.dtype)
+        kept, now = self._prepacked, _state_of(bilm, weights)
+        if kept is None or kept.state != now:
+            kept = self._prepacked = None  # its memory is needed
+            kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, bilm.dtype))
         with torch.no_grad():
-            return self._prepacked(ids, state=state)
+            return kept.bilm(ids, state=state)
 
     @staticmethod
     def _is_usable(bilm: BiLM, weights: list[Tensor], state: BiLMState | None) -> bool:

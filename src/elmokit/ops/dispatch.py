@@ -227,3 +227,11 @@ def prepacking_pays(device: torch.device, dtype: torch.dtype) -> bool:
 def multiplies_row_by_row(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
     """Whether prepacked products give a row the same result, to the last bit, whatever rows are beside it."""
     return has("prepacked linear", "avx512", device, dtype, *depths)
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are faster than float32 ones there."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
+    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())

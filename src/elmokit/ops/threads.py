@@ -33,9 +33,11 @@ class _Pool:
         ready = threading.Barrier(size + 1)
         for number in range(size):
             threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True).start()
-        ready.wait()
-        # PyTorch remembers the last setting for threads to come: give it back its own.
-        torch.set_num_threads(before)
+        try:
+            ready.wait()
+        finally:
+            # PyTorch remembers the last setting for threads to come: give it back its own.
+            torch.set_num_threads(before)
 
     def _work(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # a new thread takes over the remembered setting once: let that be before the next line
@@ -100,9 +102,7 @@ def _in_the_same_mode(task: Callable[[], Result], threads: int, is_worker: bool)
         before = _of_thread.threads, _of_thread.is_worker
         _of_thread.threads, _of_thread.is_worker = threads, is_worker
         try:
-            with ExitStack() as stack:
-                stack.enter_context(torch.inference_mode(inference))
-                stack.enter_context(torch.no_grad())
+            with torch.inference_mode(inference), torch.no_grad(), ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(torch.autocast(*mode))
                 return task()
@@ -130,7 +130,8 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     """
     threads = num_threads() if device.type == "cpu" else 1
     if threads < 2 or len(tasks) < 2:
-        return [_in_the_same_mode(task, threads, _of_thread.is_worker)() for task in tasks]
+        with torch.no_grad():
+            return [task() for task in tasks]
     share = -(-threads // len(tasks))
     own = [_in_the_same_mode(task, share, True) for task in tasks]
     pool = _pool("work", threads)

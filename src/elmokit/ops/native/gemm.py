@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.ops.native.library import Strided, native
+from elmokit.ops.native.library import Strided, native, require
 from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 
@@ -74,7 +74,7 @@ def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
     """weight (columns, depth), of any strides. With `gates` = 4 a panel holds the gates of 16 units side by side."""
     weight = weight.detach().float()
     columns, depth = weight.shape
-    assert weight.stride(0) < MAX_STRIDE and columns % gates == 0
+    require(weight.stride(0) < MAX_STRIDE and columns % gates == 0, (weight.shape, weight.stride(), gates))
     bytes_of_column = depth
     if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
         weight, bytes_of_column = quantize(weight), quantized_bytes(depth) + 4
@@ -103,10 +103,10 @@ def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Te
     a = a.to(value_dtype(dtype)).contiguous()
     if out is None:
         out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype))
-    assert a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, weight, out.shape)
-    assert out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1
+    require(a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, out.shape))
+    require(out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1, (out.dtype, out.stride()))
     bias = None if bias is None else bias.float().contiguous()
-    assert bias is None or bias.shape == (weight.columns,)
+    require(bias is None or bias.shape == (weight.columns,), bias)
     rows = quantize(a) if dtype == torch.int8 else a
     native("product", dtype)(
         rows=len(a), columns=weight.columns, depth=weight.depth, a=rows, stride=rows.shape[1], panels=weight.panels,
@@ -119,7 +119,7 @@ def packed_highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
     """x (M, F) through a highway layer whose weight is packed as two gates. Computed by the calling thread alone."""
     dtype = gates.panels.dtype
     x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
-    assert (gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,)
+    require((gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,), x.shape)
     out = torch.empty_like(x)
     native("packed_highway", dtype)(
         rows=len(x), units=x.shape[1], x=x, panels=gates.panels, bias=bias, out=out,

@@ -90,21 +90,27 @@ def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     return found
 
 
+def require(condition: bool, message: object) -> None:
+    """An assertion that `python -O` leaves in place, since it guards memory: AssertionError where it does not hold."""
+    if not condition:
+        raise AssertionError(message)
+
+
 class Strided(NamedTuple):
     """A tensor whose rows need not lie end to end, for a function that is given their stride."""
 
     tensor: Tensor
 
 
-def _address(value: Any, parameter: Parameter, type_name: str) -> int | None:
+def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
     """Where the values of a tensor or an array begin; NULL for None. Checks that they are what the function reads."""
     if value is None:
         return None
-    strided = isinstance(value, Strided)
-    tensor = value.tensor if strided else torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-    assert tensor.is_cpu and (strided or tensor.is_contiguous()), f"{parameter.name} is read row after row"
-    dtypes = DTYPES.get(type_name if parameter.type == "TYPE" else parameter.type)
-    assert dtypes is None or tensor.dtype in dtypes, f"{parameter.name} is {tensor.dtype}, not {parameter.type}"
+    tensor = value.tensor if type(value) is Strided else value
+    if isinstance(tensor, np.ndarray):
+        tensor = torch.from_numpy(tensor)
+    require(tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()), f"{name} is read row after row")
+    require(dtypes is None or tensor.dtype in dtypes, f"{name} is {tensor.dtype}, not of {dtypes}")
     return tensor.data_ptr()
 
 
@@ -123,13 +129,15 @@ class NativeFunction:
         self._function.argtypes = [
             ctypes.c_void_p if parameter.is_pointer else NUMBERS[parameter.type] for parameter in self._parameters
         ]
-        self._names, self._type = {parameter.name for parameter in self._parameters}, type_name
+        types = ((each, type_name if each.type == "TYPE" else each.type) for each in self._parameters)
+        self._reads = [(each.name, each.is_pointer, DTYPES.get(name)) for each, name in types]
+        self._names = {parameter.name for parameter in self._parameters}
 
     def __call__(self, **arguments: Any) -> Any:
-        assert arguments.keys() == self._names, f"{self._function.__name__}: {self._names ^ arguments.keys()}"
+        require(arguments.keys() == self._names, f"{self._function.__name__}: {self._names ^ arguments.keys()}")
         values = [
-            _address(arguments[each.name], each, self._type) if each.is_pointer else arguments[each.name]
-            for each in self._parameters
+            _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
+            for name, is_pointer, dtypes in self._reads
         ]
         return self._function(*values)
 

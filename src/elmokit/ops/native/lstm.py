@@ -29,7 +29,7 @@ from elmokit.ops.native.gemm import (
     quantized_bytes,
     result_dtype,
 )
-from elmokit.ops.native.library import native
+from elmokit.ops.native.library import native, require
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import num_threads, parallel_for, parallel_rows, run_side_by_side
 from elmokit.ops.workspace import allocate, allocate_like
@@ -112,7 +112,8 @@ class PackedLSTM:
         def run_windows(own: tuple[int, int]) -> None:
             """Of a range of rows, window by window."""
             is_whole = len(ranges) == 1
-            scratch = allocate((slots_at_once + rows, self.input.columns), result_dtype(self.dtype))
+            most = min(packing.num_slots, slots_at_once + rows)
+            scratch = allocate((most, self.input.columns), result_dtype(self.dtype))
             for slots, window in packing.windows(slots_at_once):
                 values, inputs_of = x[slots], None
                 if not is_whole:
@@ -169,11 +170,11 @@ class PackedLSTM:
     ) -> None:
         """The compiled passes read and write what they are told to."""
         slots, (rows, width), hidden = packing.num_slots, state.h.shape, state.c.shape[1]
-        assert out.shape == (slots, width) and out.dtype == torch.float32
-        assert max(packing.batch_sizes, default=0) <= rows == len(state.c)
-        assert start.h.shape == (1, width) and start.c.shape == (1, hidden)
-        assert (self.recurrent.columns, self.recurrent.depth) == (4 * hidden, width)
-        assert x.shape[1] == self.input.depth and len(x if index is None else index) == slots
+        require(out.shape == (slots, width) and out.dtype == torch.float32, out.shape)
+        require(max(packing.batch_sizes, default=0) <= rows == len(state.c), (packing.batch_sizes[:1], rows))
+        require(start.h.shape == (1, width) and start.c.shape == (1, hidden), start.h.shape)
+        require((self.recurrent.columns, self.recurrent.depth) == (4 * hidden, width), (hidden, width))
+        require(x.shape[1] == self.input.depth and len(x if index is None else index) == slots, x.shape)
         if index is not None and slots and not 0 <= index.min() <= index.max() < len(x):
             raise IndexError(f"a slot reads row {int(index.max())} of {len(x)}")
 
@@ -206,7 +207,7 @@ def forward(
     dtype: torch.dtype,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensors]:
     (slots, input_width), (rows, width), hidden = x.shape, h.shape, c.shape[1]
-    assert slots == packing.num_slots and max(packing.batch_sizes, default=0) <= rows
+    require(slots == packing.num_slots and max(packing.batch_sizes, default=0) <= rows, (slots, rows))
     state, start = _contiguous(LSTMState(h, c)), _contiguous(start)
     packed = pack(torch.cat([input.detach(), recurrent.detach()], dim=1), dtype, gates=4)
     packed_projection = None if projection is None else pack(projection, dtype)

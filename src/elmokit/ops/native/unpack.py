@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from elmokit.ops.native.library import native
+from elmokit.ops.native.library import native, require
 from elmokit.ops.threads import num_threads, parallel_for
 
 VALUES_WORTH_A_THREAD = 1 << 18
@@ -22,18 +22,17 @@ def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: S
     streams, unpack = streams.float().contiguous(), native("unpack_sentences")
     lengths = np.array([out.shape[1] for out in outs], np.int64)
     addresses = np.array([out.ctypes.data for out in outs], np.int64)
-    assert all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs)
+    require(all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs), "sentences are written in float32")
     # Of about as many words each.
     chunks = _num_chunks(2 * layers * width * int(lengths.sum()))
     ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, lengths.sum(), chunks + 1)[1:], side="left") + 1
     bounds = [0, *ends[:-1].clip(max=len(outs)).tolist(), len(outs)]
 
-    def chunk(number: int) -> None:
+    def chunk(number: int, held: Sequence[np.ndarray] = outs) -> None:
         unpack(
             layers=layers, slots=num_slots, width=width, first=bounds[number], end=bounds[number + 1], streams=streams,
             fwd=fwd, bwd=bwd, begins=np.asarray(begins, np.int64), lengths=lengths, outs=addresses,
         )  # fmt: skip
-        assert outs is not None  # held until here
 
     parallel_for(chunk, len(bounds) - 1)
 
