@@ -22,9 +22,8 @@ def trainer(settings: PretrainSettings) -> Trainer:
 def as_before(run: Trainer) -> Snapshot:
     """The snapshot that the same run would have written then: directions stacked, numbered by the shapes of then."""
     snapshot = run.snapshot()
-    now, own = run.optimizer.state_dict()["state"], dict(run.bilm.named_parameters())
-    groups = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
-    numbers = {id(parameter): number for number, parameter in enumerate(groups)}
+    now, own = run.optimizer.tensors(), dict(run.bilm.named_parameters())
+    numbers = {id(parameter): number for number, parameter in enumerate(run.optimizer.parameters())}
     stored = run.bilm.stored_tensors()
     sources = {}
     for name, tensor in stored.items():
@@ -32,19 +31,24 @@ def as_before(run: Trainer) -> Snapshot:
         names = stacks if name.startswith("layers.") else [name.replace("char_cnn", "token_encoder")]
         sources[name] = tensor.dim(), [own[each] for each in names]
     sources |= {name: (tensor.dim(), [tensor]) for name, tensor in run.softmax.named_parameters()}
-    order = list(sources.values())
-    if len(run.optimizer.param_groups) > 1:
+    *muon, last = run.optimizer.parts
+    hidden = {id(parameter) for part in muon for group in part.param_groups for parameter in group["params"]}
+    order = [pair for pair in sources.values() if id(pair[1][0]) not in hidden]
+    if len(last.param_groups) > 1:
         order = [pair for pair in order if pair[0] > 1] + [pair for pair in order if pair[0] <= 1]
+    # Muon took each matrix of a stack as a parameter of its own.
+    alone = [(2, [parameter]) for _, pair in sources.values() for parameter in pair if id(parameter) in hidden]
     slots = {}
-    for number, (_, parameters) in enumerate(order):
-        for slot in now[numbers[id(parameters[0])]]:
-            parts = [torch.as_tensor(now[numbers[id(parameter)]][slot]) for parameter in parameters]
+    for number, (_, parameters) in enumerate([*alone, *order]):
+        for key in [key for key in now if key.startswith(f"{numbers[id(parameters[0])]}.")]:
+            slot = key.split(".", 1)[1]
+            parts = [now[f"{numbers[id(parameter)]}.{slot}"] for parameter in parameters]
             slots[f"{number}.{slot}"] = torch.stack(parts) if len(parts) > 1 and parts[0].dim() else parts[0]
     kept = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith(("bilm.", "optimizer."))}
     return Snapshot(kept | with_prefix("bilm", stored) | with_prefix("optimizer", slots), snapshot.progress)
 
 
-@pytest.mark.parametrize("recipe", ["original", "modern"])
+@pytest.mark.parametrize("recipe", ["original", "modern", "muon"])
 def test_an_older_snapshot_goes_on_as_one_of_now(tmp_path: Path, recipe: str) -> None:
     write_text(tmp_path / "text.txt")
     settings = replace(settings_for(tmp_path / "text.txt", tmp_path / "out"), recipe=recipe, dropout=0.1)

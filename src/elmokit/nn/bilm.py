@@ -31,6 +31,11 @@ class BiLMOutput:
     state: BiLMState
 
 
+def _stacked(first: Tensor, second: Tensor) -> Tensor:
+    # torch.stack of tensors without values would import PyTorch's compiler, which takes a second.
+    return first.new_empty(2, *first.shape) if first.is_meta else torch.stack([first, second])
+
+
 class BiLM(nn.Module):
     """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side.
 
@@ -115,7 +120,7 @@ class BiLM(nn.Module):
                 WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored.replace(MERGED_PROJECTION, TOP_PROJECTION)
             )
             if name.startswith(FIRST_STACK):
-                tensor = torch.stack([tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)]])
+                tensor = _stacked(tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)])
             if not name.startswith(SECOND_STACK):
                 found[stored.removeprefix(FIRST_STACK)] = tensor
         return found
