@@ -18,7 +18,7 @@ from typing import Any
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.fs.atomic import atomic_path
-from elmokit.train.finetune import FinetuneSettings, finetune
+from elmokit.train.finetune import FinetuneConfig, finetune
 
 RESULTS = Path(__file__).parent / "results" / "finetune_un.json"
 BAR = -10.0  # percent
@@ -33,9 +33,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--max-words", type=int)
-    parser.add_argument("--batch-size", type=int, default=FinetuneSettings.batch_size)
-    parser.add_argument("--learning-rate", type=float, default=FinetuneSettings.learning_rate)
-    parser.add_argument("--dropout", type=float, default=FinetuneSettings.dropout)
+    parser.add_argument("--batch-size", type=int, default=FinetuneConfig.batch_size)
+    parser.add_argument("--learning-rate", type=float, default=FinetuneConfig.learning_rate)
+    parser.add_argument("--dropout", type=float, default=FinetuneConfig.dropout)
     parser.add_argument("--device")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    settings = FinetuneSettings(
+    settings = FinetuneConfig(
         corpus=tuple(given.data), output=given.output, model=given.model, heldout=tuple(given.heldout),
         others=tuple(given.others), epochs=given.epochs, max_words=given.max_words, batch_size=given.batch_size,
         learning_rate=given.learning_rate, dropout=given.dropout, device=given.device, threads=given.threads,

@@ -35,8 +35,8 @@ from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
+from elmokit.tasks.config import FitConfig, TaggerConfig
 from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.settings import FitConfig, TaggerConfig
 from elmokit.tasks.tagger import CHARACTERS
 from elmokit.tasks.trained import embed_layers
 from elmokit.tasks.training import FitReport, fit_examples

@@ -14,8 +14,8 @@ from typing import Any
 
 from measuring import RESULTS, write_results
 
+from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
-from elmokit.train.settings import PretrainSettings
 
 BAR = 0.02
 DTYPES = ("bfloat16", "float32")
@@ -30,7 +30,7 @@ def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
     """The perplexities at the end, and the speed of the last logged steps."""
     output = given.output / f"precision-{dtype}"
     pretrain(
-        PretrainSettings(
+        PretrainConfig(
             corpus=tuple(given.corpus),
             heldout=tuple(given.heldout),
             output=output,

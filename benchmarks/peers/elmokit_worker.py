@@ -14,7 +14,7 @@ from elmokit.checkpoints.formats.bilm_options import read_options
 from elmokit.embed.embedder import Embedder
 from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import Vocab
-from elmokit.train.settings import PretrainSettings
+from elmokit.train.config import PretrainConfig
 from elmokit.train.trainer import Trainer
 
 MORE_STEPS_THAN_ASKED = 1_000_000
@@ -37,7 +37,7 @@ class Training(worker.Side):
     packages = Embedding.packages
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        settings = PretrainSettings(
+        settings = PretrainConfig(
             corpus=(arguments.text,), output=Path(tempfile.gettempdir()), vocab=arguments.vocab, recipe="original",
             batch_size=arguments.batch, unroll_steps=arguments.unroll, num_samples=arguments.samples,
             dtype=arguments.dtype,

@@ -5,7 +5,7 @@
 #
 # CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
 # plenty). Every step resumes: give the same command again after it was stopped. The settings below may be set in the
-# environment; tests/test_recipes.py makes a tiny model so.
+# environment; tests/repository/test_recipes.py makes a tiny model so.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 corpus=$1 runs=$2

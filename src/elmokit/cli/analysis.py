@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, OneLayer, Overwrite, OwnState, Products
 from elmokit.cli.show import show, write_json
-from elmokit.tasks.settings import Columns
+from elmokit.tasks.config import Columns
 
 ReportFile = Annotated[Path | None, arg(help="File for the figures, as JSON."), UNSET]
 

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, State, Tokenize
 from elmokit.cli.show import show
-from elmokit.train.settings import FinetuneSettings, PretrainSettings
+from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 PREPARE_INPUTS = (
     "Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines "
@@ -69,7 +69,7 @@ class Prepare:
 class Pretrain:
     """Pretrain a bidirectional language model on tokenized text. The same command resumes a run that was stopped."""
 
-    settings: Annotated[PretrainSettings, arg(name="")]
+    settings: Annotated[PretrainConfig, arg(name="")]
 
     def run(self) -> None:
         from elmokit.train.pretrain import pretrain
@@ -81,7 +81,7 @@ class Pretrain:
 class Finetune:
     """Go on training a model on text of a domain. The same command resumes a run that was stopped."""
 
-    settings: Annotated[FinetuneSettings, arg(name="")]
+    settings: Annotated[FinetuneConfig, arg(name="")]
 
     def run(self) -> None:
         from elmokit.train.finetune import finetune

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, Overwrite
 from elmokit.cli.show import show
-from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
+from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.tasks.settings import Columns
+from elmokit.tasks.config import Columns
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from elmokit.checkpoints import loading
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
 from elmokit.data.streams import blocks_of
+from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles, layout_of
 from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_tagger, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 

@@ -11,8 +11,8 @@ from elmokit.config import CharCNNConfig
 from elmokit.nn.crf import CRF, Transitions
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.token_encoders import CharCNN
+from elmokit.tasks.config import TaggerConfig
 from elmokit.tasks.examples import PADDING, UNKNOWN, Batch
-from elmokit.tasks.settings import TaggerConfig
 
 # The character CNN that a tagger learns from its own training set: small, as there is little to learn from.
 CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)

@@ -29,8 +29,8 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.crf import span_transitions
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
+from elmokit.tasks.config import TaggerConfig
 from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.settings import TaggerConfig
 from elmokit.tasks.tagger import CHARACTERS, Tagger
 
 FORMAT_VERSION = 1

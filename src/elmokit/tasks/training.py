@@ -13,9 +13,9 @@ from tqdm import tqdm
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.runtime import pick_device
+from elmokit.tasks.config import FitConfig, TaggerConfig
 from elmokit.tasks.examples import Examples
 from elmokit.tasks.metrics import accuracy, span_score
-from elmokit.tasks.settings import FitConfig, TaggerConfig
 from elmokit.tasks.tagger import Tagger
 from elmokit.tasks.trained import build_tagger, tag_examples
 

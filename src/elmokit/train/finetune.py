@@ -17,9 +17,9 @@ from elmokit.lm.evaluate import Perplexity, evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
+from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
 from elmokit.train.pretrain import corpus_tokenizer, tell, total_steps, vocabulary
-from elmokit.train.settings import FinetuneSettings, PretrainSettings
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
@@ -62,7 +62,7 @@ def _like(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vocab) -> 
 
 
 def _fit(
-    settings: PretrainSettings,
+    settings: PretrainConfig,
     start: Pretrained,
     vocab: Vocab,
     files: list[Path],
@@ -81,7 +81,7 @@ def _fit(
     return trainer
 
 
-def _completed(settings: FinetuneSettings, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
+def _completed(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
     """The model as it is, or where it has no softmax, with one fitted to the corpus."""
     if model.softmax is not None:
         return model
@@ -100,7 +100,7 @@ def _changes(before: Pretrained, after: Pretrained, files: list[Path], device: s
     return {name: Change(old[name], new[name], 100 * (new[name].mean / old[name].mean - 1)) for name in old}
 
 
-def _card(settings: FinetuneSettings, start: Pretrained, report: CorpusReport, changes: dict[str, Change]) -> str:
+def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, changes: dict[str, Change]) -> str:
     lines = [
         "# An ELMo biLM fine-tuned by elmokit",
         "",
@@ -126,7 +126,7 @@ def _write_report(path: Path, changes: dict[str, Change]) -> None:
         partial.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def finetune(settings: FinetuneSettings) -> FinetuneReport:
+def finetune(settings: FinetuneConfig) -> FinetuneReport:
     """Fine-tune, or go on fine-tuning, a model as `settings` say. Perplexities are exact, with the state carried.
 
     A model without a softmax gets one first, over a vocabulary of the corpus, fitted with the biLM frozen; "before"

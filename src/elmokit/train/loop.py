@@ -19,7 +19,7 @@ from tqdm import tqdm
 from elmokit.data.corpus import CorpusReport
 from elmokit.lm.evaluate import Perplexity
 from elmokit.runtime import keep_freed_memory
-from elmokit.train.settings import PretrainSettings
+from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
@@ -41,7 +41,7 @@ class Outcome:
     perplexity: Perplexity | None
 
 
-def words_per_step(settings: PretrainSettings, report: CorpusReport) -> float:
+def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
     """Words of text that a step reads: positions of the stream less its boundaries."""
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 

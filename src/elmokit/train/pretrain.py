@@ -18,16 +18,16 @@ from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
+from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
 from elmokit.train.schedule import CoolDown
-from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
 LINES_TO_CHECK_ORDER = 100_000
 
 
-def _model_config(settings: PretrainSettings, vocab: Vocab) -> BiLMConfig:
+def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
     values = json.loads(settings.config.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
         )
 
 
-def vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
+def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
     """The given vocabulary, or the one of the run, made from the corpus before its first step."""
     made = settings.output / "vocab.txt"
     if settings.vocab is not None:
@@ -72,7 +72,7 @@ def vocabulary(settings: PretrainSettings, files: list[Path]) -> Vocab:
     return Vocab.read(made)
 
 
-def total_steps(settings: PretrainSettings, report: CorpusReport) -> int | None:
+def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     """Steps of the whole run, by the passes or by the words that are asked for; None for a constant schedule."""
     if recipe_of(settings).schedule == "constant":
         return None
@@ -152,7 +152,7 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
     return "\n".join(lines) + "\n"
 
 
-def _cool_down(settings: PretrainSettings, report: CorpusReport) -> tuple[CoolDown, Path]:
+def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown, Path]:
     """The cool-down that is asked for, and its directory, which has a copy of the checkpoint it begins with."""
     assert settings.cool_down is not None
     begin = settings.cool_down_from
@@ -175,7 +175,7 @@ def _cool_down(settings: PretrainSettings, report: CorpusReport) -> tuple[CoolDo
     return cool_down, directory
 
 
-def pretrain(settings: PretrainSettings) -> PretrainReport:
+def pretrain(settings: PretrainConfig) -> PretrainReport:
     """Train, or go on training, a biLM.
 
     A run of constant schedule has no planned end. Its model is written when it is stopped by max_words, max_hours or

@@ -26,12 +26,12 @@ from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
+from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
 from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
 from elmokit.train.schedule import CoolDown, Schedule
-from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import Snapshot, with_prefix
 
 WORDS_TOGETHER = 128
@@ -46,11 +46,11 @@ FREE_SETTINGS = {
 FREE_WITHOUT_END = {"epochs", "max_words"}
 
 
-def recipe_of(settings: PretrainSettings) -> Recipe:
+def recipe_of(settings: PretrainConfig) -> Recipe:
     return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts, settings.schedule)
 
 
-def _identity(settings: PretrainSettings, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
+def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
     """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
     chosen = asdict(settings) | asdict(recipe_of(settings))  # with what the settings leave to it
     free = FREE_SETTINGS | (FREE_WITHOUT_END if chosen["schedule"] == "constant" else set())
@@ -110,7 +110,7 @@ class Trainer:
 
     def __init__(
         self,
-        settings: PretrainSettings,
+        settings: PretrainConfig,
         config: BiLMConfig,
         vocab: Vocab,
         files: list[Path],

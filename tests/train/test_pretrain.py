@@ -25,8 +25,8 @@ from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
-from elmokit.train.settings import PretrainSettings
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 
 WEIGHTS = ["model.safetensors", "softmax.safetensors"]
@@ -45,18 +45,18 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(text: Path, tmp_path: Path) -> PretrainSettings:
+def settings(text: Path, tmp_path: Path) -> PretrainConfig:
     return settings_for(text, tmp_path / "run")
 
 
-def pretrained(settings: PretrainSettings) -> Path:
+def pretrained(settings: PretrainConfig) -> Path:
     """The directory of the finished model."""
     model = pretrain(settings).model
     assert model is not None
     return model
 
 
-def start(settings: PretrainSettings) -> subprocess.Popen[str]:
+def start(settings: PretrainConfig) -> subprocess.Popen[str]:
     """The same run on the command line, in a process of its own."""
     arguments: list[str] = []
     for name, value in vars(settings).items():
@@ -73,7 +73,7 @@ def events(output: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def wait_for_step(settings: PretrainSettings, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(settings: PretrainConfig, step: int, process: subprocess.Popen[str]) -> None:
     while not any(event["step"] >= step for event in events(settings.output, "train")):
         assert process.poll() is None, f"the run ended before step {step}: {process.communicate()[1]}"
         time.sleep(0.002)
@@ -89,7 +89,7 @@ def assert_same_model(left: Path, right: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["muon", "modern", "original"])
 def test_a_run_killed_at_any_step_ends_like_one_never_killed(
-    settings: PretrainSettings, tmp_path: Path, recipe: str
+    settings: PretrainConfig, tmp_path: Path, recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
@@ -104,7 +104,7 @@ def test_a_run_killed_at_any_step_ends_like_one_never_killed(
     assert_same_model(resumed, whole)
 
 
-def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
     process = start(settings)
     wait_for_step(settings, 15, process)
     process.terminate()
@@ -117,7 +117,7 @@ def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainSettings
     assert_same_model(pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole")))
 
 
-def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainSettings) -> None:
+def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainConfig) -> None:
     model = pretrained(settings)
     before = [(model / name).read_bytes() for name in WEIGHTS]
     steps = len(events(settings.output, "train"))
@@ -125,7 +125,7 @@ def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainSet
     assert len(events(settings.output, "train")) == steps
 
 
-def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: PretrainSettings) -> None:
+def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: PretrainConfig) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     other = replace(settings, dropout=0.0, recipe="original", preset="small", checkpoint_every=3)
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: 
     assert "checkpoint_every" not in str(caught.value)  # it may differ
 
 
-def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     *others, last, rarest = Vocab.read(settings.output / "vocab.txt").words
@@ -146,7 +146,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainSetting
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_it(
-    settings: PretrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
 
@@ -174,12 +174,12 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
 
 
 @pytest.fixture
-def endless(settings: PretrainSettings) -> PretrainSettings:
+def endless(settings: PretrainConfig) -> PretrainConfig:
     """A constant run of 33 steps of 20 positions, 6 words in 7 of them."""
     return replace(settings, recipe="muon", schedule="constant", max_words=566)
 
 
-def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: PretrainSettings, tmp_path: Path) -> None:
+def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: PretrainConfig, tmp_path: Path) -> None:
     first = pretrain(endless)
     assert (first.reason, first.step, first.words) == ("words", 34, 583)
     more = pretrain(replace(endless, max_words=800))
@@ -191,7 +191,7 @@ def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: Pretrain
     assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # still warming up
 
 
-def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainSettings) -> None:
+def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainConfig) -> None:
     report = pretrain(replace(endless, max_hours=1e-9))
     assert (report.reason, report.step) == ("hours", 0) and report.model is not None
     planned = replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9)
@@ -199,7 +199,7 @@ def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainSettings) -> N
     assert report.model is None and "the same command goes on" in str(report)
 
 
-def test_cool_down_ends_a_run_without_changing_it(endless: PretrainSettings, tmp_path: Path) -> None:
+def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
     assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
@@ -216,9 +216,7 @@ def test_cool_down_ends_a_run_without_changing_it(endless: PretrainSettings, tmp
     assert_same_model(more, whole)
 
 
-def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(
-    endless: PretrainSettings, tmp_path: Path
-) -> None:
+def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     shutil.copytree(endless.output, tmp_path / "twin")
     whole = pretrained(replace(endless, cool_down=2000, output=tmp_path / "twin"))
@@ -238,12 +236,12 @@ def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(
     assert_same_model(pretrained(settings), whole)
 
 
-def test_cool_down_without_a_run_is_refused(endless: PretrainSettings) -> None:
+def test_cool_down_without_a_run_is_refused(endless: PretrainConfig) -> None:
     with pytest.raises(ValueError, match="no checkpoint to cool down from"):
         pretrain(replace(endless, cool_down=200))
 
 
-def test_early_stopping_keeps_the_best_weights(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_path: Path) -> None:
     """What is learnt of one grammar makes the reverse one less likely, sooner or later."""
     reverse = tmp_path / "heldout.txt"
     reverse.write_text("\n".join(" ".join(reversed(line.split())) for line in settings.corpus[0].open()) + "\n")
@@ -262,7 +260,7 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainSettings, tmp_p
 
 @pytest.mark.parametrize("recipe", ["muon", "modern"])
 def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
-    settings: PretrainSettings, capsys: pytest.CaptureFixture[str], recipe: str
+    settings: PretrainConfig, capsys: pytest.CaptureFixture[str], recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe, learning_rate=100.0, dropout=0.0, epochs=7)
     settings = replace(settings, log_every=5)
@@ -273,9 +271,7 @@ def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     assert "the loss diverges; going on from step " in capsys.readouterr().out
 
 
-def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(
-    settings: PretrainSettings, tmp_path: Path
-) -> None:
+def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, recipe="muon", schedule="constant", learning_rate=30.0, max_words=1500)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     assert events(tmp_path / "whole", "diverged")
@@ -289,7 +285,7 @@ def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(
 # --- The whole run ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_learns_and_tells_what_happens(settings: PretrainSettings, text: Path) -> None:
+def test_a_run_learns_and_tells_what_happens(settings: PretrainConfig, text: Path) -> None:
     settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
     settings = replace(settings, tokenizer="whitespace-1")
     model = load(pretrained(settings))
@@ -315,13 +311,13 @@ def test_a_run_learns_and_tells_what_happens(settings: PretrainSettings, text: P
     assert f"{ended['mean']:.2f}" in model.card
 
 
-def test_held_out_perplexity_changes_nothing(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_held_out_perplexity_changes_nothing(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=200)
     watched = replace(settings, heldout=settings.corpus, evaluate_every=2, evaluate_words=1)
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
-def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_model_of_word_ids_trains_too(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     model = load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60)))
@@ -329,27 +325,27 @@ def test_a_model_of_word_ids_trains_too(settings: PretrainSettings, tmp_path: Pa
     assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
 
 
-def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainConfig, tmp_path: Path) -> None:
     config = read_config(write_efml(tmp_path / "old"))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     assert load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60))).bilm.config == config
 
 
-def test_a_model_whose_directions_join_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_model_whose_directions_join_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4, joins_directions=True))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))
 
 
-def test_one_sentence_is_enough_to_train_on(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_one_sentence_is_enough_to_train_on(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a single sentence of text .")
     pretrain(replace(settings, corpus=(tmp_path / "one.txt",), num_samples=0, epochs=2))
     assert events(settings.output, "start")[0]["total_steps"] == 1
     assert events(settings.output, "end")
 
 
-def test_the_vocabulary_is_sorted_by_count_after_the_special_words(settings: PretrainSettings) -> None:
+def test_the_vocabulary_is_sorted_by_count_after_the_special_words(settings: PretrainConfig) -> None:
     pretrain(replace(settings, max_words=20))
     counts, words = count_words(settings.corpus), Vocab.read(settings.output / "vocab.txt").words
     assert words[:3] == ("<S>", "</S>", "<UNK>")
@@ -362,7 +358,7 @@ def test_the_vocabulary_is_sorted_by_count_after_the_special_words(settings: Pre
 @pytest.mark.parametrize("which", ["corpus", "heldout"])
 @pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "holds no sentence")])
 def test_bad_text_is_found_before_training(
-    settings: PretrainSettings, tmp_path: Path, which: str, content: bytes, message: str
+    settings: PretrainConfig, tmp_path: Path, which: str, content: bytes, message: str
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
     with pytest.raises(ValueError, match=rf"bad\.txt.*{message}"):
@@ -370,13 +366,13 @@ def test_bad_text_is_found_before_training(
     assert not events(settings.output, "train")
 
 
-def test_a_vocabulary_without_special_words_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_vocabulary_without_special_words_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("the\ncat\n")
     with pytest.raises(ValueError, match=r"vocab\.txt.*lacks <S> </S> <UNK>"):
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
-def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainConfig, tmp_path: Path) -> None:
     full, sampled = (
         pretrained(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
         for number in (0, NUM_WORDS)
@@ -384,7 +380,7 @@ def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainSetti
     assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
 
 
-def test_a_vocabulary_that_is_not_sorted_by_count_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_not_sorted_by_count_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     words = Vocab.from_counts(count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
     Vocab([*words[3:], *words[:3]]).write(tmp_path / "specials_last.txt")
@@ -394,7 +390,7 @@ def test_a_vocabulary_that_is_not_sorted_by_count_is_refused(settings: PretrainS
         pretrain(replace(settings, vocab=tmp_path / "specials_last.txt"))
 
 
-def test_a_checkpoint_of_another_corpus_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_corpus_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     text = settings.corpus[0].read_text()
@@ -405,14 +401,14 @@ def test_a_checkpoint_of_another_corpus_is_refused(settings: PretrainSettings, t
         pretrain(replace(settings, corpus=(tmp_path / "changed.txt",)))
 
 
-def test_a_vocabulary_left_by_a_failed_start_is_made_anew(settings: PretrainSettings) -> None:
+def test_a_vocabulary_left_by_a_failed_start_is_made_anew(settings: PretrainConfig) -> None:
     settings.output.mkdir(parents=True, exist_ok=True)
     Vocab(["<S>", "</S>", "<UNK>", "stale"]).write(settings.output / "vocab.txt")
     pretrain(replace(settings, max_words=30))
     assert "cat" in Vocab.read(settings.output / "vocab.txt")
 
 
-def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainSettings) -> None:
+def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainConfig) -> None:
     with pytest.raises(ValueError, match=r"diverged at step .*lower the learning rate"):
         pretrain(replace(settings, learning_rate=1e30, log_every=100, checkpoint_every=1))
     last = latest_snapshot(settings.output / "checkpoints")
@@ -420,7 +416,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(se
         assert all(tensor.isfinite().all() for tensor in read_snapshot(last).part("bilm").values())
 
 
-def test_an_output_that_cannot_be_written_is_refused(settings: PretrainSettings, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
         pretrain(replace(settings, output=tmp_path / "file" / "run"))
@@ -434,6 +430,6 @@ def test_an_output_that_cannot_be_written_is_refused(settings: PretrainSettings,
         ("cool_down_from", 11),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(settings: PretrainSettings, name: str, value: float) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: PretrainConfig, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         replace(settings, **{name: value})

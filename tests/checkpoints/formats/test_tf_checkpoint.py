@@ -18,8 +18,8 @@ from elmokit.checkpoints.loading import CheckpointError, describe, load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 
-TESTS = Path(__file__).parent
-sys.path[:0] = [str(TESTS), str(TESTS / "fixtures")]
+TESTS = Path(__file__).parents[2]
+sys.path.insert(0, str(TESTS / "fixtures"))
 
 import make_tf_hub_like as hub_like  # noqa: E402
 from tf_bundle import entry, write_bundle, write_index  # noqa: E402

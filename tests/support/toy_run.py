@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from elmokit.train.settings import PretrainSettings
+from elmokit.train.config import PretrainConfig
 
 NUM_SENTENCES, WORDS_PER_SENTENCE = 100, 6
 POSSIBLE_SENTENCES = 4 * 3 * 4
@@ -21,9 +21,9 @@ def write_text(path: Path) -> Path:
     return path
 
 
-def settings_for(text: Path, output: Path) -> PretrainSettings:
+def settings_for(text: Path, output: Path) -> PretrainConfig:
     """About 70 steps."""
-    return PretrainSettings(
+    return PretrainConfig(
         corpus=(text,), output=output, preset="tiny", min_count=1, epochs=2, batch_size=4, unroll_steps=5,
         num_samples=6, dropout=0.2, dtype="float32", device="cpu", threads=1, seed=3, log_every=1, evaluate_every=1000,
         checkpoint_every=11,

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TEXT = "The cat sat .\nYes\nA dog and a cat sat on the mat .\n"
 
 

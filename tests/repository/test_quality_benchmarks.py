@@ -21,7 +21,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 QUALITY = ROOT / "benchmarks" / "quality"
 TEXT = "the cat sat\nthe dog saw the cat .\nyes\nthe mat\n"
 

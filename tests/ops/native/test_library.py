@@ -15,7 +15,7 @@ LOAD = library._library.__wrapped__
 
 
 def load_build_script() -> ModuleType:
-    script = Path(__file__).resolve().parents[1] / "hatch_build.py"
+    script = Path(__file__).resolve().parents[3] / "hatch_build.py"
     spec = importlib.util.spec_from_file_location("hatch_build", script)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -116,7 +116,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
 @torch.no_grad()
 def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
-    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     sentences = [line.split() for line in readme.splitlines() if line.strip()]
     text = embedding_block(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
     ids, ready = bilm.token_encoder.ids(text.words), prepack(bilm, dtype)

@@ -12,11 +12,11 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.bilm import BiLM
+from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles
 from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon, batches_of
 from elmokit.tasks.fit import fit, fit_files, load_tagger, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
-from elmokit.tasks.settings import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
 # The tag of a word depends on its neighbour too: "x" is A after an upper-case word, else B.

@@ -9,12 +9,12 @@ from toy_run import settings_for, write_text
 
 from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.settings import PretrainSettings
+from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import Snapshot, with_prefix
 from elmokit.train.trainer import Trainer
 
 
-def trainer(settings: PretrainSettings) -> Trainer:
+def trainer(settings: PretrainConfig) -> Trainer:
     vocab = Vocab.from_counts(count_words(settings.corpus))
     return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps=100)
 

@@ -14,18 +14,18 @@ from elmokit.config import BiLMConfig
 from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
 from elmokit.train.optim import Optimizer, clip_gradients, make_optimizer
 from elmokit.train.schedule import CoolDown, Schedule
-from elmokit.train.settings import PretrainSettings
 from elmokit.train.trainer import Trainer
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> PretrainSettings:
+def settings(tmp_path: Path) -> PretrainConfig:
     return settings_for(write_text(tmp_path / "train.txt"), tmp_path / "run")
 
 
-def trainer(settings: PretrainSettings, total_steps: int = 100, **changes: Any) -> Trainer:
+def trainer(settings: PretrainConfig, total_steps: int = 100, **changes: Any) -> Trainer:
     settings = replace(settings, **{"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0} | changes)
     vocab = Vocab.from_counts(count_words(settings.corpus))
     return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps)
@@ -43,7 +43,7 @@ def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("scale", [1.0, 40.0])  # of the softmax weights: with the second the clip binds
-def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: PretrainSettings, scale: float) -> None:
+def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: PretrainConfig, scale: float) -> None:
     run = trainer(settings, recipe="original")
     with torch.no_grad():
         run.softmax.weight.mul_(scale)
@@ -58,7 +58,7 @@ def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: Pret
         torch.testing.assert_close(parameter.detach(), expected, atol=2e-6, rtol=1e-5)
 
 
-def test_the_first_step_of_the_modern_recipe(settings: PretrainSettings) -> None:
+def test_the_first_step_of_the_modern_recipe(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="modern")
     gradients = plain_gradients(run, factor=1.0)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
@@ -97,7 +97,7 @@ def losses_of_each_sentence_alone(run: Trainer) -> torch.Tensor:
     return torch.stack([torch.cat(part).mean() for part in losses])
 
 
-def test_sentences_may_start_afresh(settings: PretrainSettings) -> None:
+def test_sentences_may_start_afresh(settings: PretrainConfig) -> None:
     changes = {"recipe": "modern", "unroll_steps": 17, "fresh_starts": 1.0}
     expected = losses_of_each_sentence_alone(trainer(settings, **changes)).detach()
     found = trainer(settings, **changes).train_step()
@@ -106,7 +106,7 @@ def test_sentences_may_start_afresh(settings: PretrainSettings) -> None:
     assert (found - carried).abs().min() > 1e-5
 
 
-def test_as_many_sentences_start_afresh_as_asked_for(settings: PretrainSettings) -> None:
+def test_as_many_sentences_start_afresh_as_asked_for(settings: PretrainConfig) -> None:
     for recipe_of_run, fresh_starts, share in (("modern", None, 0.1), ("original", None, 0.0), ("modern", 0.5, 0.5)):
         run = trainer(settings, recipe=recipe_of_run, fresh_starts=fresh_starts)
         afresh = total = 0
@@ -174,7 +174,7 @@ def test_muon_moves_a_matrix_along_its_orthogonalised_momentum() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.2 * 12**0.5 * 5**0.5, rel=0.2)
 
 
-def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: PretrainSettings) -> None:
+def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     muon, adamw = run.optimizer.parts
     shapes = {tuple(parameter.shape) for parameter in muon.param_groups[0]["params"]}
@@ -185,7 +185,7 @@ def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: Pretra
     assert count == sum(parameter.numel() for parameter in run.parameters)
 
 
-def test_frozen_weights_do_not_change(settings: PretrainSettings) -> None:
+def test_frozen_weights_do_not_change(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     run.bilm.requires_grad_(False)
     before = {name: value.clone() for name, value in run.bilm.state_dict().items()}
@@ -193,7 +193,7 @@ def test_frozen_weights_do_not_change(settings: PretrainSettings) -> None:
     assert all(torch.equal(value, before[name]) for name, value in run.bilm.state_dict().items())
 
 
-def test_state_runs_on_and_its_gradient_does_not(settings: PretrainSettings) -> None:
+def test_state_runs_on_and_its_gradient_does_not(settings: PretrainConfig) -> None:
     run = trainer(settings)
     assert not run.state.h.any()
     run.train_step()
@@ -204,7 +204,7 @@ def test_state_runs_on_and_its_gradient_does_not(settings: PretrainSettings) -> 
 
 
 def test_sampled_negatives_differ_between_directions_and_steps(
-    settings: PretrainSettings, monkeypatch: pytest.MonkeyPatch
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocab = Vocab.from_counts(count_words(settings.corpus))
     run = Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), 100)
@@ -216,7 +216,7 @@ def test_sampled_negatives_differ_between_directions_and_steps(
     assert len({tuple(samples.ids.tolist()) for samples in drawn}) == 4
 
 
-def test_bfloat16_trains_close_to_float32_with_weights_in_float32(settings: PretrainSettings) -> None:
+def test_bfloat16_trains_close_to_float32_with_weights_in_float32(settings: PretrainConfig) -> None:
     losses = []
     for dtype in ("float32", "bfloat16"):
         run = trainer(settings, dtype=dtype)

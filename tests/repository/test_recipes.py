@@ -13,7 +13,7 @@ import zstandard
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 NOUNS, VERBS = ["cat", "dog", "fox", "hen", "owl", "cow"], ["sees", "likes", "chases", "feeds", "meets"]
 
 

@@ -29,7 +29,7 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # also where it is run as a program
 from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
 

@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.cli import Verb
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BUNDLED_MODEL = ROOT / "src/elmokit/models/en-small/config.json"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class PretrainSettings:
+class PretrainConfig:
     """Where the text is, what to train, and how."""
 
     corpus: tuple[Path, ...]
@@ -116,7 +116,7 @@ class PretrainSettings:
 
 
 @dataclass(frozen=True)
-class FinetuneSettings:
+class FinetuneConfig:
     """Which model to go on with, on what text, and how."""
 
     corpus: tuple[Path, ...]
@@ -178,7 +178,7 @@ class FinetuneSettings:
             raise ValueError(f"softmax_epochs must be above 0, not {self.softmax_epochs}")
         self.training()  # refuses what makes no sense there
 
-    def training(self, **changes: Any) -> PretrainSettings:
+    def training(self, **changes: Any) -> PretrainConfig:
         """The run as one of pretraining, whose loop it is."""
-        shared = {field.name for field in fields(self)} & {field.name for field in fields(PretrainSettings)}
-        return PretrainSettings(**{name: getattr(self, name) for name in shared} | changes)
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(PretrainConfig)}
+        return PretrainConfig(**{name: getattr(self, name) for name in shared} | changes)

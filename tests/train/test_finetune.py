@@ -16,9 +16,9 @@ from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.lm.evaluate import evaluate_files
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
+from elmokit.train.config import FinetuneConfig
 from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
-from elmokit.train.settings import FinetuneSettings
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
 
@@ -54,9 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(folder: Path, tmp_path: Path) -> FinetuneSettings:
+def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
     """About 40 steps."""
-    return FinetuneSettings(
+    return FinetuneConfig(
         corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"),
         heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,
         epochs=2.0, softmax_epochs=2.0, num_samples=6, learning_rate=0.005, dtype="float32", device="cpu", threads=1,
@@ -64,7 +64,7 @@ def settings(folder: Path, tmp_path: Path) -> FinetuneSettings:
     )  # fmt: skip
 
 
-def test_the_domain_is_learnt_and_both_texts_are_told_of(settings: FinetuneSettings, folder: Path) -> None:
+def test_the_domain_is_learnt_and_both_texts_are_told_of(settings: FinetuneConfig, folder: Path) -> None:
     report = finetune(settings)
     domain, other = (report.changes[str(folder / name)] for name in ("heldout.txt", "toy.txt"))
     assert domain.percent < -30 and other.percent > 0
@@ -77,13 +77,13 @@ def test_the_domain_is_learnt_and_both_texts_are_told_of(settings: FinetuneSetti
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
 
 
-def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneSettings, folder: Path) -> None:
+def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneConfig, folder: Path) -> None:
     start, tuned = load(folder / "model"), load(finetune(replace(settings, max_words=20)).model)
     assert (tuned.mix, tuned.tokenizer, tuned.vocab) == (start.mix, start.tokenizer, start.vocab)
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 
 
-def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneSettings, folder: Path) -> None:
+def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
     snapshot = latest_snapshot(settings.output / "softmax/checkpoints")
@@ -101,7 +101,7 @@ def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: Finetu
 
 @pytest.mark.parametrize("name", ["model", "headless"])
 def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
-    settings: FinetuneSettings, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    settings: FinetuneConfig, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, model=str(folder / name))
     whole = finetune(replace(settings, output=tmp_path / "whole"))
@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
         assert (resumed.model / file).read_bytes() == (whole.model / file).read_bytes(), file
 
 
-def test_a_run_is_not_resumed_from_another_model(settings: FinetuneSettings, folder: Path, tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_from_another_model(settings: FinetuneConfig, folder: Path, tmp_path: Path) -> None:
     finetune(replace(settings, max_words=20))
     other = load(folder / "model")
     with torch.no_grad():
@@ -135,34 +135,34 @@ def test_a_run_is_not_resumed_from_another_model(settings: FinetuneSettings, fol
         finetune(replace(settings, max_words=20, model=str(tmp_path / "other")))
 
 
-def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneSettings, tmp_path: Path) -> None:
+def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneConfig, tmp_path: Path) -> None:
     vocab = Vocab(["<S>", "</S>", "<UNK>", "a", "the", "cat", "bird"])
     save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 7)), vocab=vocab), tmp_path / "words")
     tuned = load(finetune(replace(settings, model=str(tmp_path / "words"), max_words=40, others=())).model)
     assert tuned.vocab == vocab and tuned.softmax is not None
 
 
-def test_a_published_model_can_be_tuned(settings: FinetuneSettings, shared: Path) -> None:
+def test_a_published_model_can_be_tuned(settings: FinetuneConfig, shared: Path) -> None:
     model = str(shared / "goldens/char-2layer")
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
 
 
-def test_a_model_of_elmoformanylangs_can_be_tuned(settings: FinetuneSettings, tmp_path: Path) -> None:
+def test_a_model_of_elmoformanylangs_can_be_tuned(settings: FinetuneConfig, tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     tuned = load(finetune(replace(settings, model=str(model), max_words=40, others=())).model)
     assert tuned.bilm.config == load(model).bilm.config and tuned.vocab is not None and tuned.softmax is not None
 
 
 def test_words_that_are_cut_are_told(
-    settings: FinetuneSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "long.txt").write_text(f"a b {'c' * 49} d\n" * 30)
     finetune(replace(settings, corpus=(tmp_path / "long.txt",), max_words=40, others=()))
     assert "30 words have more than 48 bytes" in capsys.readouterr().out
 
 
-def test_what_makes_no_sense_is_refused(settings: FinetuneSettings) -> None:
+def test_what_makes_no_sense_is_refused(settings: FinetuneConfig) -> None:
     for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
         with pytest.raises(ValueError, match=name):
             replace(settings, **{name: value})

@@ -253,7 +253,7 @@ def test_a_nan_stays_in_its_row() -> None:
 
 @pytest.fixture(scope="module")
 def sentences() -> list[list[str]]:
-    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
     return [[word[:40] for word in line.split()] for line in readme.splitlines() if line.strip()]
 
 
