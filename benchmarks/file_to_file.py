@@ -1,6 +1,6 @@
 """Words a second from a text file to the vectors of all layers on disk, beside those of the same text in memory.
 
-    python benchmarks/file_to_file.py TEXT --model MODEL [--megabytes 10] [--products bfloat16] [--repeats 3]
+    python benchmarks/file_to_file.py TEXT --model MODEL [--megabytes 10] [--dtype bfloat16] [--repeats 3]
 
 TEXT is tokenized, one sentence a line. `embed_file` writes all layers of its first megabytes in float16, parts and
 index as `elmokit embed` does; `Embedder.embed_stream` makes the same arrays in memory, some thousand words at a time,
@@ -44,7 +44,7 @@ def in_memory(embedder: Embedder, sentences: Sequence[Sequence[str]]) -> float:
 def to_file(embedder: Embedder, text: Path, output: Path) -> float:
     embedder.clear_word_cache()
     start = time.perf_counter()
-    embed_file(text, output, embedder, layers="all", dtype="float16", tokenize=False)
+    embed_file(text, output, embedder, layers="all", storage_dtype="float16", tokenize=False)
     seconds = time.perf_counter() - start
     shutil.rmtree(output)
     return seconds
@@ -55,11 +55,11 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--model", required=True)
     parser.add_argument("--megabytes", type=float, default=10)
-    parser.add_argument("--products", default="bfloat16")
+    parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS / "file_to_file.json")
     given = parser.parse_args()
-    embedder = Embedder.load(given.model, dtype=given.products)
+    embedder = Embedder.load(given.model, dtype=given.dtype)
     with tempfile.TemporaryDirectory() as directory:
         text, output = Path(directory) / "text.txt", Path(directory) / "vectors"
         lines = list(first_lines(given.text, int(given.megabytes * 1e6)))
@@ -76,7 +76,7 @@ def main() -> None:
         f"the file costs {100 * (ratio - 1):+.1f} %"
     )
     name = Path(given.model).name
-    write_results(given.results, f"{name} {given.products}", {
+    write_results(given.results, f"{name} {given.dtype}", {
         "bytes": size, "words": words, "words_per_second_in_memory": memory, "words_per_second_file_to_file": file,
         "seconds_in_memory_and_to_file": pairs, "ratio": ratio, "bar": BAR,
     })  # fmt: skip

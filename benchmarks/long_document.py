@@ -39,9 +39,10 @@ def words_of(texts: list[Path]) -> Iterator[str]:
 
 def measure(arguments: argparse.Namespace) -> None:
     """What the child process does: embed one line, and print what it took."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
     loaded = peak_megabytes()
-    options = {"layers": arguments.layers, "state": "zeros", "dtype": arguments.dtype, "tokenize": False}
+    storage = {"storage_dtype": arguments.storage_dtype, "tokenize": False}
+    options = {"layers": arguments.layers, "state": "zeros", **storage}
     report = embed_file(arguments.texts[0], arguments.child, embedder, **options)
     found = {"words": report.words, "seconds": report.seconds, "words_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes(), "megabytes_before": loaded}))
@@ -50,10 +51,10 @@ def measure(arguments: argparse.Namespace) -> None:
 @torch.no_grad()
 def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: Path) -> dict:
     """How far the stored vectors of one line are from those of one forward call."""
-    embedded_apart(arguments, line, directory, layers="all", dtype="float32")
+    embedded_apart(arguments, line, directory, layers="all", storage_dtype="float32")
     words, found = EmbeddingStore(directory)[0]
     embedder = Embedder.load(arguments.model, arguments.device)
-    bilm = embedder.model.bilm.to(embedder.device, pick_dtype(arguments.products, embedder.device)).eval()
+    bilm = embedder.model.bilm.to(embedder.device, pick_dtype(arguments.dtype, embedder.device)).eval()
     ids = bilm.token_encoder.ids([BOS, *words, EOS], embedder.model.vocab).to(embedder.device)
     whole = bilm(ids[None]).layers[:, 0, 1:-1].float().cpu().numpy().swapaxes(0, 1)
     lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(whole, axis=-1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.analysis.neighbors import Search, neighbors
+from elmokit.analysis.neighbors import SearchConfig, neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
 from elmokit.checkpoints.loading import load
@@ -51,31 +51,31 @@ def cosine(left: np.ndarray, right: np.ndarray) -> float:
 # --- compare -------------------------------------------------------------------------------------------------------
 
 
-def test_a_use_is_found_as_spelled_or_else_in_any_case() -> None:
+def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
     assert [use.position for use in uses_of("apple", ["Apple", "or", "apple", "or", "apple"])] == [2, 4]
     assert [use.position for use in uses_of("apple", ["An", "APPLE", "pineapple"])] == [1]
     assert str(Use(("I", "like", "apple", "."), 2)) == "I like [apple] ."
 
 
-def test_similarities_are_cosines_of_the_vectors(embedder: Embedder) -> None:
-    found = compare("apple", [FRUIT, FIRM, BOTH], embedder)
-    assert [(use.sentence[use.position], use.position) for use in found.uses] == [
+def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
+    result = compare("apple", [FRUIT, FIRM, BOTH], embedder)
+    assert [(use.sentence[use.position], use.position) for use in result.uses] == [
         ("apple", 3),
         ("apple", 1),
         ("apple", 3),
         ("apple", 7),
     ]
-    sentences = [use.sentence for use in found.uses]
-    for matrix, layers in zip(found.similarities.values(), (0, 1, 2, "mix"), strict=True):
+    sentences = [use.sentence for use in result.uses]
+    for matrix, layers in zip(result.similarities.values(), (0, 1, 2, "mix"), strict=True):
         vectors = [
-            words[use.position] for words, use in zip(embedder.embed(sentences, layers), found.uses, strict=True)
+            words[use.position] for words, use in zip(embedder.embed(sentences, layers), result.uses, strict=True)
         ]
         expected = [[cosine(left, right) for right in vectors] for left in vectors]
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(next(iter(found.similarities.values())), 1, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
 
 
-def test_a_comparison_is_printed_with_its_sentences(embedder: Embedder) -> None:
+def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
     assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")
     table = "           1      2      3\n    1   1.00   1.00   1.00\n    2   1.00   1.00   1.00\n    3   1.00"
@@ -83,46 +83,49 @@ def test_a_comparison_is_printed_with_its_sentences(embedder: Embedder) -> None:
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
 
 
-def test_a_comparison_that_cannot_be_made_is_told(embedder: Embedder) -> None:
+def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
     with pytest.raises(ValueError, match=r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"):
         compare("apple", [FRUIT, "I eat pears", FIRM], embedder)
-    with pytest.raises(ValueError, match="at least twice"):
+    with pytest.raises(ValueError, match="at least two uses"):
         compare("apple", [FRUIT], embedder)
 
 
 # --- neighbors -----------------------------------------------------------------------------------------------------
 
 
-def test_neighbors_are_the_nearest_uses(corpus: Path, embedder: Embedder) -> None:
+def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:
     query = "I saw a play in London ."
-    found = neighbors("play", query, corpus, embedder, search=Search(3))
+    result = neighbors("play", query, corpus, embedder, config=SearchConfig(3))
     asked = embedder.embed([query], "top")[0][3]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
     cosines = {cosine(words[at], asked): f"{line}:{at}" for words, (line, at) in zip(vectors, uses, strict=True)}
     expected = sorted(cosines, reverse=True)[:3]
-    np.testing.assert_allclose([similarity for similarity, _ in found.nearest], expected, rtol=0, atol=1e-5)
-    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in found.nearest]
+    np.testing.assert_allclose([similarity for similarity, _ in result.nearest], expected, rtol=0, atol=1e-5)
+    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in result.nearest]
     assert nearest == [cosines[value] for value in expected]
-    assert found.sentences_searched == 5
-    assert str(found).splitlines()[0].strip() == "I saw a [play] in London ."
+    assert result.sentences_searched == 5
+    assert str(result).splitlines()[0].strip() == "I saw a [play] in London ."
 
 
-def test_any_word_can_be_a_neighbor_and_a_search_can_stop(corpus: Path, embedder: Embedder) -> None:
-    found = neighbors("football", "They play football !", corpus, embedder, search=Search(1, any_word=True))
-    assert found.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and found.nearest[0][0] > 0.9
-    assert found.sentences_searched == 7
-    assert neighbors("play", FRUIT + "play", corpus, embedder, search=Search(max_sentences=2)).sentences_searched == 2
+def test_neighbors_searches_any_word_and_stops_at_max_sentences(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True))
+    assert result.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and result.nearest[0][0] > 0.9
+    assert result.sentences_searched == 7
+    assert (
+        neighbors("play", FRUIT + "play", corpus, embedder, config=SearchConfig(max_sentences=2)).sentences_searched
+        == 2
+    )
 
 
-def test_the_sentence_itself_is_no_neighbor(corpus: Path, embedder: Embedder) -> None:
-    found = neighbors("play", CORPUS[0], corpus, embedder)
-    assert [use.sentence[0] for _, use in found.nearest].count("They") == 0
-    assert {use.sentence[0] for _, use in found.nearest} == {"The", "Play", "Children"}
-    assert found.sentences_searched == 3
+def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("play", CORPUS[0], corpus, embedder)
+    assert [use.sentence[0] for _, use in result.nearest].count("They") == 0
+    assert {use.sentence[0] for _, use in result.nearest} == {"The", "Play", "Children"}
+    assert result.sentences_searched == 3
 
 
-def test_a_corpus_may_be_a_directory(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_neighbors_of_a_directory_equal_those_of_one_file(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number, lines in enumerate((CORPUS[:3], CORPUS[3:])):
         (tmp_path / "shards" / f"{number}.txt").write_text("\n".join(lines))
@@ -131,22 +134,24 @@ def test_a_corpus_may_be_a_directory(corpus: Path, embedder: Embedder, tmp_path:
     assert shards.nearest == whole.nearest and shards.sentences_searched == whole.sentences_searched
 
 
-def test_a_search_in_groups_finds_the_same(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
-    monkeypatch.setattr("elmokit.analysis.neighbors.SENTENCES_AT_ONCE", 1)
-    pieces = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
+def test_neighbors_do_not_depend_on_the_batch_size(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
+    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_SENTENCES", 1)
+    pieces = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
     assert [use for _, use in pieces.nearest] == [use for _, use in whole.nearest]
 
 
-def test_a_search_for_what_is_not_there_is_told(corpus: Path, embedder: Embedder) -> None:
+def test_neighbors_raises_when_the_word_is_missing_or_limits_are_zero(corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="sentence 1 has no word 'play'"):
         neighbors("play", "Nothing", corpus, embedder)
     with pytest.raises(ValueError, match=r"corpus\.txt has no other sentence with the word 'zebra'"):
         neighbors("zebra", "A zebra", corpus, embedder)
-    with pytest.raises(ValueError, match="at least one neighbor"):
-        Search(count=0)
-    with pytest.raises(ValueError, match="at least one sentence"):
-        Search(max_sentences=0)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        SearchConfig(count=0)
+    with pytest.raises(ValueError, match="max_sentences must be at least 1"):
+        SearchConfig(max_sentences=0)
 
 
 # --- evaluate ------------------------------------------------------------------------------------------------------
@@ -158,34 +163,36 @@ def with_softmax(**settings) -> Pretrained:
     return Pretrained(BiLM(BiLMConfig.preset("tiny")), softmax=FullSoftmax(len(vocab), 16), vocab=vocab, **settings)
 
 
-def test_perplexity_equals_that_of_bilm_tf(shared: Path) -> None:
+def test_evaluate_files_equals_bilm_tf(shared: Path) -> None:
     golden = shared / "goldens" / "bilm_tf_training"
     model, arrays = load(golden), np.load(golden / "softmax.npz")
     softmax = FullSoftmax(*arrays["W"].shape)
     softmax.load_state_dict({"weight": torch.from_numpy(arrays["W"]), "bias": torch.from_numpy(arrays["b"])})
     model = Pretrained(model.bilm, softmax=softmax, vocab=Vocab.read(golden / "vocab.txt"))
-    found = evaluate_files([golden / "heldout.txt"], model, device="cpu").total
+    result = evaluate_files([golden / "heldout.txt"], model, device="cpu").total
     expected = json.loads((golden / "expected.json").read_text())
-    assert found.mean == pytest.approx(expected["perplexity_batch_1"], rel=1e-4)
-    assert found.forward == pytest.approx(expected["perplexity_batch_1_forward"], rel=1e-4)
-    assert found.backward == pytest.approx(expected["perplexity_batch_1_backward"], rel=1e-4)
-    assert found.predictions == expected["words_per_direction_batch_1"]
+    assert result.mean == pytest.approx(expected["perplexity_batch_1"], rel=1e-4)
+    assert result.forward == pytest.approx(expected["perplexity_batch_1_forward"], rel=1e-4)
+    assert result.backward == pytest.approx(expected["perplexity_batch_1_backward"], rel=1e-4)
+    assert result.predictions == expected["words_per_direction_batch_1"]
 
 
-def test_the_total_is_that_of_one_text(tmp_path: Path, corpus: Path) -> None:
+def test_evaluate_files_total_equals_that_of_the_concatenated_text(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "first.txt").write_text("\n".join(CORPUS[:3]))
     (tmp_path / "second.txt").write_text("\n".join(CORPUS[3:]))
     model = with_softmax()
-    found = evaluate_files([tmp_path / "first.txt", tmp_path / "second.txt"], model, "zeros", device="cpu")
+    result = evaluate_files([tmp_path / "first.txt", tmp_path / "second.txt"], model, "zeros", device="cpu")
     whole = evaluate_files([corpus], model, "zeros", device="cpu")
-    assert list(found.files) == [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
-    assert (found.total.sentences, found.total.predictions) == (7, whole.total.predictions)
-    assert found.total.unknown == whole.total.unknown > 0
+    assert list(result.files) == [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
+    assert (result.total.sentences, result.total.predictions) == (7, whole.total.predictions)
+    assert result.total.unknown == whole.total.unknown > 0
     for direction in ("forward", "backward", "mean"):
-        assert getattr(found.total, direction) == pytest.approx(getattr(whole.total, direction), rel=1e-5)
+        assert getattr(result.total, direction) == pytest.approx(getattr(whole.total, direction), rel=1e-5)
 
 
-def test_what_cannot_be_evaluated_is_told(tmp_path: Path, corpus: Path, embedder: Embedder) -> None:
+def test_evaluate_files_raises_without_softmax_sentences_or_warm_state(
+    tmp_path: Path, corpus: Path, embedder: Embedder
+) -> None:
     with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
         evaluate_files([corpus], embedder.model)
     (tmp_path / "blank.txt").write_text("\n\n")

@@ -76,7 +76,7 @@ def test_a_file_gets_the_vectors_of_the_embedder(
 
 def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "raw.txt.gz").write_bytes(gzip.compress(b"I don't.\n\nWell, yes!"))
-    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, dtype="float16", tokenize=True)
+    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, storage_dtype="float16", tokenize=True)
     (words, vectors), (_, blank), (last, _) = EmbeddingStore(tmp_path / "out")
     assert (words, last) == (["I", "do", "n't", "."], ["Well", ",", "yes", "!"])
     assert (vectors.dtype, blank.shape) == (np.float16, (0, embedder.dim))
@@ -259,7 +259,7 @@ def test_parts_are_the_same_on_any_number_of_cores(
         (tmp_path / name).mkdir()
         settings = {"sentences_per_part": 7, "layers": "top", "tokenize": False}
         if pooling is None:
-            embed_file(tmp_path / "text.txt", tmp_path / name, embedder, dtype="float16", **settings)
+            embed_file(tmp_path / "text.txt", tmp_path / name, embedder, storage_dtype="float16", **settings)
         else:
             encode_file(tmp_path / "text.txt", tmp_path / name / "lines.npy", embedder, pooling=pooling, **settings)
         return contents(tmp_path / name)
@@ -340,7 +340,7 @@ def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, em
 def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "there.npy").touch()
     with pytest.raises(ValueError, match="HDF5 holds float32"):
-        embed_file("absent.txt", tmp_path / "out.hdf5", embedder, dtype="float16")
+        embed_file("absent.txt", tmp_path / "out.hdf5", embedder, storage_dtype="float16")
     (tmp_path / ".partial-there.npy.parts").mkdir()  # as a kill leaves it
     with pytest.raises(FileExistsError, match=r"there\.npy exists"):
         encode_file("absent.txt", tmp_path / "there.npy", embedder)

@@ -20,9 +20,9 @@ SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
 
-def opened(model: Embedder | str | Path | None, device: str | None = None, products: str | None = None) -> Embedder:
+def opened(model: Embedder | str | Path | None, device: str | None = None, dtype: str | None = None) -> Embedder:
     """The embedder itself, or that of a model."""
-    return model if isinstance(model, Embedder) else Embedder.load(model, device, products)
+    return model if isinstance(model, Embedder) else Embedder.load(model, device, dtype)
 
 
 def embed_file(
@@ -31,20 +31,20 @@ def embed_file(
     model: Embedder | str | Path | None = None,
     layers: str | int = "mix",
     state: str | None = None,
-    dtype: str = "float32",
+    storage_dtype: str = "float32",
     device: str | None = None,
     *,
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
-    products: str | None = None,
+    dtype: str | None = None,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
     training text was, or with tokenize=False at white space. `output` is a directory (elmokit.storage.store has
     its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
-    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the written vectors, float32 or float16,
-    `products` that of the computation where `model` is none yet (`Embedder.load`'s dtype).
+    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the computation where `model` is none yet
+    (`Embedder.load`'s), `storage_dtype` that of the written vectors, float32 or float16.
 
     The same call takes up a run that was stopped: it repeats the parts, of `sentences_per_part` lines each, that were
     being made or on their way to the disk: one to three, or where there are more cores one for each. Memory holds one
@@ -54,16 +54,18 @@ def embed_file(
     """
     output = Path(output)
     is_hdf5 = output.suffix in HDF5_SUFFIXES
-    if is_hdf5 and dtype != "float32":
-        raise ValueError(f"AllenNLP's HDF5 holds float32, not {dtype}: write a directory, or leave dtype out")
+    if is_hdf5 and storage_dtype != "float32":
+        raise ValueError(
+            f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
+        )
     parts = _parts_beside(output) if is_hdf5 else output
-    embedder = opened(model, device, products)
+    embedder = opened(model, device, dtype)
     job = FileJob(
         text=TextFile.read(file),
         embedder=embedder,
         layers=layers,
         state=state or embedder.model.state_policy,
-        dtype=dtype,
+        dtype=storage_dtype,
         sentences_per_part=sentences_per_part,
         tokenize=tokenize,
     )
@@ -86,7 +88,7 @@ def encode_file(
     state: str | None = None,
     tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
-    products: str | None = None,
+    dtype: str | None = None,
 ) -> FileReport:
     """Write one vector for each line of a text file: (N, 2D) float32 in a .npy file, zeros where a line is blank.
 
@@ -99,7 +101,7 @@ def encode_file(
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
-    embedder = opened(model, device, products)
+    embedder = opened(model, device, dtype)
     job = FileJob(
         text=TextFile.read(file),
         embedder=embedder,
