@@ -1,6 +1,5 @@
 """Uses of a word compared and searched, and perplexity of files, against plain computations."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,10 @@ import torch
 from elmokit.analysis.neighbors import SearchConfig, neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
-from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.evaluate import evaluate_files
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.vocab import Vocab
 
 FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells no apple, and no apple tree."
 CORPUS = [
@@ -152,51 +147,3 @@ def test_neighbors_raises_when_the_word_is_missing_or_limits_are_zero(corpus: Pa
         SearchConfig(count=0)
     with pytest.raises(ValueError, match="max_sentences must be at least 1"):
         SearchConfig(max_sentences=0)
-
-
-# --- evaluate ------------------------------------------------------------------------------------------------------
-
-
-def with_softmax(**settings) -> Pretrained:
-    torch.manual_seed(2)
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "play", "They", "."])
-    return Pretrained(BiLM(BiLMConfig.preset("tiny")), softmax=FullSoftmax(len(vocab), 16), vocab=vocab, **settings)
-
-
-def test_evaluate_files_equals_bilm_tf(shared: Path) -> None:
-    golden = shared / "goldens" / "bilm_tf_training"
-    model, arrays = load(golden), np.load(golden / "softmax.npz")
-    softmax = FullSoftmax(*arrays["W"].shape)
-    softmax.load_state_dict({"weight": torch.from_numpy(arrays["W"]), "bias": torch.from_numpy(arrays["b"])})
-    model = Pretrained(model.bilm, softmax=softmax, vocab=Vocab.read(golden / "vocab.txt"))
-    result = evaluate_files([golden / "heldout.txt"], model, device="cpu").total
-    expected = json.loads((golden / "expected.json").read_text())
-    assert result.mean == pytest.approx(expected["perplexity_batch_1"], rel=1e-4)
-    assert result.forward == pytest.approx(expected["perplexity_batch_1_forward"], rel=1e-4)
-    assert result.backward == pytest.approx(expected["perplexity_batch_1_backward"], rel=1e-4)
-    assert result.predictions == expected["words_per_direction_batch_1"]
-
-
-def test_evaluate_files_total_equals_that_of_the_concatenated_text(tmp_path: Path, corpus: Path) -> None:
-    (tmp_path / "first.txt").write_text("\n".join(CORPUS[:3]))
-    (tmp_path / "second.txt").write_text("\n".join(CORPUS[3:]))
-    model = with_softmax()
-    result = evaluate_files([tmp_path / "first.txt", tmp_path / "second.txt"], model, "zeros", device="cpu")
-    whole = evaluate_files([corpus], model, "zeros", device="cpu")
-    assert list(result.files) == [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
-    assert (result.total.sentences, result.total.predictions) == (7, whole.total.predictions)
-    assert result.total.unknown == whole.total.unknown > 0
-    for direction in ("forward", "backward", "mean"):
-        assert getattr(result.total, direction) == pytest.approx(getattr(whole.total, direction), rel=1e-5)
-
-
-def test_evaluate_files_raises_without_softmax_sentences_or_warm_state(
-    tmp_path: Path, corpus: Path, embedder: Embedder
-) -> None:
-    with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
-        evaluate_files([corpus], embedder.model)
-    (tmp_path / "blank.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match=r"blank\.txt: there is no sentence"):
-        evaluate_files([tmp_path / "blank.txt"], with_softmax())
-    with pytest.raises(ValueError, match="needs a model with a stored state"):
-        evaluate_files([corpus], with_softmax(), "warm")

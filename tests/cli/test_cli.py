@@ -105,7 +105,7 @@ def test_main_exits_2_for_an_unknown_verb(capsys: pytest.CaptureFixture[str]) ->
 def test_main_prints_one_line_for_contradictory_settings(capsys: pytest.CaptureFixture[str]) -> None:
     command = "fit train.conllu dev.conllu --output tagger --word-dim 0 --no-elmo"
     assert _exit_code(command.split()) == 2
-    assert "a tagger needs to see something" in capsys.readouterr().err
+    assert "a tagger needs input features" in capsys.readouterr().err
 
 
 def test_main_exits_2_without_a_verb() -> None:

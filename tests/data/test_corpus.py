@@ -89,8 +89,8 @@ def test_the_report_counts_what_the_reader_reads(tmp_path: Path) -> None:
     assert (report.sentences, report.words) == (len(read), sum(map(len, read)))
     assert report.blank_lines == 4
     assert report.stream_tokens == report.words + report.sentences
-    found = sentences(SentenceReader([file], seed=0), len(read))
-    assert Counter(found) == Counter(" ".join(words) for words in read)
+    result = sentences(SentenceReader([file], seed=0), len(read))
+    assert Counter(result) == Counter(" ".join(words) for words in read)
 
 
 def test_words_longer_than_the_encoder_reads_are_counted(tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def test_index_finds_what_a_dictionary_finds(entries: list[tuple[int, int]], new
         index.add([key], number)
         expected.setdefault(key, []).append(number)
     wanted = list(range(21))
-    found = sorted(index.find(wanted))
-    assert found == sorted((key, number) for key, numbers in expected.items() for number in numbers)
+    result = sorted(index.find(wanted))
+    assert result == sorted((key, number) for key, numbers in expected.items() for number in numbers)
 
 
 def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> int | None:

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
 from elmokit.cli.show import show, write_json
-from elmokit.tasks.config import Columns
+from elmokit.tasks.config import ColumnsConfig
 
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
 
@@ -29,7 +29,7 @@ class Probe:
     """Tagged sentences for the final score."""
     output: ReportFile = None
     model: Model = None
-    columns: Annotated[Columns, arg(name="")] = Columns()  # noqa: RUF009 (frozen)
+    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None

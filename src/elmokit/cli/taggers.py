@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, Overwrite
 from elmokit.cli.show import show
-from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
+from elmokit.tasks.config import ColumnsConfig, FitConfig, TaggerConfig
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Fit:
     test: Annotated[Path | None, UNSET] = None
     """Tagged sentences for the final score."""
     model: Model = None
-    columns: Annotated[Columns, arg(name="")] = Columns()  # noqa: RUF009 (frozen)
+    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
     overwrite: Overwrite = False
     tagger: Annotated[TaggerConfig, arg(name="")] = TaggerConfig()  # noqa: RUF009 (frozen)
     config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009 (frozen)
@@ -51,7 +51,7 @@ class Predict:
     """File for the tagged sentences: tags replace the tag column of CoNLL-U, and become a new last column otherwise."""
     model: Annotated[str | None, UNSET] = None
     """Model that the tagger was trained on (default: the path or name that the tagger recorded)."""
-    columns: Annotated[Columns, arg(name="")] = Columns()  # noqa: RUF009 (frozen)
+    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
     device: Device = None
     overwrite: Overwrite = False
 

@@ -21,7 +21,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
-from elmokit.data.streams import blocks_of
+from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
@@ -207,7 +207,7 @@ def dump_bilm_embeddings(
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
-        for group in blocks_of(lines, WORDS_AT_ONCE):
+        for group in sentence_batches(lines, WORDS_AT_ONCE):
             found = embedder.embed(group, layers="all", state=state, batch_size=1)
             for layers in found:
                 file.create_dataset(str(number), data=layers, dtype="float32")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.compat.notice import warn_once
-from elmokit.data.streams import blocks_of, scoring_block
+from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -102,7 +102,7 @@ class ElmoModel:
             raise ValueError("substitutes need the language model: load(directory, full=True)")
         warn_once("logp are log-probabilities given the whole sentence; simple_elmo's were logits that saw one word")
         found = []
-        for group in blocks_of((text.split() for text in data), WORDS_AT_ONCE):
+        for group in sentence_batches((text.split() for text in data), WORDS_AT_ONCE):
             candidates = self._candidates(group, min(topn, len(self.vocab)), nodelimiters)
             for sentence in group:
                 names = [self.vocab.words[number] for number in self.vocab.ids(sentence)]
@@ -146,7 +146,7 @@ class ElmoModel:
     def _hidden(self, sentences: Sentences) -> Tensor:
         """(2, N, D): the top layer of each direction at every position, in text order."""
         bilm, vocab = self._loaded().model.bilm, self.vocab
-        block = scoring_block(sentences, np.arange(len(sentences)), len(sentences), reset=False)
+        block = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
         words = bilm.token_encoder(bilm.token_encoder.ids(block.words, vocab))
         layers, _ = bilm.run(words, block.tokens, block.text.packing)
         return torch.stack(block.text.unpack(layers[-1]).chunk(2, dim=-1))
