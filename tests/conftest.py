@@ -1,4 +1,4 @@
-"""What several test files need: the folder of golden files and corpora that lies beside the repository."""
+"""Fixtures of all tests: golden files, backends, threads. Markers are applied to the tests that use them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ import pytest
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+VENDORED_GOLDENS = Path(__file__).parent / "golden" / "data"
 MISSING = "shared folder missing"
 
 
@@ -21,9 +22,22 @@ def _shared_folder() -> Path:
 def shared() -> Path:
     """The folder with goldens/, corpus/ and eval/: $ELMOKIT_SHARED, or `shared` beside the repository."""
     folder = _shared_folder()
-    if not (folder / "goldens").is_dir():
-        pytest.skip(f"{MISSING}: no {folder}/goldens (set ELMOKIT_SHARED to the folder that holds goldens/)")
+    if not folder.is_dir():
+        pytest.skip(f"{MISSING}: no {folder} (set ELMOKIT_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Callable[[str], Path]:
+    """Called with a name, the golden file or folder of that name: vendored, or else in the shared folder."""
+
+    def find(name: str) -> Path:
+        for folder in (VENDORED_GOLDENS, _shared_folder() / "goldens"):
+            if (folder / name).exists():
+                return folder / name
+        pytest.skip(f"{MISSING}: no goldens/{name} in {_shared_folder()} (set ELMOKIT_SHARED)")
+
+    return find
 
 
 @pytest.fixture

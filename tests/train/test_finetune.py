@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,8 +142,8 @@ def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneConfig, tmp_
     assert tuned.vocab == vocab and tuned.softmax is not None
 
 
-def test_a_published_model_can_be_tuned(settings: FinetuneConfig, shared: Path) -> None:
-    model = str(shared / "goldens/char-2layer")
+def test_a_published_model_can_be_tuned(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
+    model = str(goldens("char-2layer"))
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
 
