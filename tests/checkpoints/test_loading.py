@@ -376,6 +376,7 @@ class Malicious:
         return exec, (f"open({str(self.sign)!r}, 'w').close()",)
 
 
+@pytest.mark.filterwarnings("ignore:.*the model is loaded without words")
 @pytest.mark.parametrize("format", WRITERS)
 def test_nothing_that_a_file_says_is_run(format: str, tmp_path: Path) -> None:
     sign = tmp_path / "it-ran"

@@ -19,8 +19,6 @@ TOLERANCE = 1e-5
 BY_ALLENNLP = ["char-2layer", "clips-bind-3layer-tanh", "published-filters"]
 BY_BILM_TF = [*BY_ALLENNLP, "no-char-projection", "no-highway", "no-lstm-projection", "no-skip"]
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 @pytest.fixture(autouse=True)
 def _no_gradients():
