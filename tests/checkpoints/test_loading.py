@@ -351,6 +351,7 @@ def run_mutants(format: str, folder: Path, count: int) -> None:
 # --- Tests -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", WRITERS)
 def test_mutants_are_refused_or_loaded(format: str, tmp_path: Path) -> None:
     command = [sys.executable, __file__, format, str(tmp_path), str(NUM_MUTANTS)]

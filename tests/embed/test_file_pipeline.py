@@ -118,6 +118,7 @@ def start_and_kill(model: Path, text: Path, output: Path, parts: Path, state: st
     return len(list(parts.glob("part-*"))) if parts.is_dir() else -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["zeros", "carry"])
 def test_a_killed_run_that_is_taken_up_ends_with_the_same_bytes(tmp_path: Path, embedder: Embedder, state: str) -> None:
     text, model = tmp_path / "text.txt", tmp_path / "model"
@@ -130,6 +131,7 @@ def test_a_killed_run_that_is_taken_up_ends_with_the_same_bytes(tmp_path: Path, 
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_hdf5_run_ends_with_the_same_datasets(tmp_path: Path, embedder: Embedder) -> None:
     text, model = tmp_path / "text.txt", tmp_path / "model"
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")

@@ -83,6 +83,7 @@ def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneConfig, folder
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 
 
+@pytest.mark.slow
 def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
@@ -99,6 +100,7 @@ def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: Finetu
     assert change.after.mean < change.before.mean < 10  # a guess among 11 words has 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "headless"])
 def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
     settings: FinetuneConfig, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -96,6 +96,7 @@ def assert_same_model(left: Path, right: Path) -> None:
 # --- Stopped and resumed ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern", "original"])
 def test_a_run_killed_at_any_step_ends_like_one_never_killed(
     settings: PretrainConfig, tmp_path: Path, recipe: str
@@ -109,6 +110,7 @@ def test_a_run_killed_at_any_step_ends_like_one_never_killed(
     assert_same_model(resumed, whole)
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
     process = start_command(settings)
     wait_for_step(settings.output, 15, lambda: process.poll() is not None)
@@ -204,6 +206,7 @@ def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainConfig) -> Non
     assert report.model is None and "the same command goes on" in str(report)
 
 
+@pytest.mark.slow
 def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
@@ -221,6 +224,7 @@ def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_p
     assert_same_model(more, whole)
 
 
+@pytest.mark.slow
 def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     shutil.copytree(endless.output, tmp_path / "twin")
@@ -259,6 +263,7 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
 # --- Divergence -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern"])
 def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     settings: PretrainConfig, capsys: pytest.CaptureFixture[str], recipe: str
@@ -272,6 +277,7 @@ def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     assert "the loss diverges; going on from step " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, recipe="muon", schedule="constant", learning_rate=30.0, max_words=1500)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
@@ -283,6 +289,7 @@ def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: P
 # --- The whole run ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_tells_what_happens(settings: PretrainConfig, text: Path) -> None:
     settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
     settings = replace(settings, tokenizer="whitespace-1")
