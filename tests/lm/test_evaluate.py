@@ -1,7 +1,7 @@
 """Perplexity, against bilm-tf's own figures and a brute-force computation in float64."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def test_perplexity_raises_for_empty_text_and_invalid_arguments() -> None:
 @pytest.mark.parametrize("state", ["carry", "zeros"])
 def test_perplexity_raises_for_interleaved_directions(state: str) -> None:
     _, softmax, vocab = small()
-    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, joins_directions=True))).double()
+    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 
@@ -134,8 +134,8 @@ def test_perplexity_accumulates_no_gradients() -> None:
 
 
 @pytest.fixture(params=["as read", "saved and loaded"])
-def bilm_tf_model(shared: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
-    folder = shared / "goldens/bilm_tf_training"
+def bilm_tf_model(goldens: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
+    folder = goldens("bilm_tf_training")
     model = load(folder / "weights.hdf5")
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
@@ -147,18 +147,20 @@ def bilm_tf_model(shared: Path, tmp_path: Path, request: pytest.FixtureRequest) 
     return load(tmp_path / "native")
 
 
-def test_perplexity_equals_that_of_bilm_tf(shared: Path, bilm_tf_model: Pretrained) -> None:
-    folder = shared / "goldens/bilm_tf_training"
-    expected = json.loads((folder / "expected.json").read_text())
-    result = evaluate_files([folder / "heldout.txt"], bilm_tf_model).total
+def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path], bilm_tf_model: Pretrained) -> None:
+    heldout = goldens("bilm_tf_training/heldout.txt")
+    expected = json.loads(heldout.with_name("expected.json").read_text())
+    result = evaluate_files([heldout], bilm_tf_model).total
     assert result.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
     assert three(result) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
 
 
-def test_perplexity_with_zero_states_does_not_depend_on_batch_size(shared: Path, bilm_tf_model: Pretrained) -> None:
-    file = shared / "goldens/bilm_tf_training/heldout.txt"
-    one, many = (evaluate_files([file], bilm_tf_model, "zeros", size).total for size in (1, 32))
+def test_perplexity_with_zero_states_does_not_depend_on_batch_size(
+    goldens: Callable[[str], Path], bilm_tf_model: Pretrained
+) -> None:
+    heldout = goldens("bilm_tf_training/heldout.txt")
+    one, many = (evaluate_files([heldout], bilm_tf_model, "zeros", size).total for size in (1, 32))
     assert three(one) == pytest.approx(three(many), rel=1e-6)
 
 

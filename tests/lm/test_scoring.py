@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -240,9 +240,9 @@ def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path
     assert not (tmp_path / "scores.jsonl").exists()
 
 
-def test_score_file_equals_bilm_tf(shared: Path, tmp_path: Path) -> None:
+def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     """bilm-tf's perplexity (state carried), and brute force on the first sentences (zero states)."""
-    folder = shared / "goldens/bilm_tf_training"
+    folder = goldens("bilm_tf_training/heldout.txt").parent
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
         softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})

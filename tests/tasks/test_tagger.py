@@ -181,6 +181,7 @@ def test_batches_do_not_pad_others_to_a_very_long_sentence(model):
     ],
     ids=["words", "characters", "elmo", "two-mixes", "crf", "finetune"],
 )
+@pytest.mark.filterwarnings("ignore:.*words are (too long|truncated)")
 def test_fit_learns_and_tagger_survives_saving_for_every_input(config, model, tmp_path):
     bilm = model if config.elmo else None
     trained, report = fit(TaskData(TRAIN, DEV, DEV), tmp_path / "tagger", model=bilm, tagger=config, config=QUICK)

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +83,7 @@ def test_finetune_keeps_mix_tokenizer_vocabulary_and_card(settings: FinetuneConf
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 
 
+@pytest.mark.slow
 def test_finetune_trains_a_missing_softmax_with_frozen_bilm(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
@@ -99,6 +100,7 @@ def test_finetune_trains_a_missing_softmax_with_frozen_bilm(settings: FinetuneCo
     assert change.after.mean < change.before.mean < 10  # uniform guessing among 11 words has a perplexity of 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "headless"])
 def test_finetune_interrupted_twice_ends_with_the_same_bytes(
     settings: FinetuneConfig, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -142,8 +144,8 @@ def test_finetune_keeps_the_vocabulary_of_a_word_id_model(settings: FinetuneConf
     assert tuned.vocab == vocab and tuned.softmax is not None
 
 
-def test_finetune_accepts_a_published_model(settings: FinetuneConfig, shared: Path) -> None:
-    model = str(shared / "goldens/char-2layer")
+def test_finetune_accepts_a_published_model(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
+    model = str(goldens("char-2layer"))
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
 

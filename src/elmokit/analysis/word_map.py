@@ -145,7 +145,7 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     softmax; vocabularies are sorted by descending frequency.
     """
     model, state = embedder.model, single_sentence_state(embedder)
-    if not model.has_softmax or model.vocab is None or model.config.lstm.joins_directions:
+    if not model.has_softmax or model.vocab is None or model.config.lstm.interleaved:
         return []
     ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()
