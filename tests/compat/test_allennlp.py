@@ -90,7 +90,7 @@ def test_a_module_of_ones_own(files: tuple[Path, Path]) -> None:
     elmo = Elmo(None, None, 1, dropout=0.0, module=shared_bilm)
     assert elmo._elmo_lstm is shared_bilm
     assert elmo(ids)["elmo_representations"][0].shape == (1, 2, 32)
-    with pytest.raises(ValueError, match="neither options_file nor weight_file"):
+    with pytest.raises(ValueError, match="module excludes options_file"):
         Elmo(*files, 1, module=nn.Identity())
 
 
@@ -149,11 +149,11 @@ def test_the_commands_other_flags(files: tuple[Path, Path], tmp_path: Path) -> N
     allennlp_elmo(text, out, all=True, forget_sentences=True, **named)
     with h5py.File(out) as file:
         assert set(file) == {"0", "1"}
-    with pytest.warns(UserWarning, match="change nothing here"):
+    with pytest.warns(UserWarning, match="are ignored"):
         allennlp_elmo(text, out, top=True, use_sentence_keys=True, vocab_path="vocab.txt", **named)
     with h5py.File(out) as file:
         assert set(file) == {"the cat", "dogs"}
-    with pytest.raises(ValueError, match="exactly one of"):
+    with pytest.raises(ValueError, match="set exactly one of"):
         allennlp_elmo(text, out, all=True, top=True, **named)
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_written_right_is_not_there(files: tuple[Path, Pat
     embedder, out = ElmoEmbedder(*files), tmp_path / "out.hdf5"
     with pytest.raises(ValueError, match=r"line 1 .* is blank"):
         embedder.embed_file(["the cat", "", "dogs"], out)
-    with pytest.raises(ValueError, match="line 1 came before"):
+    with pytest.raises(ValueError, match="line 1 is a repetition"):
         embedder.embed_file(["dogs", "dogs"], out, use_sentence_keys=True)
     with pytest.warns(UserWarning, match="with a slash"):
         embedder.embed_file(["either/or"], tmp_path / "slash.hdf5", use_sentence_keys=True)
@@ -173,5 +173,5 @@ def test_a_file_that_cannot_be_written_right_is_not_there(files: tuple[Path, Pat
 
 def test_a_url_that_was_never_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="nothing is downloaded"):
+    with pytest.raises(FileNotFoundError, match="does not download it"):
         ElmoEmbedder()

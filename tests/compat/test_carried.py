@@ -23,34 +23,34 @@ def rows_of(found: BiLMState | None) -> list[float]:
 
 def test_a_smaller_batch_leaves_the_other_rows_as_they_are_and_a_larger_one_adds_zeros() -> None:
     states = CarriedStates()
-    assert states.begin(2, CPU) is None
-    states.keep(state(1, 2, 3))
-    assert rows_of(states.begin(2, CPU)) == [1, 2]
-    states.keep(state(7))
-    assert rows_of(states.begin(5, CPU)) == [7, 2, 3, 0, 0]
+    assert states.initial(2, CPU) is None
+    states.update(state(1, 2, 3))
+    assert rows_of(states.initial(2, CPU)) == [1, 2]
+    states.update(state(7))
+    assert rows_of(states.initial(5, CPU)) == [7, 2, 3, 0, 0]
 
 
 def test_rows_are_reset_one_by_one_or_all_together() -> None:
     states = CarriedStates()
-    states.keep(state(1, 2, 3))
+    states.update(state(1, 2, 3))
     states.reset_states(torch.tensor([False, True, False]))
-    assert rows_of(states.begin(3, CPU)) == [1, 0, 3]
-    with pytest.raises(ValueError, match="states of 3 rows"):
+    assert rows_of(states.initial(3, CPU)) == [1, 0, 3]
+    with pytest.raises(ValueError, match=r"must have the shape \(3,\)"):
         states.reset_states(torch.tensor([True]))
     states.reset_states()
-    assert states.begin(3, CPU) is None
+    assert states.initial(3, CPU) is None
 
 
 def test_without_state_nothing_is_kept() -> None:
     states = CarriedStates(stateful=False)
-    states.keep(state(1))
-    assert states.begin(1, CPU) is None
+    states.update(state(1))
+    assert states.initial(1, CPU) is None
 
 
 def test_gradients_are_not_carried() -> None:
     states, after = CarriedStates(), state(1.0)
-    states.keep(BiLMState(after.h.requires_grad_(), after.c.requires_grad_()))
-    begun = states.begin(1, CPU)
+    states.update(BiLMState(after.h.requires_grad_(), after.c.requires_grad_()))
+    begun = states.initial(1, CPU)
     assert begun is not None and not begun.h.requires_grad
 
 

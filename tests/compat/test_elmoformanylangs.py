@@ -143,7 +143,7 @@ def test_conll_files(format: str, keys: set[str], model: Path, tmp_path: Path) -
 
 def test_sentences_that_occur_twice_and_blank_lines(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("the\tcat\n\nthe\tcat\n")
-    with pytest.warns(UserWarning, match="occur twice"), pytest.warns(UserWarning, match="blank lines have no place"):
+    with pytest.warns(UserWarning, match="are repeated"), pytest.warns(UserWarning, match="blank lines are omitted"):
         elmoformanylangs_test(**arguments(model, tmp_path), output_format="hdf5,txt")
     first, *_, last = Embedder(model, 1).sents2elmo([["the", "cat"], [], ["the", "cat"]], 1)
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
@@ -164,8 +164,8 @@ def test_the_encoder_lstm_writes_its_words(joined: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"output_layer": "0,top"}, "numbers with commas"),
-        ({"output_layer": "-2"}, "-2 has no place"),
+        ({"output_layer": "0,top"}, "comma-separated numbers"),
+        ({"output_layer": "-2"}, "cannot be written"),
         ({"output_layer": "1,7"}, "from 0 to 2, not 7"),
         ({"output_format": "hdf5,npz"}, "not npz"),
         ({"input_format": "json"}, "input_format must be one of"),

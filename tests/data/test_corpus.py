@@ -29,7 +29,7 @@ def write(path: Path, content: bytes) -> Path:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Three files of 7, 1 and 10 sentences, with blank lines between them, in blocks of 4 lines."""
-    monkeypatch.setattr(corpus, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(corpus, "BLOCK_LINES", 4)
     sizes = zip(COMPRESS, (7, 1, 10), strict=True)
     texts = {name: "\n\n".join(f"{name} sentence {number}" for number in range(size)) for name, size in sizes}
     return [write(tmp_path / name, text.encode()) for name, text in texts.items()]
@@ -117,7 +117,7 @@ def test_a_character_cut_by_a_line_end_is_invalid(tmp_path: Path) -> None:
 def test_a_file_without_a_sentence_is_refused(tmp_path: Path, content: str) -> None:
     """It would be read for ever."""
     files = [write(tmp_path / "full.txt", b"a b"), write(tmp_path / "empty.txt", content.encode())]
-    with pytest.raises(ValueError, match=r"empty\.txt holds no sentence"):
+    with pytest.raises(ValueError, match=r"empty\.txt has no sentences"):
         check_corpus(files)
 
 
@@ -129,7 +129,7 @@ def test_files_and_directories_are_found_in_order(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="neither a file nor a directory"):
         find_files([tmp_path / "gone"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="holds no text files"):
+    with pytest.raises(FileNotFoundError, match="has no text files"):
         find_files([tmp_path / "empty"])
 
 

@@ -77,8 +77,8 @@ def test_damaged_parquet_is_told_of(tmp_path: Path) -> None:
     [
         ("{", r"line 2 is not JSON"),
         ("[" * 100_000, r"line 2 is not JSON"),
-        ('["text"]', r"line 2 has no field 'text' \(it is no object\)"),
-        ('{"body": "a", "id": 1}', r"line 2 has no field 'text' \('body', 'id'\): name the field"),
+        ('["text"]', r"line 2 has no field 'text' \(it is not an object\)"),
+        ('{"body": "a", "id": 1}', r"line 2 has no field 'text' \('body', 'id'\): set text_field"),
         ('{"text": 3}', r"line 2: 'text' is int, not text"),
     ],
 )
@@ -95,8 +95,8 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 
 
 def test_long_documents_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE_LINES", 2)
-    monkeypatch.setattr(module, "PIECE_CHARACTERS", 20)
+    monkeypatch.setattr(module, "MAX_LINES", 2)
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 20)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
 

@@ -129,7 +129,7 @@ def entered(seen: SeenTexts, documents: list[Fingerprint]) -> list[int | None]:
     for fingerprint in documents:
         match = seen.match(fingerprint)
         matches.append(match and match.number)
-        seen.enter(None if match else fingerprint, [] if match else filter(None, fingerprint.paragraphs))
+        seen.add(None if match else fingerprint, [] if match else filter(None, fingerprint.paragraphs))
     return matches
 
 
@@ -173,7 +173,7 @@ def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fi
     seen = SeenTexts(tmp_path)
     entered(seen, documents[:3])
     seen.close()
-    with pytest.raises(ValueError, match=r"documents.bin is shorter than it was: give the command again"):
+    with pytest.raises(ValueError, match=r"documents.bin is shorter than at its checkpoint: run the command again"):
         SeenTexts(tmp_path, sizes=LogSizes(4, 0))
 
 
@@ -183,7 +183,7 @@ def test_paragraphs_are_found_by_line(tmp_path: Path, opened: Callable[..., Seen
     first, second = fingerprints([[other, long, "short"], ["short", " " + long, other + "!"]], near=False)
     assert first.signature is None and first.paragraphs[2] == 0
     assert seen.seen_paragraphs(first) == {}
-    seen.enter(first, filter(None, first.paragraphs))
+    seen.add(first, filter(None, first.paragraphs))
     assert seen.seen_paragraphs(second) == {1: 1}
 
 

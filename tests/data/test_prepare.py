@@ -22,7 +22,7 @@ from elmokit.data import prepare as module
 from elmokit.data.prepare import prepare
 from elmokit.data.prepare_report import DropCount, PrepareReport, read_report
 from elmokit.data.prepare_run import PrepareRun
-from elmokit.data.shuffle import shuffled_place
+from elmokit.data.shuffle import sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -57,10 +57,10 @@ def expected_shards(documents: list[list[str]], num_shards: int, seed: int) -> l
     """Documents sorted by the hash of their number, each in the shard of that hash."""
     english = get_tokenizer("english-1")
     shards: list[list[str]] = [[] for _ in range(num_shards)]
-    for number in sorted(range(len(documents)), key=lambda number: shuffled_place(number, seed)):
+    for number in sorted(range(len(documents)), key=lambda number: sort_key(number, seed)):
         for line in documents[number]:
             for sentence in english.split_sentences(line):
-                shards[shuffled_place(number, seed) % num_shards].append(" ".join(english.tokenize(sentence)))
+                shards[sort_key(number, seed) % num_shards].append(" ".join(english.tokenize(sentence)))
     return shards
 
 
@@ -121,7 +121,7 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> 
 
 
 def test_long_documents_are_dealt_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_LINES", 10)
+    monkeypatch.setattr(documents, "MAX_LINES", 10)
     (tmp_path / "book.txt").write_text("".join(f"line {number}\n" for number in range(95)))
     report = prepare([tmp_path / "book.txt"], tmp_path / "out", num_shards=2, processes=1, compression="none")
     assert report.documents == 10
@@ -135,7 +135,7 @@ def test_running_again_does_nothing(tmp_path: Path, raw: list[Path]) -> None:
     again = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     assert again.already_done and not first.already_done and again.words == first.words
     assert content(tmp_path / "out") == before
-    with pytest.raises(ValueError, match="made with other num_shards, seed: remove it"):
+    with pytest.raises(ValueError, match="prepared with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
 
 
@@ -274,9 +274,9 @@ def test_bad_arguments(tmp_path: Path, raw: list[Path]) -> None:
         ({"inputs": [raw[0], raw[0]]}, "more than once"),
         ({"exclude": [raw[0]]}, "both"),
         ({"compression": "rar"}, "zst, gz, none"),
-        ({"num_shards": 0}, "num_shards is 0"),
-        ({"processes": -1}, "processes is -1"),
-        ({"similarity": 0.0}, "similarity is 0"),
+        ({"num_shards": 0}, "num_shards must be at least 1"),
+        ({"processes": -1}, "processes must be at least 1"),
+        ({"similarity": 0.0}, "similarity must be above 0"),
         ({"drop_duplicates": "some"}, "near, exact or none"),
         ({"tokenizer": "klingon-1"}, "english-1"),
     ]:
@@ -292,7 +292,7 @@ def test_a_report_of_another_version_is_told_of(tmp_path: Path, raw: list[Path])
     report = tmp_path / "out" / "corpus.json"
     for text in ("{", "[]", '{"options": {}}', report.read_text().replace('"seed"', '"sead"'), "[" * 100_000):
         report.write_text(text)
-        with pytest.raises(ValueError, match=r"corpus\.json is no report of this version"):
+        with pytest.raises(ValueError, match=r"corpus\.json is not a report of this version"):
             prepare(raw, tmp_path / "out", processes=1)
 
 
@@ -331,7 +331,7 @@ def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
 
 def stop_after(count: int, error: BaseException) -> Callable[..., None]:
     """A `take` that raises an error instead of taking document number `count`."""
-    take, taken = PrepareRun.take, []
+    take, taken = PrepareRun.process, []
 
     def stopping(run: PrepareRun, document: object) -> None:
         if len(taken) == count:
@@ -354,7 +354,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     for stops in (count, 3):
         with monkeypatch.context() as patched:
-            patched.setattr(PrepareRun, "take", stop_after(stops, KeyboardInterrupt()))
+            patched.setattr(PrepareRun, "process", stop_after(stops, KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
     assert not (tmp_path / "out").exists()
@@ -367,10 +367,10 @@ def test_what_was_taken_is_not_taken_again(tmp_path: Path, raw: list[Path], monk
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", stop_after(30, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "process", stop_after(30, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
-    monkeypatch.setattr(PrepareRun, "take", stop_after(len(DOCUMENTS) - 30, AssertionError()))
+    monkeypatch.setattr(PrepareRun, "process", stop_after(len(DOCUMENTS) - 30, AssertionError()))
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
 
 
@@ -378,10 +378,10 @@ def test_an_unfinished_run_of_other_options_is_begun_anew(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", stop_after(5, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
-    with pytest.warns(UserWarning, match="unfinished run of other options"):
+    with pytest.warns(UserWarning, match="unfinished run with other options"):
         prepare(raw, tmp_path / "out", processes=1, seed=3)
     prepare(raw, tmp_path / "whole", processes=1, seed=3)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
@@ -459,7 +459,7 @@ def test_workers_die_with_their_parent_and_the_command_goes_on(
 def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = written(tmp_path / "raw.txt", [[paragraph(seed, 100)] for seed in range(40)])
     monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 1000)
-    take = PrepareRun.take
+    take = PrepareRun.process
 
     def killing(run: PrepareRun, document: workers.TokenizedDocument) -> None:
         for child in descendants(os.getpid()):
@@ -469,8 +469,8 @@ def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypa
         take(run, document)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", killing)
-        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*the same command goes on"):
+        patched.setattr(PrepareRun, "process", killing)
+        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*run the same command again"):
             prepare([raw], tmp_path / "out", processes=2)
     assert prepare([raw], tmp_path / "out", processes=1).documents == 40
     assert no_litter(tmp_path)
@@ -479,13 +479,13 @@ def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypa
 def test_a_file_that_changes_while_it_is_read_is_told_of(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = PrepareRun.take
+    take = PrepareRun.process
 
     def touching(run: PrepareRun, document: workers.TokenizedDocument) -> None:
         os.utime(raw[0], ns=(1, 1))
         take(run, document)
 
-    monkeypatch.setattr(PrepareRun, "take", touching)
+    monkeypatch.setattr(PrepareRun, "process", touching)
     with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
         prepare(raw, tmp_path / "out", processes=1)
     assert no_litter(tmp_path) and not (tmp_path / "out").exists()
@@ -499,7 +499,7 @@ def test_two_runs_of_one_output_do_not_meet(tmp_path: Path, raw: list[Path], mon
             prepare(raw, tmp_path / "out", processes=1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PrepareRun, "take", second)
+    monkeypatch.setattr(PrepareRun, "process", second)
     with pytest.raises(KeyboardInterrupt):
         prepare(raw, tmp_path / "out", processes=1)
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)

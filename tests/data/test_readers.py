@@ -83,8 +83,8 @@ def test_empty_file_and_windows_line_ends(tmp_path):
         ("a.txt", "a X\nb\n", {}, r"a\.txt, line 2: 1 columns .* 2"),
         ("a.conllu", "1\ta\tX\n", {}, r"a\.conllu, line 1: 3 columns where CoNLL-U has 10"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
-        ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has id, form"),
-        ("a.txt", "", {"tag_column": "upos"}, "format conllu"),
+        ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has no column 'pos', only id, form"),
+        ("a.txt", "", {"tag_column": "upos"}, "unless the format is conllu"),
         ("a.txt", "", {"format": "json"}, '"columns" or "conllu"'),
     ],
 )

@@ -88,12 +88,12 @@ def test_xml_that_is_read_in_small_blocks_is_the_same(xml: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("xml_text", "keys", "message"),
     [
-        (XML[:-30], KEYS, "no well-formed XML"),
+        (XML[:-30], KEYS, "not well-formed XML"),
         (XML, KEYS.splitlines()[0], "'d000.s000.t001' has no line in toy.gold.key.txt"),
-        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "has 2 instances, toy.gold.key.txt keys for 3"),
+        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "has 2 instances but toy.gold.key.txt has keys for 3"),
         (XML, "d000.s000.t000\n", "line 1: d000.s000.t000 has no sense key"),
         (XML.replace('pos="VERB"', 'pos="PREP"'), KEYS, "'d000.s000.t001' needs a word, a lemma and one of NOUN"),
-        ("<corpus></corpus>", "", "holds no <sentence>"),
+        ("<corpus></corpus>", "", "has no <sentence>"),
     ],
 )
 def test_xml_that_is_wrong_is_told(xml: Path, xml_text: str, keys: str, message: str) -> None:
@@ -128,10 +128,10 @@ def test_semcor_splits_joined_words_and_leaves_names_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not in a row"),
-        ({"tok": [6]}, "not in a row within the sentence"),
+        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not consecutive"),
+        ({"tok": [6]}, "not consecutive tokens of the sentence"),
         ({"tok": []}, "line 1: expected a JSON object"),
-        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is no WordNet sense key"),
+        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is not a WordNet sense key"),
         ({"lexkeys": None}, "line 1: expected a JSON object"),
     ],
 )
@@ -168,7 +168,7 @@ def test_another_file_than_the_index_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"line 1: expected the four columns of WordNet's index\.sense"):
         read_first_senses(tmp_path / "index.noun")
     for key in ("play", "play%n", "%1:10:01::", "play%1:10:01"):
-        with pytest.raises(ValueError, match="is no WordNet sense key"):
+        with pytest.raises(ValueError, match="is not a WordNet sense key"):
             lemma_of_key(key)
 
 
@@ -195,9 +195,9 @@ def test_coarse_wsd_yields_one_instance_a_line(bank: Path, tmp_path: Path) -> No
             "train.data.txt, line 1: expected the position of a word",
         ),
         ("train.data.txt", "the bank lent money\n0\tbank\n", "line 1: expected the position of a word"),
-        ("train.data.txt", "1\tthe bank\n", "unequal numbers of lines"),
+        ("train.data.txt", "1\tthe bank\n", "different numbers of lines"),
         ("train.gold.txt", "0\n7\n", r"line 2: class '7' is not in classes_map.txt, which has 0, 1"),
-        ("classes_map.txt", "0 bank", "is no JSON"),
+        ("classes_map.txt", "0 bank", "is not JSON"),
         ("classes_map.txt", "[0]", "should be a JSON object"),
     ],
 )

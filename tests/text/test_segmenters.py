@@ -16,7 +16,7 @@ from elmokit.data.prepare_report import read_report
 from elmokit.fs.reading import read_lines
 from elmokit.text import segmenters
 from elmokit.text.sentences import LANGUAGES
-from elmokit.text.tokenizers import SEGMENTERS, TOKENIZER_OF, TOKENIZERS, doubt_about, get_tokenizer, tokenizer_for
+from elmokit.text.tokenizers import SEGMENTERS, TOKENIZER_OF, TOKENIZERS, get_tokenizer, missing_rules, tokenizer_for
 
 GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
 
@@ -54,12 +54,12 @@ def test_chinese_is_split_by_character(tmp_path: Path) -> None:
 
 def test_languages_that_do_not_go_with_a_tokenizer() -> None:
     for name, language, message in [
-        (None, "klingon", r"'klingon' is no code of a language.*am, ar,.* th and zh"),
-        (None, "DE", "'DE' is no code"),
+        (None, "klingon", r"'klingon' is not a language code.*am, ar,.* th and zh"),
+        (None, "DE", "'DE' is not a language code"),
         (None, "km", r"no tokenizer for 'km'.*spacy:MODEL.*whitespace-1"),
-        ("whitespace-1", "de", "leave the language out"),
-        ("words-1", None, "say which"),
-        ("klingon-1", "de", "the names are whitespace-1, english-1, words-1, characters-1, rjieba"),
+        ("whitespace-1", "de", "omit the language"),
+        ("words-1", None, "needs a language"),
+        ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ]:
         with pytest.raises(ValueError, match=message):
             tokenizer_for(name, language)
@@ -74,13 +74,13 @@ def test_a_language_without_rules_for_sentences_is_said() -> None:
         ("characters-1", "ko", False),
         ("english-1", None, True),
     ]:
-        doubt = doubt_about(tokenizer_for(name, language), language)
-        assert (doubt is None) == has_rules
-        assert doubt is None or f"no rules of its own for '{language}'" in doubt
+        warning = missing_rules(tokenizer_for(name, language), language)
+        assert (warning is None) == has_rules
+        assert warning is None or f"no rules for '{language}'" in warning
 
 
 def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no rules of its own for 'sv'"):
+    with pytest.warns(UserWarning, match="no rules for 'sv'"):
         assert prepared(tmp_path, "Hej där. Kom in!", language="sv") == ["Hej där .", "Kom in !"]
 
 
@@ -96,7 +96,7 @@ def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
 def test_a_script_that_the_tokenizer_does_not_know_is_said(
     tmp_path: Path, text: str, options: dict[str, str], share: str
 ) -> None:
-    with pytest.warns(UserWarning, match=share + " of the characters so far are letters of scripts that"):
+    with pytest.warns(UserWarning, match=share + " of the characters so far are letters of scripts for which"):
         prepared(tmp_path, text, **options)
 
 
@@ -152,7 +152,7 @@ def test_chinese_words_by_rjieba(tmp_path: Path) -> None:
     ]
     name = read_report(tmp_path / "out").options.tokenizer
     assert name.startswith("rjieba==") and get_tokenizer(name).name == name
-    with pytest.raises(ValueError, match=r"asks for rjieba 0\.0\.1, but .* is installed"):
+    with pytest.raises(ValueError, match=r"requires rjieba 0\.0\.1, but .* is installed"):
         get_tokenizer("rjieba==0.0.1")
 
 
@@ -226,7 +226,7 @@ def test_a_spacy_model_is_loaded_once_and_named_with_its_version(spacy: FakeSpac
     assert tokenizer.name == "spacy:a_model==3.8.0" and tokenizer.tokenize("") == ["a", "b", "c"]
     assert get_tokenizer(tokenizer.name).name == tokenizer.name
     assert spacy.loaded == ["a_model"]
-    with pytest.raises(ValueError, match=r"asks for a_model 3\.7\.0, but 3\.8\.0 is installed"):
+    with pytest.raises(ValueError, match=r"requires a_model 3\.7\.0, but 3\.8\.0 is installed"):
         get_tokenizer("spacy:a_model==3.7.0")
     with pytest.raises(ValueError, match="python -m spacy download no_model"):
         get_tokenizer("spacy:no_model")

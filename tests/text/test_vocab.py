@@ -25,7 +25,7 @@ def test_order_is_specials_then_count_then_word() -> None:
 
 def test_max_size_counts_the_specials() -> None:
     assert Vocab.from_counts({"b": 2, "a": 3}, max_size=4).words == ("<S>", "</S>", "<UNK>", "a")
-    with pytest.raises(ValueError, match="at least the 3"):
+    with pytest.raises(ValueError, match="at least 3"):
         Vocab.from_counts({"a": 1}, max_size=2)
 
 
@@ -53,7 +53,7 @@ def test_published_vocabulary(goldens: Callable[[str], Path]) -> None:
     [
         ("<S>\na\n", r"vocab\.txt: .*lacks </S> <UNK>: put"),
         ("", "lacks <S> </S> <UNK>"),
-        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words occur twice .*'a'"),
+        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words are repeated .*'a'"),
         ("<S>\n</S>\n<UNK>\n\na\n", "line 4 is blank"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_model_of_characters_does_without_what_is_no_vocabulary(tmp_path: Path
         model = load(tmp_path)
     assert model.vocab is None
     assert Embedder(model).embed([["the", "cat"]])[0].shape == (2, 32)
-    with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
+    with pytest.raises(ValueError, match="needs a model with a softmax and a vocabulary"):
         score(model, [["the", "cat"]])
 
 

@@ -7,7 +7,7 @@ import pytest
 from efml_files import CHARACTERS, WORDS
 
 from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
-from elmokit.text.lexicon import count_cut, encode_with_lexicon, padding_ids
+from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml, padding_ids
 
 BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
@@ -38,21 +38,21 @@ def one_by_one(word: str, config: EfmlEncoderConfig) -> list[int]:
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_ids_are_those_of_a_computation_one_by_one(config: EfmlEncoderConfig) -> None:
-    assert encode_with_lexicon(TOKENS, config).tolist() == [one_by_one(word, config) for word in TOKENS]
+    assert encode_efml(TOKENS, config).tolist() == [one_by_one(word, config) for word in TOKENS]
 
 
 def test_short_words_make_short_rows() -> None:
-    ids = encode_with_lexicon(["a", ""], BOTH)
+    ids = encode_efml(["a", ""], BOTH)
     assert ids.shape == (2, 1 + 1 + 2 + 3)  # the word, its character, two marks, a window of padding
-    assert encode_with_lexicon([], BOTH).shape[0] == 0
+    assert encode_efml([], BOTH).shape[0] == 0
 
 
 def test_words_without_a_limit_are_never_cut() -> None:
     words = ("<oov>", "<pad>", "a" * 100)
     config = EfmlEncoderConfig(words, 1, max_characters=None)
-    assert encode_with_lexicon(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
-    assert count_cut(["a" * 100], config) == 0
-    assert count_cut(TOKENS, BOTH) == 1
+    assert encode_efml(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
+    assert count_truncated_efml(["a" * 100], config) == 0
+    assert count_truncated_efml(TOKENS, BOTH) == 1
 
 
 def test_padding_is_the_row_of_no_word() -> None:
@@ -64,7 +64,7 @@ def test_padding_is_the_row_of_no_word() -> None:
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_boundaries_are_those_of_the_literal_words(config: EfmlEncoderConfig) -> None:
-    ids = encode_with_lexicon(["<S>", "</S>", "cat"], config)
+    ids = encode_efml(["<S>", "</S>", "cat"], config)
     assert [config.boundary_ids(which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
 
 
