@@ -1,4 +1,4 @@
-"""Tiny models with random weights, in the files that the old libraries read."""
+"""Tiny models with random weights, in the file formats of the original libraries."""
 
 import json
 from collections.abc import Iterator
