@@ -26,8 +26,8 @@ from elmokit.embed.windows import Window, plan_windows, row_of, with_row
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.inference import PrepackedCharCNN, prepack
+from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
-from elmokit.ops.unpack import unpack_sentences, unpack_words
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import BOS, EOS
 
