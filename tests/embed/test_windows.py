@@ -241,7 +241,7 @@ STATUS = Path("/proc/self/status")
 def peak_megabytes(model: Path, text: Path, output: Path) -> float:
     program = (
         "import sys; from elmokit.embed.files import embed_file; "
-        "embed_file(*sys.argv[1:3], sys.argv[3], dtype='float16', device='cpu'); "
+        "embed_file(*sys.argv[1:3], sys.argv[3], storage_dtype='float16', device='cpu'); "
         "print(open('/proc/self/status').read())"
     )
     command = [sys.executable, "-c", program, str(text), str(output), str(model)]

@@ -68,16 +68,26 @@ def _contiguous(state: LSTMState) -> LSTMState:
 
 
 def _forward_steps(
-    dtype: torch.dtype, packing: Packing, clips: Clips, state: LSTMState, start: LSTMState, **arguments: Any
+    dtype: torch.dtype,
+    packing: Packing,
+    clips: Clips,
+    state: LSTMState,
+    start: LSTMState,
+    scratch: tuple[Tensor, Tensor] | None,
+    **arguments: Any,
 ) -> None:
-    """All steps of a layer, ranges of its rows on each thread; the state runs on in place."""
+    """All steps of a layer, ranges of its rows on each thread; the state runs on in place.
+
+    Without a trace, `scratch` has a row for each row of the state: h as it is multiplied, and hidden values.
+    """
     stream, ranges = _stream(packing, clips), _row_ranges(len(state.h))
 
     def run(number: int) -> None:
         first, end = ranges[number]
+        low_h, low_hidden = (None, None) if scratch is None else (part[first:end] for part in scratch)
         native("lstm_forward", dtype)(
             **stream, first_row=first, end_row=end, hidden_size=state.c.shape[1], width=state.h.shape[1], h=state.h,
-            c=state.c, start_h=start.h, start_c=start.c, **arguments,
+            c=state.c, start_h=start.h, start_c=start.c, low_h=low_h, low_hidden=low_hidden, **arguments,
         )  # fmt: skip
 
     parallel_for(run, len(ranges))
@@ -152,11 +162,12 @@ class PrepackedLSTM:
             low_h = torch.empty(rows, quantized_bytes(max(width, hidden)), dtype=torch.uint8)
         else:
             low_h = torch.empty(rows, width, dtype=dtype)
+        scratch = low_h, torch.empty(rows, hidden, dtype=value_dtype(dtype))
         _forward_steps(
-            dtype, packing, clips, state, start, input_width=0, recurrent=self.recurrent.panels,
+            dtype, packing, clips, state, start, scratch, input_width=0, recurrent=self.recurrent.panels,
             projection=_panels(self.projection), inputs=products, index=index, row_stride=products.shape[1],
             gate_stride=PANEL // 4, unit_stride=PANEL, outputs=out, gates=None, hidden=None, xh=None, cells=None,
-            previous_c=None, low_h=low_h, low_hidden=torch.empty(rows, hidden, dtype=value_dtype(dtype)),
+            previous_c=None,
         )  # fmt: skip
 
     def _check(
@@ -210,10 +221,10 @@ def forward(
     outputs = allocate((slots, width), torch.float32)
     xh[:, :input_width] = x
     _forward_steps(
-        dtype, packing, clips, state, _contiguous(start), input_width=input_width, recurrent=prepacked.panels,
+        dtype, packing, clips, state, _contiguous(start), None, input_width=input_width, recurrent=prepacked.panels,
         projection=_panels(prepacked_projection), inputs=bias.detach().to(dtype), index=None, row_stride=0,
         gate_stride=hidden, unit_stride=PANEL // 4, outputs=outputs, gates=gates, hidden=units, xh=xh, cells=cells,
-        previous_c=previous_c, low_h=None, low_hidden=None,
+        previous_c=previous_c,
     )  # fmt: skip
     saved = (gates, units, xh, cells, previous_c, outputs, input, recurrent, projection)
     return (outputs, state.h, state.c), saved

@@ -148,7 +148,8 @@ def forward(
     start: LSTMState,
     dtype: torch.dtype,
 ) -> tuple[tuple[Tensor, ...], Tensors]:
-    input, recurrent, bias, projection = (None if weight is None else weight.to(dtype) for weight in weights)
+    input, recurrent, bias = (weight.to(dtype) for weight in weights[:3])
+    projection = None if weights[3] is None else weights[3].to(dtype)
     (slots, hidden, width), low_x = (len(x), c.shape[1], h.shape[1]), x.to(dtype)
     state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in (h, c)))
     outputs = allocate((slots, width), h.dtype, x.device)
