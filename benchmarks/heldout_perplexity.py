@@ -14,7 +14,7 @@ from pathlib import Path
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.fs.atomic import atomic_path
-from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate_files
+from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate
 
 RESULTS = Path(__file__).parent / "results" / "heldout_perplexity.json"
 STATES = {"carry": 32, "zeros": 1}  # and the number of rows, which changes nothing from zeros
@@ -48,7 +48,9 @@ def main() -> None:
     report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
     for state, rows in STATES.items():
         start = time.perf_counter()
-        report[state] = by_domain(evaluate_files(arguments.files, model, state, rows, arguments.device))
+        report[state] = by_domain(
+            evaluate(arguments.files, model, state=state, batch_size=rows, device=arguments.device)
+        )
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)

@@ -14,7 +14,7 @@ from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.evaluate import evaluate_files
+from elmokit.lm.evaluate import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -164,7 +164,7 @@ def test_perplexity_equals_that_of_bilm_tf(shared: Path) -> None:
     softmax = FullSoftmax(*arrays["W"].shape)
     softmax.load_state_dict({"weight": torch.from_numpy(arrays["W"]), "bias": torch.from_numpy(arrays["b"])})
     model = Pretrained(model.bilm, softmax=softmax, vocab=Vocab.read(golden / "vocab.txt"))
-    found = evaluate_files([golden / "heldout.txt"], model, device="cpu").total
+    found = evaluate([golden / "heldout.txt"], model, device="cpu").total
     expected = json.loads((golden / "expected.json").read_text())
     assert found.mean == pytest.approx(expected["perplexity_batch_1"], rel=1e-4)
     assert found.forward == pytest.approx(expected["perplexity_batch_1_forward"], rel=1e-4)
@@ -176,8 +176,8 @@ def test_the_total_is_that_of_one_text(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "first.txt").write_text("\n".join(CORPUS[:3]))
     (tmp_path / "second.txt").write_text("\n".join(CORPUS[3:]))
     model = with_softmax()
-    found = evaluate_files([tmp_path / "first.txt", tmp_path / "second.txt"], model, "zeros", device="cpu")
-    whole = evaluate_files([corpus], model, "zeros", device="cpu")
+    found = evaluate([tmp_path / "first.txt", tmp_path / "second.txt"], model, state="zeros", device="cpu")
+    whole = evaluate([corpus], model, state="zeros", device="cpu")
     assert list(found.files) == [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
     assert (found.total.sentences, found.total.predictions) == (7, whole.total.predictions)
     assert found.total.unknown == whole.total.unknown > 0
@@ -187,9 +187,9 @@ def test_the_total_is_that_of_one_text(tmp_path: Path, corpus: Path) -> None:
 
 def test_what_cannot_be_evaluated_is_told(tmp_path: Path, corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
-        evaluate_files([corpus], embedder.model)
+        evaluate([corpus], embedder.model)
     (tmp_path / "blank.txt").write_text("\n\n")
     with pytest.raises(ValueError, match=r"blank\.txt: there is no sentence"):
-        evaluate_files([tmp_path / "blank.txt"], with_softmax())
+        evaluate([tmp_path / "blank.txt"], with_softmax())
     with pytest.raises(ValueError, match="needs a model with a stored state"):
-        evaluate_files([corpus], with_softmax(), "warm")
+        evaluate([corpus], with_softmax(), state="warm")

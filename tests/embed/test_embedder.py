@@ -220,7 +220,7 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
         embedder.embed_end_to_end([SENTENCES], state="carry")
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        list(large.embed_end_to_end([SENTENCES], dtype="float16"))
+        list(large.embed_end_to_end([SENTENCES], storage_dtype="float16"))
 
 
 @pytest.mark.parametrize("seed", range(5))

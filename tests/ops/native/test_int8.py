@@ -296,7 +296,7 @@ def test_models_of_odd_sizes(characters: CharCNNConfig | None) -> None:
 @needs_int8
 def test_vectors_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("I like to eat apple\n\nI like apple products\n", encoding="utf-8")
-    encode_file(tmp_path / "text.txt", tmp_path / "out.npy", products="int8", tokenize=False)
+    encode_file(tmp_path / "text.txt", tmp_path / "out.npy", dtype="int8", tokenize=False)
     texts = [line.split() for line in ("I like to eat apple", "", "I like apple products")]
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Embedder.load(dtype="int8").encode(texts))
 
