@@ -251,6 +251,7 @@ def peak_megabytes(model: Path, text: Path, output: Path) -> float:
     return int(peak) * 1024 / 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
 def test_peak_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
     config = BiLMConfig.preset("tiny")

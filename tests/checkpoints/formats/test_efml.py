@@ -3,6 +3,7 @@
 import json
 import tarfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ def assert_same(model: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_equal_those_of_elmoformanylangs(shared: Path, name: str) -> None:
-    folder = shared / "goldens/elmoformanylangs"
+def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
+    folder = goldens("elmoformanylangs")
     sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
     with np.load(folder / name / "golden.npz") as golden:
         # From zeros, and with the encoder lstm without padding: alone in its batch.

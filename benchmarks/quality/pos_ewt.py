@@ -1,0 +1,211 @@
+"""Part-of-speech tagging of UD English EWT: does a pretrained biLM help, and is it the pretraining that helps?
+
+One tagger (learned word vectors, one BiLSTM, a softmax) with three kinds of further features:
+
+    elmo        a learned mix of the layers of the pretrained biLM
+    untrained   the same of a biLM of the same configuration with random weights
+    baseline    a character CNN learned with the tagger
+
+on the whole training set and on every tenth sentence of it, with three seeds each; universal tags (UPOS), accuracy.
+
+    python benchmarks/quality/pos_ewt.py --data DIRECTORY_OF_CONLLU_FILES [--model NAME_OR_PATH]
+
+Every finished run is written to the results at once; the same command goes on where it was stopped.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.checkpoints.loading import DEFAULT_MODEL, load
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks.config import FitConfig, TaggerConfig
+from elmokit.tasks.examples import Examples, Lexicon
+from elmokit.tasks.tagger import CHARACTERS
+from elmokit.tasks.trained import embed_layers
+from elmokit.tasks.training import FitReport, fit_examples
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
+FILES = {
+    "train": "en_ewt-ud-train.reassembled.conllu",
+    "dev": "en_ewt-ud-dev.conllu",
+    "test": "en_ewt-ud-test.conllu",
+}
+FEATURES = ("baseline", "elmo", "untrained")
+SIZES = {"whole": 1, "tenth": 10}  # every n-th sentence of the training set
+SEEDS = (1, 2, 3)
+UNTRAINED_SEED = 0
+
+WITH_ELMO = TaggerConfig(word_dim=100, elmo=True, hidden_dim=128)
+TAGGERS = {
+    "elmo": WITH_ELMO,
+    "untrained": WITH_ELMO,
+    "baseline": replace(WITH_ELMO, elmo=False, character_dim=100),
+}
+FIT = FitConfig(max_epochs=20, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
+
+Sets = dict[str, list[TaggedSentence]]
+
+
+class Results:
+    """The results file: what was measured how, and one record for each finished run."""
+
+    def __init__(self, path: Path, setup: dict) -> None:
+        self.path, self.setup, self.runs = path, setup, []
+        self._read()
+
+    def _read(self) -> None:
+        """Whatever is there by now: another process may be at work on other features."""
+        if not self.path.exists():
+            return
+        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        if stored["setup"] != self.setup:
+            raise SystemExit(f"{self.path} holds results of another setup: move it away or give another --output")
+        self.runs = stored["runs"]
+
+    def has(self, features: str, size: str, seed: int) -> bool:
+        return any((run["features"], run["size"], run["seed"]) == (features, size, seed) for run in self.runs)
+
+    def add(self, run: dict) -> None:
+        self._read()
+        self.runs.append(run)
+        write_result(self.path, {"setup": self.setup, "summary": list(self.summary()), "runs": self.runs})
+
+    def summary(self) -> Iterator[dict]:
+        """One row for each size and kind of features: what its runs found, averaged over the seeds."""
+        for size, features in product(SIZES, FEATURES):
+            runs = [run for run in self.runs if (run["features"], run["size"]) == (features, size)]
+            if runs:
+                yield {
+                    "size": size,
+                    "features": features,
+                    "seeds": len(runs),
+                    **averages(runs),
+                    "mix": average_mix(runs),
+                }
+
+    def table(self) -> str:
+        rows = ["| training set | features | dev | test | layer weights | gamma |", "|---|---|---|---|---|---|"]
+        for row in self.summary():
+            scores = [f"{row[part]:.2f} ± {row[f'{part}_sd']:.2f}" for part in ("dev", "test")]
+            mix = row["mix"] or {"weights": [], "gamma": None}
+            weights = ", ".join(f"{weight:.2f}" for weight in mix["weights"])
+            gamma = "" if mix["gamma"] is None else f"{mix['gamma']:.2f}"
+            rows.append("| " + " | ".join([row["size"], row["features"], *scores, weights, gamma]) + " |")
+        return "\n".join(rows)
+
+
+def averages(runs: list[dict]) -> dict[str, float]:
+    """Mean and standard deviation of the scores, in percent."""
+    found = {}
+    for part in ("dev", "test"):
+        scores = [100 * run[part] for run in runs]
+        found[part], found[f"{part}_sd"] = round(mean(scores), 2), round(stdev(scores), 2) if len(scores) > 1 else 0.0
+    return found
+
+
+def average_mix(runs: list[dict]) -> dict | None:
+    """Layer weights (after the softmax) and gamma, each averaged over the runs."""
+    mixes = [run["mixes"][0] for run in runs if run["mixes"]]
+    if not mixes:
+        return None
+    weights = np.mean([mix["weights"] for mix in mixes], axis=0)
+    gamma = mean(mix["gamma"] for mix in mixes)
+    return {"weights": [round(weight, 4) for weight in weights.tolist()], "gamma": round(gamma, 4)}
+
+
+def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
+    """All that the scores depend on: results of different setups never share a file."""
+    hashes = {name: hashlib.sha256((data / name).read_bytes()).hexdigest() for name in FILES.values()}
+    return json.loads(
+        json.dumps(
+            {
+                "model": model or DEFAULT_MODEL,
+                "fingerprint": fingerprint(pretrained),
+                "bilm": pretrained.bilm.config.to_dict(),
+                "data": hashes,
+                "taggers": {name: asdict(config) for name, config in TAGGERS.items()},
+                "character_cnn": asdict(CHARACTERS),
+                "fit": {key: value for key, value in asdict(FIT).items() if key != "seed"},
+            }
+        )
+    )
+
+
+def layers_for(features: str, pretrained: Pretrained, sets: Sets) -> Mapping[str, Tensor | None]:
+    """The biLM's layers of every set, computed once for all runs with these features."""
+    if features == "baseline":
+        return dict.fromkeys(sets)
+    if features == "untrained":
+        torch.manual_seed(UNTRAINED_SEED)
+        pretrained = Pretrained(BiLM(pretrained.bilm.config), vocab=pretrained.vocab)
+    started = time.perf_counter()
+    layers = {name: embed_layers(pretrained, sentences, FIT.device) for name, sentences in sets.items()}
+    print(f"{features}: layers of all sets in {time.perf_counter() - started:.0f} s", flush=True)
+    return layers
+
+
+def every_nth(
+    sentences: list[TaggedSentence], layers: Tensor | None, n: int
+) -> tuple[list[TaggedSentence], Tensor | None]:
+    """Every n-th sentence and the rows of its tokens."""
+    chosen = np.arange(len(sentences)) % n == 0
+    rows = np.repeat(chosen, [len(sentence.words) for sentence in sentences])
+    return sentences[::n], None if layers is None else layers[torch.from_numpy(rows)]
+
+
+def run(features: str, size: str, seed: int, sets: Sets, layers: Mapping[str, Tensor | None], bilm: BiLM) -> FitReport:
+    train, train_layers = every_nth(sets["train"], layers["train"], SIZES[size])
+    lexicon = Lexicon.of(train)
+    config = TAGGERS[features]
+    cnns = [CHARACTERS] if config.character_dim else []
+    dev, test = (Examples(sets[name], lexicon, layers[name], cnns) for name in ("dev", "test"))
+    examples = Examples(train, lexicon, train_layers, cnns)
+    _, report = fit_examples(examples, dev, test, bilm if config.elmo else None, config, replace(FIT, seed=seed))
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="directory with " + ", ".join(FILES.values()))
+    parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
+    parser.add_argument("--output", type=Path, default=RESULTS / "pos_ewt.json")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="which to run now")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.use_deterministic_algorithms(True)
+
+    layout = Layout(conllu=True, word_column=1, tag_column=3)
+    sets = {name: list(read_tagged(arguments.data / file, layout)) for name, file in FILES.items()}
+    pretrained = load(arguments.model)
+    results = Results(arguments.output, setup_of(arguments.data, arguments.model, pretrained))
+    for features in arguments.features:
+        missing = [(size, seed) for size, seed in product(SIZES, SEEDS) if not results.has(features, size, seed)]
+        layers = layers_for(features, pretrained, sets) if missing else {}
+        for size, seed in missing:
+            report = run(features, size, seed, sets, layers, pretrained.bilm)
+            record = {"features": features, "size": size, "seed": seed, **asdict(report)}
+            results.add({key: value for key, value in record.items() if key not in ("tagger", "config")})
+            scores = f"dev {report.dev:.4f} test {report.test:.4f}"
+            print(f"{features} {size} {seed}: {scores} in {report.seconds:.0f} s", flush=True)
+    print(results.table())
+
+
+if __name__ == "__main__":
+    main()

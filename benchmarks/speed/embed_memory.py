@@ -1,0 +1,64 @@
+"""Peak memory and speed of embedding a large text file.
+
+    python benchmarks/speed/embed_memory.py [--model NAME_OR_PATH] [--megabytes 50] TEXT...
+
+The given texts (plain, .gz or .zst, one sentence a line), repeated until they have that many megabytes, are embedded by
+a process of its own, whose peak resident memory is recorded. The vectors go to a temporary directory.
+"""
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict
+from itertools import chain, cycle
+from pathlib import Path
+
+from child_process import MEGABYTE, argument_parser, embedded_apart, peak_megabytes, settings_of
+from measuring import write_result
+
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file
+from elmokit.fs.reading import read_lines
+
+
+def repeat(texts: list[Path], size: int, path: Path) -> None:
+    """A file of about `size` bytes: the last line that would go beyond is left out."""
+    if not any(line for text in texts for line in read_lines(text)):
+        raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
+    with path.open("wb") as stream:
+        for line in chain.from_iterable(read_lines(text) for text in cycle(texts)):
+            encoded = line.encode() + b"\n"
+            if stream.tell() + len(encoded) > size:
+                break
+            stream.write(encoded)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """What the child process does: embed, and print what it took."""
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    report = embed_file(
+        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.dtype
+    )
+    found = asdict(report) | {"peak_megabytes": peak_megabytes()}
+    del found["output"]
+    print(json.dumps(found))
+
+
+def main() -> None:
+    parser = argument_parser(__doc__, layers="mix")
+    parser.add_argument("--megabytes", type=float, default=50)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return measure(arguments)
+    with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
+        text = Path(directory) / "text.txt"
+        repeat(arguments.texts, int(arguments.megabytes * MEGABYTE), text)
+        found = embedded_apart(arguments, text, Path(directory) / "vectors")
+        found["text_megabytes"] = text.stat().st_size / MEGABYTE
+    report = {**settings_of(arguments), **found}
+    print(json.dumps(report, indent=1))
+    write_result(arguments.output, report)
+
+
+if __name__ == "__main__":
+    main()

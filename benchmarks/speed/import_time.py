@@ -1,0 +1,72 @@
+"""The time until a fresh process can work: imports, the command's help, a first vector; and what the peers take.
+
+    python benchmarks/speed/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
+
+Everything is run in turn, so many times; the medians, in seconds of the wall clock, hold the start of Python itself,
+which is measured beside them. Peers are left out where no environments are given.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measuring import PEERS, RESULTS, write_result
+
+OURS = {
+    "python alone": "pass",
+    "import elmokit": "import elmokit",
+    "elmokit --help": "import sys; from elmokit.cli import main; sys.argv = ['elmokit', '--help']; main()",
+    "elmokit.Embedder": "from elmokit import Embedder",
+    "a first vector of en-small": "import elmokit; elmokit.Embedder.load().embed(['One sentence .'])",
+}
+THEIRS = {
+    "allennlp": "from allennlp.modules.elmo import Elmo",
+    "bilm-tf": "from bilm import Batcher, BidirectionalLanguageModel",
+    "simple-elmo": "from simple_elmo import ElmoModel",
+    "elmoformanylangs": "from elmoformanylangs import Embedder",
+}
+
+
+def commands(environments: Path | None) -> dict[str, list[str]]:
+    found = {name: [sys.executable, "-c", code] for name, code in OURS.items()}
+    if environments is not None:
+        for name, code in THEIRS.items():
+            python = environments / str(PEERS[name].environment) / "bin" / "python"
+            found[f"import of {name}"] = [str(python), "-c", code]
+    return found
+
+
+def seconds(command: list[str]) -> float:
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    start = time.perf_counter()
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environments", type=Path, help="directory of peers/install.sh")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="once; nothing is written unless --output says where")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    if not arguments.quick and arguments.output is None:
+        arguments.output = RESULTS / "import_time.json"
+    asked = commands(arguments.environments)
+    for command in asked.values():
+        seconds(command)  # once from disk, so that all are then read from the same cache
+    taken: dict[str, list[float]] = {name: [] for name in asked}
+    for _ in range(1 if arguments.quick else arguments.repeats):
+        for name, command in asked.items():
+            taken[name].append(seconds(command))
+    for name, times in taken.items():
+        print(f"{name:28} {statistics.median(times):7.3f} s")
+        write_result(arguments.output, {"seconds": times, "median": statistics.median(times)}, name)
+
+
+if __name__ == "__main__":
+    main()
