@@ -60,7 +60,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_a_file_gets_the_vectors_of_the_embedder(
     tmp_path: Path, text: Path, embedder: Embedder, layers: str | int, state: str
 ) -> None:
-    report = embed_file(text, tmp_path / "out", embedder, layers, state, sentences_per_part=5)
+    report = embed_file(text, tmp_path / "out", embedder, layers=layers, state=state, sentences_per_part=5)
     sentences = [line.split() for line in random_lines(23)]
     store = EmbeddingStore(tmp_path / "out")
     assert (report.sentences, report.words, report.parts, report.parts_kept) == (23, sum(map(len, sentences)), 5, 0)
@@ -316,7 +316,7 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Pat
     bilm = BiLM(BiLMConfig.preset("tiny"))
     large = Embedder(Pretrained(bilm, mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        embed_file(text, tmp_path / "out", large, "mix", "zeros", storage_dtype="float16", sentences_per_part=5)
+        embed_file(text, tmp_path / "out", large, state="zeros", storage_dtype="float16", sentences_per_part=5)
     assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
@@ -345,7 +345,9 @@ def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path:
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_lines_get_the_vectors_of_encode(tmp_path: Path, text: Path, embedder: Embedder, pooling: str) -> None:
-    report = encode_file(text, tmp_path / "out.npy", embedder, pooling, True, sentences_per_part=5)
+    report = encode_file(
+        text, tmp_path / "out.npy", embedder, pooling=pooling, normalize_embeddings=True, sentences_per_part=5
+    )
     expected = embedder.encode(random_lines(23), pooling, normalize_embeddings=True)
     found = np.load(tmp_path / "out.npy")
     assert (found.dtype, report.sentences) == (np.float32, 23)

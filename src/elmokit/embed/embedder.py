@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.loading import ModelSource, load, locate
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
@@ -56,6 +57,7 @@ class Embedder:
         `sizes` is how much is computed at a time; no vector depends on it.
         """
         self.model = model
+        self._path: Path | None = None  # where `load` read the weights that it did not keep
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
         self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
@@ -68,18 +70,27 @@ class Embedder:
         device: str | None = None,
         dtype: str | None = None,
         *,
+        softmax: bool = False,
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> Embedder:
-        """The model of a directory, a bundled name or the Hub; the bundled English one by default.
+        """Load a model and prepack it; only the prepacked weights stay in memory, as `model.bilm`.
 
-        `path`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and `dtype` those of
-        `Embedder`. It has its own copy of the weights; those in `model.bilm` are read again if asked for.
+        `path`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
+        `dtype` those of `Embedder`.
         """
-        embedder = cls(load(path, revision=revision, local_files_only=local_files_only), device, dtype)
-        embedder.model.let_weights_go()
+        found = locate(path, revision=revision, local_files_only=local_files_only).path.absolute()
+        embedder = cls(load(found, softmax=softmax), device, dtype)
+        embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
+        embedder._path = found
         give_back_freed_memory()
         return embedder
+
+    def fingerprint(self) -> str:
+        """The `fingerprint` of the model, for which weights that `load` did not keep are read from its files again."""
+        if self._path is None:
+            return fingerprint(self.model)
+        return fingerprint(replace(self.model, bilm=load(self._path, softmax=False).bilm))
 
     @property
     def sizes(self) -> Sizes:
@@ -279,3 +290,14 @@ class Embedder:
         if found.truncated_words:
             warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
         return found
+
+
+def resolve_embedder(
+    model: Embedder | ModelSource = None, device: str | None = None, dtype: str | None = None, *, softmax: bool = False
+) -> Embedder:
+    """An embedder itself, or that of a loaded model or of whatever `Embedder.load` takes; else as `Embedder.load`."""
+    if isinstance(model, Embedder):
+        return model
+    if isinstance(model, Pretrained):
+        return Embedder(model, device, dtype)
+    return Embedder.load(model, device, dtype, softmax=softmax)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.embed.embedder import Embedder
+from elmokit.checkpoints.loading import ModelSource
+from elmokit.config import StatePolicy
+from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, TextFile
 from elmokit.embed.outputs import Pooling
@@ -20,55 +22,54 @@ SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
 
-def opened(model: Embedder | str | Path | None, device: str | None = None, dtype: str | None = None) -> Embedder:
-    """The embedder itself, or that of a model."""
-    return model if isinstance(model, Embedder) else Embedder.load(model, device, dtype)
-
-
 def embed_file(
     file: str | Path,
     output: str | Path,
-    model: Embedder | str | Path | None = None,
+    model: Embedder | ModelSource = None,
+    *,
     layers: str | int = "mix",
-    state: str | None = None,
+    state: StatePolicy | None = None,
+    tokenize: bool = True,
     device: str | None = None,
     dtype: str | None = None,
-    *,
     storage_dtype: str = "float32",
-    tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     The same call resumes a run that was stopped: it repeats the parts that were being computed or written, one to
-    three of them. Memory holds one line of the text, and the vectors of some sentences or of a window of a long one.
+    three, or where there are more cores one for each. Memory holds one line of the text, and the vectors of some
+    sentences or of a window of a long one.
 
     Args:
-        file: Text, plain, .gz or .zst; a blank line is a sentence of length zero.
-        output: A directory (docs/formats.md), or a name that ends in .hdf5 for AllenNLP's layout.
-        model: An embedder, or what `Embedder.load` takes.
-        layers: See `Embedder.embed`.
-        state: "zeros", "warm" or "carry" (one row); the model's own when not given.
-        device: See `Embedder`; of a model that is loaded here.
-        dtype: The number type that is computed in, see `Embedder`; of a model that is loaded here.
-        storage_dtype: The number type that is written, float32 or float16; HDF5 is float32.
+        file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
+        output: A directory, which `EmbeddingStore` reads, or an .hdf5 file in AllenNLP's layout.
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        layers: As for `Embedder.embed`.
+        state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
         tokenize: Split lines as the model's training text was; else at white space.
-        sentences_per_part: How many sentences are written as one part.
+        device: Where to compute, unless `model` is an embedder.
+        dtype: The number type to compute in, unless `model` is an embedder; see `Embedder`.
+        storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
+        sentences_per_part: Lines in each file of a directory.
 
     Returns:
-        Counts of sentences, words and parts, and the speed.
+        The number of sentences and words, and the speed.
 
     Raises:
-        ValueError: For invalid UTF-8 (before anything is written), an empty file, a directory that holds other
-            vectors, and numbers beyond what float16 holds.
-        FileExistsError: For an HDF5 file that is there.
-        OSError: If the output cannot be written.
+        ValueError: Invalid UTF-8 (before anything is written), an empty file, a directory that holds other vectors, or
+            numbers too large for float16.
+        FileExistsError: An HDF5 file exists.
+        OSError: The output cannot be written.
     """
     output = Path(output)
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
-        raise ValueError(f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave it out")
-    parts, embedder = _parts_beside(output) if is_hdf5 else output, opened(model, device, dtype)
+        raise ValueError(
+            f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
+        )
+    parts = _parts_beside(output) if is_hdf5 else output
+    embedder = resolve_embedder(model, device, dtype)
     state = state or embedder.model.state_policy
     job = FileJob(TextFile.read(file), embedder, layers, state, storage_dtype, sentences_per_part, tokenize)
     report = write_parts(job, parts, output)
@@ -81,43 +82,41 @@ def embed_file(
 def encode_file(
     file: str | Path,
     output: str | Path,
-    model: Embedder | str | Path | None = None,
+    model: Embedder | ModelSource = None,
+    *,
     pooling: str = "mean",
     normalize_embeddings: bool = False,
+    layers: str | int = "mix",
+    state: StatePolicy | None = None,
+    tokenize: bool = True,
     device: str | None = None,
     dtype: str | None = None,
-    *,
-    layers: str | int = "mix",
-    state: str | None = None,
-    tokenize: bool = True,
     sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
-    """Write one vector for each line of a text file, those of `Embedder.encode`; resumed as `embed_file` is.
+    """Write one vector for each line of a text file, as `Embedder.encode` gives it.
 
     Args:
-        file: Text, plain, .gz or .zst.
-        output: A NumPy file (.npy), (N, 2D) float32, zeros where a line is blank.
-        model: An embedder, or what `Embedder.load` takes.
-        pooling: "mean" or "max" of the words' vectors.
+        file: Text, plain, .gz or .zst, one text a line.
+        output: A NumPy file (.npy) for the vectors (N, 2D) float32; zeros where a line is blank.
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
-        device, dtype, layers, state, tokenize, sentences_per_part: See `embed_file`.
+        layers, state, tokenize, device, dtype, sentences_per_part: As for `embed_file`; "all" layers are no vector.
 
     Returns:
-        Counts of lines, words and parts, and the speed.
+        The number of lines and words, and the speed.
 
     Raises:
-        ValueError, FileExistsError, OSError: As `embed_file`.
+        ValueError, OSError: As `embed_file`.
+        FileExistsError: The output exists.
     """
     output = Path(output)
     if layers == "all":
         raise ValueError('one vector a line needs one representation: layers="all" is not one')
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
-    pooled, parts, embedder = (
-        Pooling(pooling, normalize_embeddings),
-        _parts_beside(output),
-        opened(model, device, dtype),
-    )
+    pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
+    embedder = resolve_embedder(model, device, dtype)
     state = state or embedder.model.state_policy
     job = FileJob(TextFile.read(file), embedder, layers, state, "float32", sentences_per_part, tokenize, pooled)
     report = write_parts(job, parts, output)

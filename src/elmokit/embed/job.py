@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
@@ -53,7 +53,7 @@ class FileJob:
     text: TextFile
     embedder: Embedder
     layers: str | int
-    state: str
+    state: StatePolicy
     storage_dtype: str
     sentences_per_part: int
     tokenize: bool
@@ -85,7 +85,7 @@ class FileJob:
             "text": self.text.digest,
         }
         return StoreIndex(
-            model=fingerprint(self.embedder.model),
+            model=self.embedder.fingerprint(),
             layers=str(self.layers),
             vector_shape=(*shape[:-2], shape[-1]),
             dtype=self.storage_dtype,
