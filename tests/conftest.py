@@ -47,11 +47,11 @@ def _why_not_native(dtype: object = None) -> str | None:
     """Why the compiled kernels, or those for prepacked weights of a number type, cannot be tested here."""
     import torch
 
-    from elmokit.ops.dispatch import available_backends, has
+    from elmokit.ops.dispatch import available_backends, has_prepacked_products
 
     if "native" not in available_backends():
         return "no compiled kernels: there was no C compiler at installation"
-    if dtype is None or has("prepacked linear", "avx512", torch.device("cpu"), dtype):  # type: ignore[arg-type]
+    if dtype is None or has_prepacked_products(torch.device("cpu"), dtype):  # type: ignore[arg-type]
         return None
     return f"no kernels for prepacked {dtype}: a processor without AVX-512 for it, or ELMOKIT_BACKEND"
 

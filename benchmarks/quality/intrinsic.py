@@ -21,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sentence_starts import perplexity_by_place  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
 from elmokit.analysis.wsd import MEAN, all_words_wsd, coarse_wsd  # noqa: E402
-from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
+from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.nn.bilm import BiLMState  # noqa: E402
@@ -66,8 +66,9 @@ class Setup:
     """A model, where the data lies, and the states that are asked for."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        self.name = arguments.model
         self.embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
-        self.model = {"model": arguments.model or "en-small", "fingerprint": fingerprint(self.embedder.model)}
+        self.model = {"model": arguments.model or "en-small", "fingerprint": self.embedder.fingerprint()}
         self.eval, self.heldout, self.wordnet = arguments.eval, arguments.heldout, arguments.wordnet
         if self.embedder.model.warm_state is None and arguments.corpus is not None:
             self.embedder.model.warm_state = warm_state(self.embedder, arguments.corpus)
@@ -128,7 +129,7 @@ def sst2(setup: Setup) -> Figures:
 def state(setup: Setup) -> Figures:
     if not setup.heldout:
         raise SystemExit("the part `state` needs --heldout: tokenized text, one sentence a line")
-    model = setup.embedder.model
+    model = replace(load(setup.name), warm_state=setup.embedder.model.warm_state)
     return {start: perplexity_by_place(model, setup.heldout, start) for start in setup.states(carry=True)}
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.analysis.uses import of_length_one, uses_in_every
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -62,7 +61,7 @@ def main() -> None:
     print(f"{counts[SIMILARITY]} of {len(items)} right; by layer and mix: {counts}")
     report = {
         "model": arguments.model or "en-small",
-        "fingerprint": fingerprint(embedder.model),
+        "fingerprint": embedder.fingerprint(),
         "items": len(items),
         "right": counts,
         "similarities": [{"word": item["word"], "sentence": item["sentence"], **found} for item, found in scored],

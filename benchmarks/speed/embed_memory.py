@@ -36,7 +36,9 @@ def repeat(texts: list[Path], size: int, path: Path) -> None:
 def measure(arguments: argparse.Namespace) -> None:
     """What the child process does: embed, and print what it took."""
     embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
-    report = embed_file(arguments.texts[0], arguments.child, embedder, arguments.layers, dtype=arguments.dtype)
+    report = embed_file(
+        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.dtype
+    )
     found = asdict(report) | {"peak_megabytes": peak_megabytes()}
     del found["output"]
     print(json.dumps(found))

@@ -44,7 +44,7 @@ def in_memory(embedder: Embedder, sentences: Sequence[Sequence[str]]) -> float:
 def to_file(embedder: Embedder, text: Path, output: Path) -> float:
     embedder.clear_word_cache()
     start = time.perf_counter()
-    embed_file(text, output, embedder, layers="all", dtype="float16", tokenize=False)
+    embed_file(text, output, embedder, layers="all", storage_dtype="float16", tokenize=False)
     seconds = time.perf_counter() - start
     shutil.rmtree(output)
     return seconds

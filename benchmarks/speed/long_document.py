@@ -20,11 +20,12 @@ import torch
 from child_process import argument_parser, embedded_apart, peak_megabytes, settings_of
 from measuring import write_result
 
+from elmokit.checkpoints.loading import load
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.embed.pipeline import Sizes
 from elmokit.fs.reading import read_lines
-from elmokit.runtime import pick_dtype
+from elmokit.runtime import pick_device, pick_dtype
 from elmokit.storage.store import EmbeddingStore
 from elmokit.text.characters import BOS, EOS
 
@@ -41,7 +42,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """What the child process does: embed one line, and print what it took."""
     embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
     loaded = peak_megabytes()
-    options = {"layers": arguments.layers, "state": "zeros", "dtype": arguments.dtype, "tokenize": False}
+    options = {"layers": arguments.layers, "state": "zeros", "storage_dtype": arguments.dtype, "tokenize": False}
     report = embed_file(arguments.texts[0], arguments.child, embedder, **options)
     found = {"words": report.words, "seconds": report.seconds, "words_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes(), "megabytes_before": loaded}))
@@ -52,9 +53,9 @@ def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: 
     """How far the stored vectors of one line are from those of one forward call."""
     embedded_apart(arguments, line, directory, layers="all", dtype="float32")
     words, found = EmbeddingStore(directory)[0]
-    embedder = Embedder.load(arguments.model, arguments.device)
-    bilm = embedder.model.bilm.to(embedder.device, pick_dtype(arguments.products, embedder.device)).eval()
-    ids = bilm.token_encoder.ids([BOS, *words, EOS], embedder.model.vocab).to(embedder.device)
+    model, device = load(arguments.model, softmax=False), pick_device(arguments.device)
+    bilm = model.bilm.to(device, pick_dtype(arguments.products, device)).eval()
+    ids = bilm.token_encoder.ids([BOS, *words, EOS], model.vocab).to(device)
     whole = bilm(ids[None]).layers[:, 0, 1:-1].float().cpu().numpy().swapaxes(0, 1)
     lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(whole, axis=-1)
     cosine = (found * whole).sum(-1) / np.maximum(lengths, 1e-12)

@@ -174,7 +174,7 @@ def test_substitutes_are_weighed_by_both_sides_and_rank(corpus: Path, embedder: 
     for use in {use.sentence: use for use in found.uses}.values():
         position, candidates = use.position, VOCAB[3:]
         texts = [[*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates]
-        scored = score(embedder.model, texts)
+        scored = score(texts, embedder.model)
         logs = [each.forward[position] + each.backward[position + 1] for each in scored]
         logs = np.array(logs) + np.log([VOCAB.index(word) + 1 for word in candidates])
         probabilities = np.exp(logs) / np.exp(logs).sum()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp, bilm_tf, tf_hub
-from elmokit.ops.dispatch import prepacking_pays
+from elmokit.ops.dispatch import has_prepacked_products
 
 SENTENCES = [["the", "cat", "is", "on", "the", "mat"], ["dogs"], [], ["First", "sentence", "."]]
 
 needs_products = pytest.mark.skipif(
-    not prepacking_pays(torch.device("cpu"), torch.float32), reason="no compiled products on this machine"
+    not has_prepacked_products(torch.device("cpu"), torch.float32), reason="no compiled products on this machine"
 )
 
 

@@ -4,7 +4,6 @@ import errno
 import gzip
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +21,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
-from elmokit.embed.pipeline import Sizes
+from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.shard import PartWriter
 from elmokit.storage.store import EmbeddingStore, read_index
@@ -61,7 +60,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_a_file_gets_the_vectors_of_the_embedder(
     tmp_path: Path, text: Path, embedder: Embedder, layers: str | int, state: str
 ) -> None:
-    report = embed_file(text, tmp_path / "out", embedder, layers, state, sentences_per_part=5)
+    report = embed_file(text, tmp_path / "out", embedder, layers=layers, state=state, sentences_per_part=5)
     sentences = [line.split() for line in random_lines(23)]
     store = EmbeddingStore(tmp_path / "out")
     assert (report.sentences, report.words, report.parts, report.parts_kept) == (23, sum(map(len, sentences)), 5, 0)
@@ -74,7 +73,7 @@ def test_a_file_gets_the_vectors_of_the_embedder(
 
 def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "raw.txt.gz").write_bytes(gzip.compress(b"I don't.\n\nWell, yes!"))
-    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, dtype="float16", tokenize=True)
+    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, storage_dtype="float16", tokenize=True)
     (words, vectors), (_, blank), (last, _) = EmbeddingStore(tmp_path / "out")
     assert (words, last) == (["I", "do", "n't", "."], ["Well", ",", "yes", "!"])
     assert (vectors.dtype, blank.shape) == (np.float16, (0, embedder.dim))
@@ -252,7 +251,7 @@ def test_parts_are_the_same_on_any_number_of_cores(
         (tmp_path / name).mkdir()
         settings = {"sentences_per_part": 7, "layers": "top", "tokenize": False}
         if pooling is None:
-            embed_file(tmp_path / "text.txt", tmp_path / name, embedder, dtype="float16", **settings)
+            embed_file(tmp_path / "text.txt", tmp_path / name, embedder, storage_dtype="float16", **settings)
         else:
             encode_file(tmp_path / "text.txt", tmp_path / name / "lines.npy", embedder, pooling=pooling, **settings)
         return contents(tmp_path / name)
@@ -289,24 +288,23 @@ def test_a_part_is_there_while_the_next_but_one_is_read(
         torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("failing", ["embed", "counted"])
+@pytest.mark.parametrize("failing", ["embed_carrying", "counted"])
 def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
     tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     calls: list[int] = []
-    where = {"embed": Embedder, "counted": Progress}[failing]
+    where = {"embed_carrying": Pipeline, "counted": Progress}[failing]
     unpatched = getattr(where, failing)
 
     def stopped_in_the_third_part(*given: object) -> object:
         calls.append(1)
-        if len(calls) == {"embed": 4, "counted": 11}[failing]:  # the first embedding tells the shape
+        if len(calls) == {"embed_carrying": 4, "counted": 11}[failing]:  # the first embedding tells the shape
             raise KeyboardInterrupt
         return unpatched(*given)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(where, failing, stopped_in_the_third_part)
         embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
-    assert "elmokit-behind" not in {thread.name for thread in threading.enumerate()}
     names = ["index.json", "part-00000.safetensors", "part-00001.safetensors", "state-00001.safetensors"]
     assert sorted(contents(tmp_path / "out")) == names
     embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
@@ -318,7 +316,7 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Pat
     bilm = BiLM(BiLMConfig.preset("tiny"))
     large = Embedder(Pretrained(bilm, mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        embed_file(text, tmp_path / "out", large, "mix", "zeros", "float16", sentences_per_part=5)
+        embed_file(text, tmp_path / "out", large, state="zeros", storage_dtype="float16", sentences_per_part=5)
     assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
@@ -333,7 +331,7 @@ def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, em
 def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "there.npy").touch()
     with pytest.raises(ValueError, match="HDF5 holds float32"):
-        embed_file("absent.txt", tmp_path / "out.hdf5", embedder, dtype="float16")
+        embed_file("absent.txt", tmp_path / "out.hdf5", embedder, storage_dtype="float16")
     (tmp_path / ".partial-there.npy.parts").mkdir()  # as a kill leaves it
     with pytest.raises(FileExistsError, match=r"there\.npy exists"):
         encode_file("absent.txt", tmp_path / "there.npy", embedder)
@@ -347,7 +345,9 @@ def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path:
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_lines_get_the_vectors_of_encode(tmp_path: Path, text: Path, embedder: Embedder, pooling: str) -> None:
-    report = encode_file(text, tmp_path / "out.npy", embedder, pooling, True, sentences_per_part=5)
+    report = encode_file(
+        text, tmp_path / "out.npy", embedder, pooling=pooling, normalize_embeddings=True, sentences_per_part=5
+    )
     expected = embedder.encode(random_lines(23), pooling, normalize_embeddings=True)
     found = np.load(tmp_path / "out.npy")
     assert (found.dtype, report.sentences) == (np.float32, 23)

@@ -10,10 +10,9 @@ import pytest
 import torch
 from oracle import Oracle, log_softmax, random_weights
 
-import elmokit.lm.evaluate as evaluate
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.lm.evaluate import Perplexity, evaluate_files, perplexity
+from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp
@@ -90,7 +89,7 @@ def test_a_warm_state_starts_every_sentence() -> None:
 @pytest.mark.parametrize("state", ["carry", "zeros"])
 @pytest.mark.parametrize(("words", "logits"), [(1, 1), (8, 20)])
 def test_a_text_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int) -> None:
-    monkeypatch.setattr(evaluate, "WORDS_AT_ONCE", words)
+    monkeypatch.setattr("elmokit.lm.evaluate.WORDS_AT_ONCE", words)
     monkeypatch.setattr(logsumexp, "LOGITS_AT_ONCE", logits)
     found = perplexity(*small(), iter(SENTENCES), state=state, batch_size=2)
     assert three(found) == pytest.approx(slowly(SENTENCES, state, rows=2), rel=1e-9)
@@ -149,7 +148,7 @@ def trained_by_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path, request: 
 def test_perplexity_is_that_of_bilm_tf(goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
     expected = json.loads(heldout.with_name("expected.json").read_text())
-    found = evaluate_files([heldout], trained_by_bilm_tf).total
+    found = evaluate([heldout], trained_by_bilm_tf).total
     assert found.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
     assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
@@ -159,7 +158,7 @@ def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(
     goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained
 ) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
-    one, many = (evaluate_files([heldout], trained_by_bilm_tf, "zeros", size).total for size in (1, 32))
+    one, many = (evaluate([heldout], trained_by_bilm_tf, state="zeros", batch_size=size).total for size in (1, 32))
     assert three(one) == pytest.approx(three(many), rel=1e-6)
 
 
@@ -171,7 +170,7 @@ def test_files_are_evaluated_apart_and_together(tmp_path: Path) -> None:
     texts = {"one.txt": SENTENCES[:2], "two.txt": SENTENCES[2:]}
     for name, sentences in texts.items():
         (tmp_path / name).write_text("".join(" ".join(words) + "\n" for words in sentences))
-    found = evaluate_files([tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), "zeros")
+    found = evaluate([tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), state="zeros")
     for name, sentences in texts.items():
         expected = slowly([s for s in sentences if s], "zeros")
         assert three(found.files[str(tmp_path / name)]) == pytest.approx(expected, rel=1e-9)
@@ -185,24 +184,24 @@ def test_directories_and_repeated_files_are_evaluated(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("a b\nc\n" if name == "a.txt" else "b zebra\n")
     a, b = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
-    found = evaluate_files([tmp_path, a], model, "zeros")
+    found = evaluate([tmp_path, a], model, state="zeros")
     assert list(found.files) == [a, b, f"{a} (2)"]
     assert found.files[a] == found.files[f"{a} (2)"] and found.total.predictions == 13
     table = [line.split() for line in str(found).splitlines()]
     assert table[0][0] == "forward" and [row[0] for row in table[1:]] == [a, b, a, "all"]
-    assert len(str(evaluate_files([b], model)).splitlines()) == 2
+    assert len(str(evaluate([b], model)).splitlines()) == 2
     with pytest.raises(ValueError, match="name at least one"):
-        evaluate_files([], model)
+        evaluate([], model)
 
 
 def test_a_file_without_a_sentence_is_named(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match=r"empty\.txt.*no sentence"):
-        evaluate_files([tmp_path / "empty.txt"], Pretrained(bilm, softmax=softmax, vocab=vocab))
+        evaluate([tmp_path / "empty.txt"], Pretrained(bilm, softmax=softmax, vocab=vocab))
 
 
 def test_a_model_without_softmax_says_so(tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text("a b\n")
     with pytest.raises(ValueError, match="needs a model with its softmax"):
-        evaluate_files([tmp_path / "any.txt"], Pretrained(small()[0]))
+        evaluate([tmp_path / "any.txt"], Pretrained(small()[0]))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
-from elmokit.ops.logsumexp import linear_logsumexp
+from elmokit.ops.functional import linear_logsumexp
 from elmokit.ops.portable import logsumexp as kernel
 
 

@@ -15,7 +15,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles
 from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon, batches_of
-from elmokit.tasks.fit import fit, fit_files, load_tagger, predict_files
+from elmokit.tasks.fit import fit, fit_files, load_task_model, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
 from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
@@ -190,7 +190,7 @@ def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp
     for mix in report.mixes:
         assert sum(mix.weights) == pytest.approx(1)
     words = [sentence.words for sentence in DEV] + [(), ("never", "seen" * 30)]
-    back = load_tagger(tmp_path / "tagger")
+    back = load_task_model(tmp_path / "tagger")
     assert back.predict(words) == trained.predict(words)
     assert json.loads((tmp_path / "tagger" / "report.json").read_text())["best_epoch"] == report.best_epoch
 
@@ -268,7 +268,7 @@ def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
     assert not (tmp_path / "tagger" / "bilm").exists()  # named, not copied
     sentences, tokens = predict_files(tmp_path / "tagger", dev, tmp_path / f"out{suffix}")
     assert (sentences, tokens) == (len(DEV), sum(len(sentence.words) for sentence in DEV))
-    trained = load_tagger(tmp_path / "tagger")
+    trained = load_task_model(tmp_path / "tagger")
     wrong = write(tmp_path / f"wrong{suffix}", [TaggedSentence(s.words, ("?",) * len(s.words)) for s in DEV])
     predict_files(tmp_path / "tagger", wrong, tmp_path / f"out2{suffix}")
     out = tmp_path / f"out2{suffix}"
@@ -294,11 +294,11 @@ def test_another_bilm_is_refused(model, tmp_path):
     torch.manual_seed(5)
     loading.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
     with pytest.raises(loading.CheckpointError, match="is not the biLM"):
-        load_tagger(tmp_path / "tagger", model=tmp_path / "other")
+        load_task_model(tmp_path / "tagger", model=tmp_path / "other")
     (tmp_path / "bilm").rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="say where it lies now"):
-        load_tagger(tmp_path / "tagger")
-    assert load_tagger(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
+        load_task_model(tmp_path / "tagger")
+    assert load_task_model(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
 
 
 def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
@@ -323,7 +323,7 @@ def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
     with pytest.raises(ValueError, match="over word ids cannot be fine-tuned"):
         fit(TASK, model=of_words, tagger=TaggerConfig(finetune=True))
     with pytest.raises(FileNotFoundError, match="not a tagger"):
-        load_tagger(tmp_path)
+        load_task_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -373,10 +373,10 @@ def test_predictions_replace_nothing_unasked(tmp_path):
 def test_a_model_that_would_not_be_read_is_refused(model, tmp_path):
     fit(FEW, tmp_path / "own", model=model, tagger=SMALL, config=ONE_EPOCH)
     with pytest.raises(ValueError, match="keeps its own biLM"):
-        load_tagger(tmp_path / "own", model=tmp_path / "own" / "bilm")
+        load_task_model(tmp_path / "own", model=tmp_path / "own" / "bilm")
     fit(FEW, tmp_path / "none", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
     with pytest.raises(ValueError, match="reads no biLM"):
-        load_tagger(tmp_path / "none", model="en-small")
+        load_task_model(tmp_path / "none", model="en-small")
 
 
 def test_a_damaged_config_is_told_with_its_file(tmp_path):
@@ -394,7 +394,7 @@ def test_a_damaged_config_is_told_with_its_file(tmp_path):
     for message, damaged in damages.items():
         path.write_text(json.dumps(damaged))
         with pytest.raises(loading.CheckpointError, match=rf"tagger/config\.json .*{message}"):
-            load_tagger(tmp_path / "tagger")
+            load_task_model(tmp_path / "tagger")
     path.write_text(json.dumps(whole)[:100])
     with pytest.raises(loading.CheckpointError, match=r"tagger/config\.json"):
-        load_tagger(tmp_path / "tagger")
+        load_task_model(tmp_path / "tagger")

@@ -84,7 +84,7 @@ def test_a_model_of_characters_does_without_what_is_no_vocabulary(tmp_path: Path
     assert model.vocab is None
     assert Embedder(model).embed([["the", "cat"]])[0].shape == (2, 32)
     with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
-        score(model, [["the", "cat"]])
+        score([["the", "cat"]], model)
 
 
 def test_the_warning_names_the_file_not_where_it_was_unpacked(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 
 from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every, uses_in_files
 from elmokit.data.corpus import find_files
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 SENTENCES_AT_ONCE = 512
 
@@ -71,7 +70,7 @@ def neighbors(
     """
     search = search or Search()
     files = find_files([corpus])
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device)
     query = uses_in_every(word, [embedder.tokenize(sentence)])[0]
     asked = _vectors([query], embedder, layers)[0]
     found = uses_in_files(None if search.any_word else word, files, embedder)

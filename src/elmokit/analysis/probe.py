@@ -18,10 +18,8 @@ from tqdm import tqdm
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 # Weights of |w|^2 / 2 beside the mean cross-entropy, where w are the weights of standardised features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -116,7 +114,7 @@ def probe(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
-    products: str | None = None,
+    dtype: str | None = None,
     penalties: Sequence[float] = PENALTIES,
 ) -> ProbeReport:
     """Fit a linear classifier of words' tags on the frozen vectors of each layer, the token layer (0) included.
@@ -132,7 +130,7 @@ def probe(
         state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
             the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
-        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
+        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
         penalties: L2 penalties to choose from, weights of |w|^2 / 2 beside the mean cross-entropy in nats.
 
     Returns:
@@ -150,7 +148,7 @@ def probe(
         raise ValueError("a probe needs at least one L2 penalty")
     numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}
     classes = {name: np.array([numbers.get(tag, -1) for tag in found]) for name, found in tags.items()}
-    embedder = opened(model, device, products)
+    embedder = resolve_embedder(model, device, dtype)
     scores = {}
     with ExitStack() as stack:
         layers = {}
@@ -163,7 +161,7 @@ def probe(
             scores[f"layer {number}"] = _probe_layer(features, classes, embedder, penalties)
     scores[MOST_FREQUENT] = _most_frequent_tags(parts)
     tokens = {name: len(found) for name, found in tags.items()}
-    return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, fingerprint(embedder.model))
+    return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, embedder.fingerprint())
 
 
 def probe_files(
@@ -173,7 +171,7 @@ def probe_files(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
-    products: str | None = None,
+    dtype: str | None = None,
     *,
     format: str | None = None,
     word_column: int = 0,
@@ -188,4 +186,4 @@ def probe_files(
         return list(read_tagged(file, Layout.of(file, format, word_column, tag_column)))
 
     tested = None if test is None else sentences(test)
-    return probe(sentences(train), sentences(dev), tested, model, state, device, products)
+    return probe(sentences(train), sentences(dev), tested, model, state, device, dtype)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 
 def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
@@ -54,7 +53,7 @@ def compare(
     the mix), or one choice of `Embedder.embed`. The word counts as it is spelled, or where a sentence has no such
     token, in any case. ValueError where a sentence lacks it, or where there are fewer than two uses.
     """
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device)
     tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
     uses = uses_in_every(word, tokens)
     if len(uses) < 2:

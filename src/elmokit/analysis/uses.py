@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
 
@@ -63,7 +64,7 @@ def of_length_one(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def state_of_single_sentences(embedder: Embedder) -> str:
+def state_of_single_sentences(embedder: Embedder) -> StatePolicy:
     """The model's own policy, except that no sentence may depend on the one before."""
     policy = embedder.model.state_policy
     return "zeros" if policy == "carry" else policy

@@ -16,10 +16,8 @@ import numpy as np
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.clusters import cluster, principal_components, turned_like
 from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_files
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.corpus import find_files
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
 from elmokit.lm.scoring import substitutes
 
@@ -137,12 +135,12 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     most frequent words first.
     """
     model, state = embedder.model, state_of_single_sentences(embedder)
-    if not model.has_softmax or model.vocab is None or model.config.lstm.interleaved:
+    if model.softmax is None or model.vocab is None or model.config.lstm.interleaved:
         return []
     ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()
     for use in uses:
-        (candidates,) = substitutes(model, use.sentence, [use.position], CANDIDATES, state=state)
+        (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
         words = [each.word for each in candidates]
         scores = np.array([each.log_probability for each in candidates]) + np.log([ranks[word] for word in words])
         probabilities = np.exp(scores - scores.max())
@@ -196,7 +194,7 @@ def word_map(
     """
     config = config or MapConfig()
     files = find_files([corpus])
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device, softmax=True)
     weights = layer_weights(embedder.model, layers).numpy()
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder) for use in of_sentence)
     if config.match_case:
@@ -210,6 +208,4 @@ def word_map(
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     described = [_describe(points, each, uses, embedder) for each in members]
-    return WordMap(
-        word, uses, _planes(vectors), labels, described, silhouette, layers, found, fingerprint(embedder.model)
-    )
+    return WordMap(word, uses, _planes(vectors), labels, described, silhouette, layers, found, embedder.fingerprint())

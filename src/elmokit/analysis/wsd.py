@@ -9,14 +9,12 @@ from tqdm import tqdm
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
 from elmokit.analysis.sense_report import SenseReport, Tallies
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
 from elmokit.data.raganato import DATA_SUFFIX, read_raganato
 from elmokit.data.semcor import read_semcor
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.data.wordnet import read_first_senses
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 ALL, MEAN = "ALL", "mean"
 MOST_FREQUENT, FIRST_SENSE = "most frequent", "first sense"
@@ -35,7 +33,7 @@ def coarse_wsd(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
-    products: str | None = None,
+    dtype: str | None = None,
 ) -> SenseReport:
     """Score each word of CoarseWSD-20 (Loureiro et al., 2021), and their unweighted mean.
 
@@ -44,7 +42,7 @@ def coarse_wsd(
         model: An embedder, or a model as `Embedder.load` takes it.
         state: The initial LSTM state of a sentence, as in `Embedder.embed`; the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
-        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
+        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
 
     Returns:
         F1 in percent of every layer, and of the sense that is most frequent in training; here it is the accuracy.
@@ -55,7 +53,7 @@ def coarse_wsd(
     folders = coarse_wsd_folders(directory)
     if not folders:
         raise ValueError(f"{directory} holds no folder of CoarseWSD (with train.data.txt, train.gold.txt, ...)")
-    embedder, tallies, num_senses = opened(model, device, products), Tallies(), 0
+    embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
         num_senses += len(senses.names)
@@ -68,7 +66,7 @@ def coarse_wsd(
         mean = {method: sum(of_word[method] for of_word in f1.values()) / len(f1) for method in methods}
         f1, instances = {MEAN: mean, **f1}, {MEAN: sum(instances.values()), **instances}
     started = state or embedder.model.state_policy
-    return SenseReport(f1, instances, num_senses, 0, started, fingerprint(embedder.model))
+    return SenseReport(f1, instances, num_senses, 0, started, embedder.fingerprint())
 
 
 # --- All words -----------------------------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ def all_words_wsd(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
-    products: str | None = None,
+    dtype: str | None = None,
 ) -> SenseReport:
     """Score test sets of Raganato et al. (2017), each and together: table 5 of Peters et al. (2018), for every layer.
 
@@ -130,7 +128,7 @@ def all_words_wsd(
         state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
             the model's own policy when not given.
         device: Where to compute, where `model` is no embedder yet.
-        products: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
+        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
 
     Returns:
         F1 in percent of every layer and baseline.
@@ -142,7 +140,7 @@ def all_words_wsd(
     files = _test_files(tests)
     lemmas = {instance.lemma for file in files for sentence in read_raganato(file) for instance in sentence.instances}
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
-    embedder, tallies, unseen = opened(model, device, products), Tallies(), 0
+    embedder, tallies, unseen = resolve_embedder(model, device, dtype), Tallies(), 0
     started = state or embedder.model.state_policy
     centroids = sense_centroids(_about(lemmas, _read_training(training), started == "carry"), embedder, state)
     if not centroids:
@@ -161,7 +159,7 @@ def all_words_wsd(
     if len(f1) == 2:  # ALL is the same as the only set
         f1.pop(ALL)
     num_senses = sum(len(senses.names) for senses in centroids.values())
-    return SenseReport(f1, instances, num_senses, unseen, started, fingerprint(embedder.model))
+    return SenseReport(f1, instances, num_senses, unseen, started, embedder.fingerprint())
 
 
 def wsd(
@@ -171,7 +169,7 @@ def wsd(
     model: Embedder | str | Path | None = None,
     state: str | None = None,
     device: str | None = None,
-    products: str | None = None,
+    dtype: str | None = None,
 ) -> SenseReport:
     """`coarse_wsd` of a directory that holds folders of CoarseWSD, `all_words_wsd` of other data.
 
@@ -179,7 +177,7 @@ def wsd(
     """
     if not data:
         raise ValueError("there is nothing to evaluate: name a directory of CoarseWSD, or test sets NAME.data.xml")
-    model_options = {"model": model, "state": state, "device": device, "products": products}
+    model_options = {"model": model, "state": state, "device": device, "dtype": dtype}
     if any(coarse_wsd_folders(path) for path in data):
         if len(data) > 1 or training is not None or first_senses is not None:
             raise ValueError("a directory of CoarseWSD is evaluated by itself: it brings its own training sentences")

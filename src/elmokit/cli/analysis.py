@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Model, OneLayer, Overwrite, OwnState, Products
+from elmokit.cli.options import UNSET, Device, Dtype, Model, OneLayer, Overwrite, OwnState
 from elmokit.cli.show import show, write_json
 from elmokit.tasks.config import Columns
 
@@ -31,12 +31,12 @@ class Probe:
     columns: Annotated[Columns, arg(name="")] = Columns()  # noqa: RUF009 (it is frozen)
     state: OwnState = None
     device: Device = None
-    products: Products = "float32"
+    dtype: Dtype = "float32"
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
 
-        options = {"model": self.model, "state": self.state, "device": self.device, "products": self.products}
+        options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
         write_json(report, self.output)
@@ -57,12 +57,12 @@ class Wsd:
     model: Model = None
     state: OwnState = None
     device: Device = None
-    products: Products = "float32"
+    dtype: Dtype = "float32"
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
 
-        report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.products)
+        report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
         write_json(report, self.output)
 

@@ -103,9 +103,9 @@ class Evaluate:
     device: Device = None
 
     def run(self) -> None:
-        from elmokit.lm.evaluate import evaluate_files
+        from elmokit.lm.evaluate import evaluate
 
-        show(evaluate_files(**vars(self)))
+        show(evaluate(**vars(self)))
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Substitutes:
         model = load(self.model)
         words = words_of(model, self.sentence)
         positions = self.positions or tuple(range(len(words)))
-        found = substitutes(model, words, positions, self.top, self.direction, self.state)
+        found = substitutes(words, model, positions=positions, top=self.top, direction=self.direction, state=self.state)
         places = (f"{position} {words[position]}" for position in positions)
         show({place: ", ".join(map(str, row)) for place, row in zip(places, found, strict=True)})
 
@@ -176,5 +176,5 @@ class NextWords:
         from elmokit.checkpoints.loading import load
         from elmokit.lm.scoring import next_words
 
-        found = next_words(load(self.model), self.sentence, self.top, self.direction, self.state)
+        found = next_words(self.sentence, load(self.model), top=self.top, direction=self.direction, state=self.state)
         show({each.word: each.log_probability for each in found})

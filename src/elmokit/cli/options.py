@@ -21,7 +21,7 @@ Overwrite = Annotated[bool, arg(help="Replace the output where there is one.")]
 Tokenize = Annotated[
     bool, arg(help="Split the lines as the model's training text was; with --no-tokenize at white space.")
 ]
-Products = Annotated[
+Dtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
         help="Number type of the computation: float32 is exact, bfloat16 faster where the machine multiplies it (auto: "

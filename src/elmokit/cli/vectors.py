@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Model, OneLayer, OwnState, Products, Tokenize
+from elmokit.cli.options import UNSET, Device, Dtype, Model, OneLayer, OwnState, Tokenize
 from elmokit.cli.show import show
 
 
@@ -22,11 +22,11 @@ class Embed:
     layers: OneLayer | Literal["all"] = "mix"
     """The model's own mix, the average, the top, all of them, or the number of a layer (0 knows no context)."""
     state: OwnState = None
-    dtype: Literal["float32", "float16"] = "float32"
-    """Number type of the written vectors."""
-    device: Device = None
     tokenize: Tokenize = True
-    products: Products = "float32"
+    device: Device = None
+    dtype: Dtype = "float32"
+    storage_dtype: Literal["float32", "float16"] = "float32"
+    """Number type of the written vectors."""
     sentences_per_part: int = 1000
     """Sentences in a part: what a stopped run repeats at most."""
 
@@ -52,9 +52,9 @@ class Encode:
     layers: OneLayer = "mix"
     """The model's own mix, the average, the top, or the number of a layer (0 knows no context)."""
     state: OwnState = None
-    device: Device = None
     tokenize: Tokenize = True
-    products: Products = "float32"
+    device: Device = None
+    dtype: Dtype = "float32"
     sentences_per_part: int = 1000
     """Lines in a part: what a stopped run repeats at most."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
+from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.notice import warn_once
 from elmokit.data.streams import blocks_of, scoring_block
 from elmokit.embed.embedder import Embedder
@@ -51,13 +51,13 @@ class ElmoModel:
 
         `full` asks for the language model, for substitutes: ValueError where there is none. `limit` changes nothing.
         """
-        embedder = Embedder.load(_weights_in(Path(directory), full))
+        embedder = Embedder.load(_weights_in(Path(directory), full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if full and (model.softmax is None or model.vocab is None):
             raise ValueError(
                 f"full=True needs a softmax and its vocabulary, which {directory} lacks: load a checkpoint"
             )
-        self._embedder, self._softmax, self.vocab = embedder, model.softmax if full else None, model.vocab
+        self._embedder, self._softmax, self.vocab = embedder, model.softmax, model.vocab
         self._state = "carry"
         self.batch_size = max_batch_size
         self.max_chars = 0 if config.char_cnn is None else config.char_cnn.max_characters

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.checkpoints.loading import ModelSource, resolve_model
+from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block
 from elmokit.fs.reading import read_lines
@@ -180,23 +179,36 @@ def _sentences(file: Path) -> Iterator[list[str]]:
         yield line.split()
 
 
-def evaluate_files(
+def evaluate(
     files: Sequence[str | Path],
-    model: Pretrained | str | Path | None = None,
-    state: str = "carry",
+    model: ModelSource = None,
+    *,
+    state: StatePolicy = "carry",
     batch_size: int = 1,
     device: str | None = None,
 ) -> Evaluation:
-    """Perplexity of tokenized text files (plain, .gz or .zst), one sentence a line; blank lines are no sentences.
+    """Measure the exact perplexity of tokenized text: forward, backward and their mean (see this module's docstring).
 
-    A directory stands for the text files in it, as `elmokit prepare` writes them. `state` and `batch_size` are those of
-    `perplexity`; carried state starts afresh with each file. ValueError where the model has no softmax or vocabulary,
-    and for a file without a sentence.
+    Args:
+        files: Text files (plain, .gz or .zst) of one sentence a line, blank lines ignored; or directories of them, as
+            `elmokit prepare` writes them.
+        model: A loaded model with its softmax, or whatever `elmokit.load` takes.
+        state: The state that a sentence starts from. With "carry", sentence i goes on from sentence i - `batch_size`,
+            and each file begins with zeros.
+        batch_size: Rows side by side.
+        device: Where to compute; None: on a GPU where there is one. A loaded model is moved there.
+
+    Returns:
+        The perplexities of each file and of all words together.
+
+    Raises:
+        ValueError: The model has no softmax or vocabulary, or a file has no sentence.
+        FileNotFoundError: There is no such file or model.
     """
     if not files:
         raise ValueError("there is no file to evaluate: name at least one")
     paths = find_files(files)
-    pretrained = model if isinstance(model, Pretrained) else load(model)
+    pretrained = resolve_model(model, softmax=True)
     if pretrained.softmax is None or pretrained.vocab is None:
         raise ValueError("perplexity needs a model with its softmax and vocabulary, which this one was saved without")
     where = pick_device(device)

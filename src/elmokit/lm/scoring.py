@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import StatePolicy
 from elmokit.data.streams import STATES, scoring_block
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
@@ -73,6 +74,14 @@ class Candidate:
         return f"{self.word} {self.log_probability:.3f}"
 
 
+def _resolve(model: ModelSource, device: str | None) -> Pretrained:
+    """The model with its softmax; a loaded one stays on its device unless another is named."""
+    pretrained = resolve_model(model, softmax=True)
+    if device is not None or pretrained is not model:
+        pretrained.bilm.to(pick_device(device))
+    return pretrained
+
+
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     """The parts that predict words, on the biLM's device."""
     softmax, vocab = model.softmax, model.vocab
@@ -83,7 +92,7 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     if len(softmax.weight) != len(vocab):
         raise ValueError(f"the softmax has {len(softmax.weight)} words, the vocabulary {len(vocab)}: use its own one")
     bilm = model.bilm.eval()
-    return bilm, softmax.to(next(bilm.parameters()).device), vocab
+    return bilm, softmax.to(bilm.device), vocab
 
 
 def _start(model: Pretrained, state: str) -> BiLMState | None:
@@ -94,8 +103,7 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
         return None
     if model.warm_state is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
-    device = next(model.bilm.parameters()).device
-    return BiLMState(model.warm_state.h.to(device), model.warm_state.c.to(device))
+    return model.warm_state.to(model.bilm.device)
 
 
 def words_of(model: Pretrained, sentence: Sentence) -> Sequence[str]:
@@ -123,16 +131,34 @@ def _scores(
 
 
 def score(
-    model: Pretrained, sentences: Sequence[Sentence], state: str = "zeros", batch_size: int = 1
+    sentences: Sequence[Sentence],
+    model: ModelSource = None,
+    *,
+    state: StatePolicy = "zeros",
+    batch_size: int = 1,
+    device: str | None = None,
 ) -> list[SentenceScore]:
-    """Log-probability of every word in each direction, a score for each sentence (a string, or a list of tokens).
+    """Compute the log-probability of every word in each direction.
 
-    `zeros`: each sentence starts from zeros; `warm`: from the model's stored state; `carry`: sentence i goes on from
-    sentence i - `batch_size`, which is nothing but speed otherwise. ValueError where the model has no softmax.
+    Args:
+        sentences: Each a list of tokens, or a string, which is split as the model's training text was.
+        model: A loaded model with its softmax, or whatever `elmokit.load` takes.
+        state: The state that a sentence starts from: zeros, the model's warm state, or with "carry" that after sentence
+            i - `batch_size`.
+        batch_size: Rows of carried state; without "carry" it changes no score.
+        device: Where to compute; None: where a loaded model is, else on a GPU where there is one.
+
+    Returns:
+        A score for each sentence, in order.
+
+    Raises:
+        ValueError: The model has no softmax, vocabulary or warm state, or its layers are interleaved.
     """
     if isinstance(sentences, str):
-        raise ValueError("score takes a list of sentences, not a single string: write score(model, [text])")
-    return list(_scores(model, [words_of(model, sentence) for sentence in sentences], state, batch_size))
+        raise ValueError("score takes a list of sentences, not a single string: write score([text])")
+    pretrained = _resolve(model, device)
+    tokenized = [words_of(pretrained, sentence) for sentence in sentences]
+    return list(_scores(pretrained, tokenized, state, batch_size))
 
 
 # --- Candidates for a place ----------------------------------------------------------------------------------------
@@ -172,20 +198,32 @@ def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
 
 
 def substitutes(
-    model: Pretrained,
     sentence: Sentence,
+    model: ModelSource = None,
+    *,
     positions: Sequence[int] | None = None,
     top: int = 10,
     direction: str = "both",
-    state: str = "zeros",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
 ) -> list[list[Candidate]]:
-    """The `top` words likeliest in place of the words at `positions` (from 0), or of every word: a list for each.
+    """Find the likeliest words in the place of words of a sentence.
 
-    A candidate's value is the sum of its log-probabilities given the words before and the words after the place
-    ("both"), or one of them; the word that stands there is not looked at, and may be a candidate. <S>, </S> and <UNK>
-    are none. `state` as in `score`.
+    Args:
+        sentence, model, state, device: As for `score`.
+        positions: The places, from 0; None: every word.
+        top: Candidates for each place.
+        direction: Rank by the log-probability given the words before the place ("forward"), after it ("backward"), or
+            by the sum of both ("both"). The word at the place is not read, and may be a candidate.
+
+    Returns:
+        For each place the candidates, the likeliest first; never <S>, </S> or <UNK>.
+
+    Raises:
+        ValueError: As `score`; or there is no such place or direction.
     """
-    directions, words = _directions(direction, tuple(DIRECTIONS)), words_of(model, sentence)
+    model, directions = _resolve(model, device), _directions(direction, tuple(DIRECTIONS))
+    words = words_of(model, sentence)
     places = range(len(words)) if positions is None else positions
     for place in places:
         if not 0 <= place < len(words):
@@ -197,14 +235,29 @@ def substitutes(
 
 
 def next_words(
-    model: Pretrained, sentence: Sentence, top: int = 10, direction: str = "forward", state: str = "zeros"
+    sentence: Sentence,
+    model: ModelSource = None,
+    *,
+    top: int = 10,
+    direction: str = "forward",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
 ) -> list[Candidate]:
-    """The `top` likeliest continuations of a sentence; with direction="backward", the words before it.
+    """Find the likeliest continuations of a sentence.
 
-    They come from the whole softmax, whose probabilities sum to 1: </S> (backward <S>) says that the sentence ends
-    (begins) there, <UNK> stands for all words outside the vocabulary. `state` as in `score`.
+    Args:
+        sentence, model, state, device: As for `score`.
+        top: How many.
+        direction: "forward": the word after the sentence; "backward": the word before it.
+
+    Returns:
+        The likeliest first, of all words of the softmax, whose probabilities sum to 1: </S> (backward <S>) means that
+        the sentence ends (begins) there, <UNK> any word outside the vocabulary.
+
+    Raises:
+        ValueError: As `score`, or there is no such direction.
     """
-    (d,) = _directions(direction, ("forward", "backward"))
+    model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
     outputs = _outputs(model, words_of(model, sentence), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [], top)[0]
@@ -228,7 +281,7 @@ def _as_json(number: int, found: SentenceScore) -> str:
 def score_file(
     file: str | Path,
     output: str | Path,
-    model: Pretrained | str | Path | None = None,
+    model: ModelSource = None,
     state: str = "zeros",
     batch_size: int = 1,
     device: str | None = None,
@@ -239,8 +292,7 @@ def score_file(
     Lines are split at white space, or with `tokenize` as the model's training text was. Blank lines are no sentences;
     "line" (from 1) says where a sentence stood. ValueError where there is none.
     """
-    pretrained = model if isinstance(model, Pretrained) else load(model)
-    pretrained.bilm.to(pick_device(device))
+    pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
         raise ValueError(f"{file} holds no sentence to score")

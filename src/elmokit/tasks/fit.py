@@ -14,7 +14,7 @@ from elmokit.data.streams import blocks_of
 from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles, layout_of
 from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_tagger, make_examples
+from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_task_model, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "TaskFiles",
     "fit",
     "fit_files",
-    "load_tagger",
+    "load_task_model",
     "predict_files",
 ]
 
@@ -58,19 +58,16 @@ def _check(data: TaskData) -> None:
             _check_set(name, sentences)
 
 
-def _pretrained(model: Pretrained | str | Path | None, tagger: TaggerConfig) -> Pretrained | None:
+def _pretrained(model: loading.ModelSource, tagger: TaggerConfig) -> Pretrained | None:
     if not tagger.elmo:
         if model is not None:
             raise ValueError("a tagger without ELMo reads no model: leave the model out, or switch elmo on")
         return None
-    pretrained = model if isinstance(model, Pretrained) else loading.load(model)
-    if tagger.finetune:
-        pretrained = copy.copy(pretrained)
-        pretrained.bilm = copy.deepcopy(pretrained.bilm)
-    return pretrained
+    pretrained = loading.resolve_model(model)
+    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if tagger.finetune else pretrained
 
 
-def _name_of(model: Pretrained | str | Path | None) -> str | None:
+def _name_of(model: loading.ModelSource) -> str | None:
     """How a tagger's directory names its biLM: a path in full, so that it holds wherever the tagger is used from."""
     if isinstance(model, Pretrained):
         return None
@@ -83,7 +80,7 @@ def fit(
     data: TaskData,
     output: str | Path | None = None,
     *,
-    model: Pretrained | str | Path | None = None,
+    model: loading.ModelSource = None,
     tagger: TaggerConfig | None = None,
     config: FitConfig | None = None,
     overwrite: bool = False,
@@ -163,7 +160,7 @@ def predict_files(
     _check_output(Path(file), Path(output), overwrite)
     columns = columns or Columns()
     layout = layout_of(file, columns)
-    trained = load_tagger(tagger, model, device)
+    trained = load_task_model(tagger, model, device)
     if layout.conllu and columns.tag_column is None:
         layout = layout_of(file, replace(columns, tag_column=trained.tag_column))
     return write_predictions(file, _predictions(trained, file, layout), output, layout)

@@ -8,7 +8,7 @@ bilm/                the biLM itself, where it was trained along with the tagger
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class TrainedTagger:
         keep_inside = self.model is not None and (bilm is None or self.tagger.config.finetune)
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None and keep_inside:
-                loading.save(_without_softmax(self.model), partial / OWN_BILM)
+                # A biLM that was trained further no longer fits its softmax.
+                loading.save(replace(self.model, softmax=None), partial / OWN_BILM)
             save_file(self._own_weights(), partial / "tagger.safetensors")
             (partial / "words.txt").write_text("".join(f"{word}\n" for word in self.lexicon.words), encoding="utf-8")
             description = self._description(OWN_BILM if keep_inside else bilm)
@@ -155,19 +156,6 @@ class TrainedTagger:
         }
 
 
-def _without_softmax(model: Pretrained) -> Pretrained:
-    """The model as a tagger needs it; a biLM that was trained further no longer fits its softmax anyway."""
-    return Pretrained(
-        model.bilm,
-        vocab=model.vocab,
-        card=model.card,
-        tokenizer=model.tokenizer,
-        state_policy=model.state_policy,
-        mix=model.mix,
-        warm_state=model.warm_state,
-    )
-
-
 def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
     """The tagger's configuration, and all that config.json says."""
     try:
@@ -183,7 +171,7 @@ def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
         raise CheckpointError(f"{path} is not the configuration of an elmokit tagger: {reason}") from error
 
 
-def load_tagger(directory: str | Path, model: str | Path | None = None, device: str | None = None) -> TrainedTagger:
+def load_task_model(directory: str | Path, model: str | Path | None = None, device: str | None = None) -> TrainedTagger:
     """Read a tagger's directory. `model` says where its biLM lies now, if not where it was in training.
 
     FileNotFoundError where the tagger or its biLM is missing, CheckpointError where one is damaged, ValueError for a
@@ -209,7 +197,7 @@ def _load_bilm(directory: Path, description: dict[str, Any], override: str | Pat
         raise ValueError(f"{directory} keeps its own biLM, in {directory / OWN_BILM}: leave the model out")
     name = str(directory / OWN_BILM) if kept_inside else override or description["bilm"]
     try:
-        pretrained = loading.load(name)
+        pretrained = loading.load(name, softmax=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{directory} needs its biLM: {error}; say where it lies now (model=...)") from error
     if fingerprint(pretrained) != description["bilm_fingerprint"]:

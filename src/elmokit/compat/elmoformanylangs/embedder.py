@@ -97,9 +97,7 @@ class Embedder:
     @torch.no_grad()
     def _batch(self, sentences: list[list[str]]) -> np.ndarray:
         """(B, T+2, 2D) of one batch."""
-        config, device = self._config, self._embedder.device
-        bilm = self._embedder.model.bilm.to(device)
-        encoder = config.efml
+        bilm, device, encoder = self._embedder.model.bilm, self._embedder.device, self._config.efml
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])
         ids = bilm.token_encoder.ids(list(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)))
