@@ -7,22 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
 from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
+from elmokit.text.characters import TruncationWarning
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
-
-
-class TruncationWarning(UserWarning):
-    """Words are longer than the model reads: their ends are lost."""
 
 
 class Embeddings(list[np.ndarray]):
@@ -66,7 +65,7 @@ class Embedder:
     @classmethod
     def load(
         cls,
-        path: str | Path | None = None,
+        model: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
         *,
@@ -76,10 +75,10 @@ class Embedder:
     ) -> Embedder:
         """Load a model and prepack it; only the prepacked weights stay in memory, as `model.bilm`.
 
-        `path`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
+        `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        found = locate(path, revision=revision, local_files_only=local_files_only).path.absolute()
+        found = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
         embedder = cls(load(found, softmax=softmax), device, dtype)
         embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
         embedder._path = found
@@ -128,7 +127,7 @@ class Embedder:
         self,
         sentences: Sequence[Sentence],
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         batch_size: int | None = None,
         tokenize: bool = True,
     ) -> Embeddings:
@@ -151,7 +150,7 @@ class Embedder:
         self,
         sentences: Iterable[Sentence],
         layers: str | int = "mix",
-        state: str | None = None,
+        state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
         """`embed` of sentences that need not all be there: some thousand words at a time, in order.
@@ -167,7 +166,7 @@ class Embedder:
         self,
         batches: Iterable[Sequence[Sequence[str]]],
         layers: str | int = "mix",
-        state: str | None = None,
+        state: StatePolicy | None = None,
         storage_dtype: str = "float32",
     ) -> Iterator[np.ndarray]:
         """The vectors of all words of each batch of sentences (lists of tokens), as a store of vectors has them.
@@ -181,7 +180,7 @@ class Embedder:
         return (result.vectors[0] for result in results)
 
     def embed_windows(
-        self, words: Sequence[str], layers: str | int = "mix", state: str | BiLMState | None = None
+        self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
     ) -> Iterator[WindowResult]:
         """One sentence of any length, of which only a window is held: vectors as they are made, half by half.
 
@@ -194,7 +193,7 @@ class Embedder:
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
         selection, state = select_layers(self.model, layers), self.model.state_policy if state is None else state
         carries = isinstance(state, BiLMState) or state == "carry"
-        start = self._carried_from(state, 1) if carries else self._start(str(state))
+        start = self._carried_from(state, 1) if carries else self._start(cast(StatePolicy, state))
         return self._pipeline.embed_windows(words, selection, start)
 
     def encode(
@@ -203,7 +202,7 @@ class Embedder:
         pooling: str = "mean",
         normalize_embeddings: bool = False,
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
     ) -> np.ndarray:
         """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros.
@@ -234,7 +233,7 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: str) -> BiLMState | None:
+    def _start(self, state: StatePolicy) -> BiLMState | None:
         """What every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
@@ -244,7 +243,7 @@ class Embedder:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         return self.model.warm_state.to(self.device)
 
-    def _same_start(self, state: str | None) -> BiLMState | None:
+    def _same_start(self, state: StatePolicy | None) -> BiLMState | None:
         """As `_start`, by default the model's own; ValueError for one that is carried."""
         state = self.model.state_policy if state is None else state
         if state == "carry":
@@ -252,7 +251,11 @@ class Embedder:
         return self._start(state)
 
     def _embed(
-        self, tokens: list[Sequence[str]], spec: OutputSpec, state: str | BiLMState | None, batch_size: int | None
+        self,
+        tokens: list[Sequence[str]],
+        spec: OutputSpec,
+        state: StatePolicy | BiLMState | None,
+        batch_size: int | None,
     ) -> Embeddings:
         found, pipeline = Embeddings(), self._pipeline
         state = self.model.state_policy if state is None else state
@@ -271,7 +274,7 @@ class Embedder:
             warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
         return found
 
-    def _carried_from(self, state: str | BiLMState, batch_size: int | None) -> BiLMState:
+    def _carried_from(self, state: StatePolicy | BiLMState, batch_size: int | None) -> BiLMState:
         """What the rows of carried state start from."""
         if not isinstance(state, BiLMState):
             return self._pipeline.bilm.initial_state(batch_size or 1)

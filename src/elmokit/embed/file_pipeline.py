@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from elmokit.config import StatePolicy
 from elmokit.embed.background import background_consumer
 from elmokit.embed.embedder import TruncationWarning
 from elmokit.embed.job import FileJob, FileReport, Progress
@@ -48,7 +49,7 @@ def _write_state(path: Path, state: BiLMState) -> None:
         save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path)
 
 
-def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[set[int], str | BiLMState]:
+def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[set[int], StatePolicy | BiLMState]:
     """The parts that need not be made again, and what the first of the others starts from."""
     numbers = set(range(job.num_parts))
     kept = numbers.intersection(readable)
@@ -139,15 +140,15 @@ class Vectors(NamedTuple):
 class PartEnd(NamedTuple):
     """The part has all its vectors; what the next one starts from."""
 
-    state: str | BiLMState
+    state: StatePolicy | BiLMState
 
 
 Record: TypeAlias = "PartBegin | Vectors | HalfVectors | PartEnd"
 
 
 def _embedded(
-    job: FileJob, batches: Iterable[_Batch], state: str | BiLMState
-) -> Iterator[tuple[_Batch, np.ndarray, str | BiLMState]]:
+    job: FileJob, batches: Iterable[_Batch], state: StatePolicy | BiLMState
+) -> Iterator[tuple[_Batch, np.ndarray, StatePolicy | BiLMState]]:
     """Each batch of short lines, its vectors as they are stored, and the state after it."""
     if isinstance(state, BiLMState) or state == "carry":
         yield from _embedded_carrying(job, batches, state)
@@ -169,8 +170,8 @@ def _embedded(
 
 
 def _embedded_carrying(
-    job: FileJob, batches: Iterable[_Batch], state: str | BiLMState
-) -> Iterator[tuple[_Batch, np.ndarray, str | BiLMState]]:
+    job: FileJob, batches: Iterable[_Batch], state: StatePolicy | BiLMState
+) -> Iterator[tuple[_Batch, np.ndarray, StatePolicy | BiLMState]]:
     for batch in batches:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncationWarning)  # the report counts them
@@ -184,7 +185,9 @@ def _as_stored(job: FileJob, sentences: Sequence[np.ndarray]) -> np.ndarray:
     return join_sentences(sentences, job.index.vector_shape, job.dtype)
 
 
-def _long_line(job: FileJob, batch: _Batch, state: str | BiLMState, progress: Progress) -> Iterator[Record | BiLMState]:
+def _long_line(
+    job: FileJob, batch: _Batch, state: StatePolicy | BiLMState, progress: Progress
+) -> Iterator[Record | BiLMState]:
     """The vectors of a long line, window by window, each followed by the state after it."""
     (words,), characters = batch.sentences, batch.characters
     pool = None if job.pooling is None else RunningPool(job.pooling, job.embedder.dim)
@@ -204,7 +207,9 @@ def _long_line(job: FileJob, batch: _Batch, state: str | BiLMState, progress: Pr
         yield Vectors(batch.first_line, _as_stored(job, [pool.vectors()]))
 
 
-def _records(job: FileJob, batches: Iterable[_Batch], state: str | BiLMState, progress: Progress) -> Iterator[Record]:
+def _records(
+    job: FileJob, batches: Iterable[_Batch], state: StatePolicy | BiLMState, progress: Progress
+) -> Iterator[Record]:
     """All that the writer is to do, part after part; some batches are taken ahead of what comes out."""
     carries = isinstance(state, BiLMState) or state == "carry"
     for is_long, together in groupby(batches, key=attrgetter("is_long")):
