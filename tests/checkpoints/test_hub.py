@@ -236,7 +236,7 @@ def test_what_goes_wrong_is_said(
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk.*pip install 'elmokit\[hub\]'"):
+    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk.*pip install huggingface_hub"):
         load("owner/name")
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
 
@@ -15,7 +16,9 @@ Item = TypeVar("Item")
 SENTENCES_AT_ONCE = 256  # with carried state; without it the embedder chooses
 
 
-def _from_same_state(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str) -> Iterator[Embeddings]:
+def _from_same_state(
+    sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
+) -> Iterator[Embeddings]:
     """Warns once, at the end, of all words that are too long."""
     truncated = 0
     for group in embedder.embed_stream(sentences, "all", state):
@@ -28,7 +31,7 @@ def _from_same_state(sentences: Iterable[Sequence[str]], embedder: Embedder, sta
 def _from_carried_state(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
     """One row, so that each sentence goes on from the one before it; `embed` warns of words that are too long."""
     remaining = iter(sentences)
-    carried: str | BiLMState | None = "carry"
+    carried: StatePolicy | BiLMState | None = "carry"
     while batch := list(islice(remaining, SENTENCES_AT_ONCE)):
         found = embedder.embed(batch, "all", carried, batch_size=1)
         carried = found.state
@@ -36,7 +39,10 @@ def _from_carried_state(sentences: Iterable[Sequence[str]], embedder: Embedder) 
 
 
 def all_layers(
-    items: Iterable[Item], words_of: Callable[[Item], Sequence[str]], embedder: Embedder, state: str | None = None
+    items: Iterable[Item],
+    words_of: Callable[[Item], Sequence[str]],
+    embedder: Embedder,
+    state: StatePolicy | None = None,
 ) -> Iterator[tuple[Item, np.ndarray]]:
     """Each item with the layers of its words, (L+1, T, 2D), streamed: some thousand words are held at a time.
 

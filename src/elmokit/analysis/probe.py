@@ -18,6 +18,7 @@ from tqdm import tqdm
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
+from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
@@ -112,7 +113,7 @@ def probe(
     dev: Sequence[TaggedSentence],
     test: Sequence[TaggedSentence] | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     penalties: Sequence[float] = PENALTIES,
@@ -169,7 +170,7 @@ def probe_files(
     dev: str | Path,
     test: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     *,

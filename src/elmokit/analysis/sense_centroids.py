@@ -13,6 +13,7 @@ import numpy as np
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.uses import of_length_one
+from elmokit.config import StatePolicy
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.embed.embedder import Embedder
 
@@ -20,7 +21,7 @@ TIE = 1e-6  # cosines that differ by less differ by rounding
 
 
 def instance_vectors(
-    sentences: Iterable[SenseSentence], embedder: Embedder, state: str | None = None
+    sentences: Iterable[SenseSentence], embedder: Embedder, state: StatePolicy | None = None
 ) -> Iterator[tuple[SenseInstance, np.ndarray]]:
     """Every instance with its vectors, (L+1, 2D): of several words their mean. `state` as in `all_layers`."""
     for sentence, layers in all_layers(sentences, lambda sentence: sentence.words, embedder, state):
@@ -65,7 +66,7 @@ def _lemma_senses(sums: dict[str, _Sums]) -> LemmaSenses:
 
 
 def sense_centroids(
-    sentences: Iterable[SenseSentence], embedder: Embedder, state: str | None = None
+    sentences: Iterable[SenseSentence], embedder: Embedder, state: StatePolicy | None = None
 ) -> dict[str, LemmaSenses]:
     """The senses that training text shows, by lemma. `state` as in `all_layers`.
 

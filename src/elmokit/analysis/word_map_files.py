@@ -56,7 +56,9 @@ def picture(found: WordMap) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("a picture needs matplotlib: pip install 'elmokit[plots]'") from error
+        raise ModuleNotFoundError(
+            "a picture needs matplotlib: pip install matplotlib (elmokit's extra plots)"
+        ) from error
     layers = len(found.planes)
     figure = Figure(figsize=(3.6 * layers, 4.3), dpi=160, layout="constrained")
     panels = figure.subplots(1, layers, squeeze=False)[0]

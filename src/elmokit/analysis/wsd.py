@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
 from elmokit.analysis.sense_report import SenseReport, Tallies
+from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
 from elmokit.data.raganato import DATA_SUFFIX, read_raganato
 from elmokit.data.semcor import read_semcor
@@ -31,7 +32,7 @@ def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
 def coarse_wsd(
     directory: str | Path,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
@@ -108,7 +109,7 @@ def all_words_wsd(
     training: str | Path,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
@@ -167,7 +168,7 @@ def wsd(
     training: str | Path | None = None,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:

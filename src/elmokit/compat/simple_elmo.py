@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.notice import warn_once
+from elmokit.config import StatePolicy
 from elmokit.data.streams import blocks_of, scoring_block
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
@@ -44,7 +45,7 @@ class ElmoModel:
         self.vocab: Vocab | None = None
         self._softmax: FullSoftmax | None = None
         self._embedder: Embedder | None = None
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
 
     def load(self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False) -> None:
         """Load whatever `elmokit.load` takes, a directory or zip archive with options.json and model.hdf5 among it.

@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import HalfVectors, RunningPool
 from elmokit.embed.pipeline import split_evenly
@@ -31,7 +32,7 @@ from elmokit.nn.bilm import BiLMState
 from elmokit.storage.store import begin_store, finish_store, new_part
 from elmokit.storage.token_spool import SpooledSentence, TokenSpool, read_together
 
-State: TypeAlias = "str | BiLMState"
+State: TypeAlias = "StatePolicy | BiLMState"
 
 # --- The state between parts -----------------------------------------------------------------------------------------
 

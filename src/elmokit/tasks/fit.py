@@ -77,7 +77,7 @@ def _name_of(model: loading.ModelSource) -> str | None:
 
 
 def fit(
-    data: TaskData,
+    data: TaskData | TaskFiles,
     output: str | Path | None = None,
     *,
     model: loading.ModelSource = None,
@@ -85,15 +85,29 @@ def fit(
     config: FitConfig | None = None,
     overwrite: bool = False,
 ) -> tuple[TrainedTagger, FitReport]:
-    """Train a tagger on the task's `train`, stop by its `dev`, score it on its `test`.
+    """Train a tagger on the biLM's layers; equal data and settings give equal taggers.
 
-    It is saved with report.json in the directory `output`. `model` is the biLM whose layers it reads: a name or path,
-    the bundled English model if None, or one in memory, kept with the tagger. It is left as it is; where the tagger's
-    settings say finetune, a copy is trained.
+    Args:
+        data: Tagged sentences, or the files that hold them: `train` is learned, `dev` decides when to stop, `test` is
+            scored at the end.
+        output: Directory to save the tagger in, with report.json.
+        model: The biLM whose layers the tagger reads: a loaded model, which is saved with the tagger, or whatever
+            `elmokit.load` takes, which is found again by its name. It is not changed: `tagger.finetune` trains a copy.
+        tagger: The network.
+        config: How it is trained.
+        overwrite: Replace a tagger in `output`.
+
+    Returns:
+        The tagger, and its scores and losses.
+
+    Raises:
+        ValueError: The data or the settings make no sense.
+        FileExistsError: `output` exists.
     """
     tagger, config = tagger or TaggerConfig(), config or FitConfig()
     if output is not None:
         _check_free(Path(output), overwrite)
+    data = data.read() if isinstance(data, TaskFiles) else data
     _check(data)
     pretrained = _pretrained(model, tagger)
     lexicon = Lexicon.of(data.train)
@@ -121,7 +135,7 @@ def fit_files(
 ) -> FitReport:
     """Fit a tagger on files of tagged sentences, which are read into memory, and save it."""
     _check_free(Path(output), overwrite)
-    _, report = fit(files.read(), output, model=model, tagger=tagger, config=config, overwrite=overwrite)
+    _, report = fit(files, output, model=model, tagger=tagger, config=config, overwrite=overwrite)
     return report
 
 

@@ -171,11 +171,23 @@ def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
         raise CheckpointError(f"{path} is not the configuration of an elmokit tagger: {reason}") from error
 
 
-def load_task_model(directory: str | Path, model: str | Path | None = None, device: str | None = None) -> TrainedTagger:
-    """Read a tagger's directory. `model` says where its biLM lies now, if not where it was in training.
+def load_task_model(
+    directory: str | Path, model: loading.ModelSource = None, device: str | None = None
+) -> TrainedTagger:
+    """Load a tagger that `fit` saved.
 
-    FileNotFoundError where the tagger or its biLM is missing, CheckpointError where one is damaged, ValueError for a
-    `model` that would not be read: of a tagger that keeps its biLM with it, or has none.
+    Args:
+        directory: Its directory.
+        model: Its biLM, loaded or as `elmokit.load` takes it, where that is no longer where it was in training.
+        device: Where to compute; None: on a GPU where there is one.
+
+    Returns:
+        The tagger, which predicts the tags of sentences.
+
+    Raises:
+        FileNotFoundError: The tagger or its biLM is missing.
+        CheckpointError: One of them is damaged, or the biLM is another one.
+        ValueError: A `model` for a tagger that has its biLM in its directory, or reads none.
     """
     directory = Path(directory)
     if not (directory / "config.json").is_file():
@@ -191,13 +203,13 @@ def load_task_model(directory: str | Path, model: str | Path | None = None, devi
     return TrainedTagger(tagger.to(pick_device(device)).eval(), lexicon, pretrained, description["tag_column"])
 
 
-def _load_bilm(directory: Path, description: dict[str, Any], override: str | Path | None) -> Pretrained:
+def _load_bilm(directory: Path, description: dict[str, Any], override: loading.ModelSource) -> Pretrained:
     kept_inside = description["bilm"] == OWN_BILM and (directory / OWN_BILM).is_dir()
     if kept_inside and override is not None:
         raise ValueError(f"{directory} keeps its own biLM, in {directory / OWN_BILM}: leave the model out")
     name = str(directory / OWN_BILM) if kept_inside else override or description["bilm"]
     try:
-        pretrained = loading.load(name, softmax=False)
+        pretrained = loading.resolve_model(name)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{directory} needs its biLM: {error}; say where it lies now (model=...)") from error
     if fingerprint(pretrained) != description["bilm_fingerprint"]:

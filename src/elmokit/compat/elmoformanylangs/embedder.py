@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from elmokit.compat.notice import warn_once
+from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
@@ -33,7 +34,7 @@ class Embedder:
         self.model_dir, self.batch_size = model_dir, batch_size
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._config = self._embedder.model.config
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
         self.interleaved = self._config.lstm.interleaved  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
