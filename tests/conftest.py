@@ -61,7 +61,10 @@ def pytest_report_header() -> str:
     import elmokit
     from elmokit.ops.dispatch import available_backends, get_backend
 
-    return f"elmokit: {Path(elmokit.__file__).parent}, {get_backend()} of {', '.join(available_backends())}"
+    backends = ", ".join(available_backends())
+    return (
+        f"elmokit: {Path(elmokit.__file__).parent}; backends: {backends}; the highest that is allowed: {get_backend()}"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
