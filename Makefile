@@ -35,6 +35,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tools/make_results.py --check
 
 clean:
 	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

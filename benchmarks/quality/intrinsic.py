@@ -18,7 +18,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets 
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from measuring import machine, write_report  # noqa: E402
+from result_files import RESULTS, write_result  # noqa: E402
 from sense_uses import CONTEXTUAL, demo, nearest_uses  # noqa: E402
 from sentence_starts import perplexity_by_place  # noqa: E402
 
@@ -40,7 +39,6 @@ from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.nn.bilm import BiLMState  # noqa: E402
 
-RESULTS = HERE.parent / "results" / "intrinsic.json"
 WARM_WORDS, WARM_ROWS = 20_000, 32
 Figures = dict[str, Any]
 
@@ -205,14 +203,6 @@ def table(report: Mapping[str, Mapping[str, Figures]]) -> str:
 # --- The command -------------------------------------------------------------------------------------------------
 
 
-def commit() -> str:
-    """The commit that was checked out, marked where something tracked differs from it; "unknown" without git."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=HERE, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"
-
-
 def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
@@ -224,7 +214,7 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--states", nargs="+", choices=("zeros", "warm", "carry"), default=["zeros", "warm", "carry"])
     parser.add_argument("--dtype", default="float32", help="number type of the products, as of Embedder.load")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "intrinsic.json")
     return parser.parse_args(argv)
 
 
@@ -232,20 +222,14 @@ def main(argv: list[str]) -> None:
     arguments = arguments_of(argv)
     setup = Setup(arguments)
     label = arguments.label or Path(setup.model["model"]).name
-    measured = {"command": " ".join(["python", "benchmarks/quality/intrinsic.py", *argv]), "commit": commit()}
     for name in arguments.only:
         started = time.perf_counter()
         by_state = PARTS[name](setup)
-        figures = {
-            **setup.model, "dtype": arguments.dtype, **measured, "date": time.strftime("%Y-%m-%d"),
-            "seconds": round(time.perf_counter() - started, 1), "machine": machine(), "by state": by_state,
-        }  # fmt: skip
-        # read again, since another run may have written other parts meanwhile
-        report = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
-        report.setdefault(label, {})[name] = figures
-        write_report(arguments.output, report)
-        print(f"{name}: {figures['seconds']} s\n{table({label: {name: figures}})}\n", flush=True)
-    print(table(report))
+        seconds = round(time.perf_counter() - started, 1)
+        figures = {**setup.model, "dtype": arguments.dtype, "seconds": seconds, "by state": by_state}
+        write_result(arguments.output, figures, label, name)
+        print(f"{name}: {seconds} s\n{table({label: {name: figures}})}\n", flush=True)
+    print(table(json.loads(arguments.output.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

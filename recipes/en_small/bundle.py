@@ -2,7 +2,7 @@
 
     python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
 
-The table of perplexities is that of benchmarks/heldout_perplexity.py, where that was made from the model in DIRECTORY:
+The table of perplexities is that of benchmarks/quality/heldout_perplexity.py, where that was made from the model in DIRECTORY:
 bundle, measure, bundle again.
 """
 
@@ -61,7 +61,7 @@ def perplexity_table(model: Pretrained, path: Path | None) -> str:
         return ""
     found = json.loads(path.read_text(encoding="utf-8"))
     if found.get("fingerprint") != fingerprint(model):
-        raise SystemExit(f"{path} is of another model: run benchmarks/heldout_perplexity.py again")
+        raise SystemExit(f"{path} is of another model: run benchmarks/quality/heldout_perplexity.py again")
     zeros = found["zeros"]
     rows = [ROW.format(name=name, zeros=zeros[name]["mean"], **values) for name, values in found["carry"].items()]
     most = max(values["words"] for name, values in found["carry"].items() if name != "all")

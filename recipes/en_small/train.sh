@@ -46,6 +46,6 @@ pretrain=("${elmokit[@]}" pretrain --corpus "$runs/corpus" --output "$runs/en-sm
 
 cooled=$(ls -d "$runs"/en-small/cool-down-*/ | tail -n 1)
 "$python" "$here/bundle.py" "$cooled" --output "$model"
-"$python" "$here/../../benchmarks/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \
+"$python" "$here/../../benchmarks/quality/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \
     --output "$results/heldout_perplexity.json"
 "$python" "$here/bundle.py" "$cooled" --output "$model" --perplexities "$results/heldout_perplexity.json" # on its card

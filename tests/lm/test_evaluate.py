@@ -118,7 +118,7 @@ def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
 def test_a_model_whose_directions_join_predicts_nothing(state: str) -> None:
     """Each would have seen the word that the other one is to predict."""
     _, softmax, vocab = small()
-    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, joins_directions=True))).double()
+    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 

@@ -20,7 +20,8 @@ TEXT = "The cat sat .\nYes\nA dog and a cat sat on the mat .\n"
 @pytest.fixture(autouse=True)
 def scripts(monkeypatch):
     """The scripts' directories on the path, as where one of them is run."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), str(BENCHMARKS / "peers"), *sys.path])
+    folders = (BENCHMARKS / "speed", BENCHMARKS, BENCHMARKS / "peers")
+    monkeypatch.setattr(sys, "path", [*map(str, folders), *sys.path])
 
 
 @pytest.fixture
@@ -72,14 +73,18 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
                 started.ask(job="one_sentence", length=99, calls=1)
 
 
-def test_a_result_file_keeps_its_other_parts(tmp_path):
-    from measuring import write_results
+def test_write_result_keeps_the_other_parts_of_a_file_and_says_whence_each_is(tmp_path):
+    from result_files import write_result
 
-    for part, seconds in (("a", 1), ("b", 2), ("a", 3)):
-        write_results(tmp_path / "results.json", part, {"seconds": seconds})
-    report = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    assert {part: figures["seconds"] for part, figures in report.items()} == {"a": 3, "b": 2}
+    path = tmp_path / "results.json"
+    for part, seconds in ((("a",), 1), (("b", "x"), 2), (("a",), 3), (("b", "y"), 4)):
+        write_result(path, {"seconds": seconds}, *part)
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert [report["a"]["seconds"], report["b"]["x"]["seconds"], report["b"]["y"]["seconds"]] == [3, 2, 4]
     assert report["a"]["machine"]["torch"] == torch.__version__
+    assert {"commit", "date", "command", "machine", "seconds"} == set(report["b"]["x"])
+    write_result(path, {"seconds": 5})
+    assert json.loads(path.read_text(encoding="utf-8"))["seconds"] == 5
 
 
 def report_of(script, arguments, monkeypatch, *options):

@@ -337,7 +337,7 @@ def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainConfi
 
 
 def test_a_model_whose_directions_join_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
-    config = BiLMConfig(LSTMConfig(1, 8, 4, joins_directions=True))
+    config = BiLMConfig(LSTMConfig(1, 8, 4, interleaved=True))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))

@@ -183,7 +183,7 @@ def test_blank_characters_are_the_ideographic_space(tmp_path: Path) -> None:
         (changed(encoder={"name": "gru"}), "neither 'elmo' nor 'lstm'"),
         (changed(encoder={"dim": 16}), "dim and projection_dim are both 16"),
         (changed(encoder={"dim": 48}), r"missing: .*|wrong shape: forward_layer_0.input_linearity.weight"),
-        (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs words, characters or both"),
+        (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary of words, of characters, or both"),
         (changed(token_embedder={"max_characters_per_token": 2}), "at least 3|no wider than 2"),
         ({"encoder": {}}, "there is no 'token_embedder'"),
     ],

@@ -1,6 +1,6 @@
-"""What bfloat16 products cost in perplexity: two pretraining runs that differ in nothing else.
+"""The cost of bfloat16 products in perplexity: two pretraining runs that differ in nothing else.
 
-    python benchmarks/pretrain_precision.py --corpus SHARDS --heldout FILE [FILE ...] --output RUNS
+    python benchmarks/quality/pretrain_precision.py --corpus SHARDS --heldout FILE [FILE ...] --output RUNS
 
 Preset `small`, 8,192 samples, windows of 128 rows by 20 steps, the default recipe, the same seed and vocabulary, in
 bfloat16 and in float32; exact perplexity of the held-out text with state carried, at the end of each. The same command
@@ -9,13 +9,15 @@ resumes. The bar: within 2 % of float32's.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from measuring import RESULTS, write_results
-
 from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
 
 BAR = 0.02
 DTYPES = ("bfloat16", "float32")
@@ -61,7 +63,7 @@ def main() -> None:
     for dtype, figures in found.items():
         print(f"{dtype}: {figures['words']:,} words, perplexity {figures['mean']:.2f}")
     print(f"bfloat16 against float32: {100 * change:+.2f} %")
-    write_results(given.results, "small", {**found, "change": change, "bar": BAR})
+    write_result(given.results, {**found, "change": change, "bar": BAR}, "small")
     raise SystemExit(0 if abs(change) <= BAR else "farther apart than the bar")
 
 

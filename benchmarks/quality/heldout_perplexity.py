@@ -1,22 +1,23 @@
 """Held-out perplexity of a model for each domain: state carried (32 rows) and from zeros, with words and unknown words.
 
-    python benchmarks/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst
+    python benchmarks/quality/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst
 
 Files are tokenized as the model's training text was (`elmokit prepare`), one sentence a line.
 """
 
 import argparse
-import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.fs.atomic import atomic_path
 from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate_files
 
-RESULTS = Path(__file__).parent / "results" / "heldout_perplexity.json"
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
 STATES = {"carry": 32, "zeros": 1}  # and the number of rows, which changes nothing from zeros
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--files", type=Path, nargs="+", required=True)
     parser.add_argument("--device")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "heldout_perplexity.json")
     arguments = parser.parse_args()
     model = load(arguments.model)
     report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
@@ -52,8 +53,7 @@ def main() -> None:
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)
-        with atomic_path(arguments.output) as path:
-            path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_result(arguments.output, report)
 
 
 if __name__ == "__main__":

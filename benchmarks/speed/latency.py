@@ -1,6 +1,6 @@
 """The time of one sentence of 20 words, alone, text in, arrays of all layers out: elmokit beside each of its peers.
 
-    python benchmarks/latency.py TEXT --environments DIRECTORY --models DIRECTORY
+    python benchmarks/speed/latency.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes int8] [--peers bilm-tf] [--quick]
 
 Each side in a process of its own, in alternation; a measurement is the median over many sentences, no two alike, and
@@ -12,7 +12,7 @@ single row, which memory decides, the rest at that of some 20 rows.
 import argparse
 from typing import Any
 
-from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, ratios, side_figures, write_results
+from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, ratios, side_figures, write_result
 from roofline import embedding_operations, product_rates, recurrent_operations
 
 from elmokit.config import BiLMConfig
@@ -76,7 +76,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
                     milliseconds(speeds[2]),
                 ), flush=True,
             )  # fmt: skip
-            write_results(arguments.output, f"{size} {dtype} {peer}", found)
+            write_result(arguments.output, found, f"{size} {dtype} {peer}")
 
 
 def main() -> None:

@@ -1,11 +1,10 @@
-"""What the speed benchmarks share: peers and their workers, pairs of measurements, the machine, result files."""
+"""Shared by the speed benchmarks: peers and their workers, alternating measurements, the command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,14 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
-from elmokit.fs.atomic import atomic_path
-
-HERE = Path(__file__).parent
-WORKERS, RESULTS = HERE / "peers", HERE / "results"
-sys.path.append(str(WORKERS))
-from make_models import make_models  # noqa: E402 (it lies beside the workers)
+BENCHMARKS = Path(__file__).parents[1]
+WORKERS = BENCHMARKS / "peers"
+sys.path += [str(BENCHMARKS), str(WORKERS)]
+from make_models import make_models  # noqa: E402
+from result_files import RESULTS as RESULTS  # noqa: E402
+from result_files import write_result as write_result  # noqa: E402
 
 Answer = dict[str, Any]
 SIZES = ("small", "original")
@@ -153,40 +150,6 @@ def ratios(ours: list[Answer], theirs: list[Answer]) -> Answer:
     return {"pairs": found, "median": statistics.median(found)}
 
 
-def machine() -> Answer:
-    """The hardware, as far as the system tells, and the versions of what runs elmokit."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "memory_gib": memory and round(memory, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def write_report(path: Path, report: Answer) -> None:
-    """A result file, whole or not at all."""
-    with atomic_path(path) as partial:
-        partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-def write_results(path: Path | None, part: str, figures: Answer) -> None:
-    """Put a part into a result file; the other parts, measured at other times, stay as they are. No file: nothing."""
-    if path is None:
-        return
-    report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    report[part] = {**figures, "machine": machine()}
-    write_report(path, dict(sorted(report.items())))
-
-
 # --- The command line --------------------------------------------------------------------------------------------
 
 
@@ -201,7 +164,7 @@ def argument_parser(document: str | None, peers: tuple[str, ...]) -> argparse.Ar
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--sentences", type=int, help="only the first so many of the text")
     parser.add_argument("--quick", action="store_true", help="one pair, few sentences: does it run at all?")
-    parser.add_argument("--output", type=Path, help="result file; results/ beside this script when not given")
+    parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     return parser
 
 

@@ -1,8 +1,8 @@
 """Draw where the vectors of ambiguous words lie: docs/images/senses.png (needs the extra "plots").
 
-    python benchmarks/plot_senses.py [--model NAME_OR_PATH]
+    python benchmarks/quality/plot_senses.py [--model NAME_OR_PATH]
 
-The sentences are those of benchmarks/sense_pairs.json. A word's vector is the mean of its contextual layers; each panel
+The sentences are those of sense_pairs.json. A word's vector is the mean of its contextual layers; each panel
 shows the plane in which its six vectors differ most (the first two principal components), with one scale for both
 directions.
 """
@@ -23,7 +23,7 @@ from elmokit.analysis.uses import of_length_one, uses_in_every
 from elmokit.embed.embedder import Embedder
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "docs" / "images" / "senses.png"
+OUTPUT = HERE.parents[1] / "docs" / "images" / "senses.png"
 # Each with the same two senses in both of its items: that of the first item's `sentence`, and the other.
 WORDS = {
     "apple": ("fruit", "company"),

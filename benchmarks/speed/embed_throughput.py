@@ -1,6 +1,6 @@
 """Words a second of embedding, text in, arrays of all layers out: elmokit beside each of its peers.
 
-    python benchmarks/embed_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
+    python benchmarks/speed/embed_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes bfloat16] [--peers bilm-tf] [--orders file] [--quick]
 
 A peer first makes one pass at each batch of 32, 64 and 128 sentences. At its best batch, elmokit in each of its types
@@ -28,7 +28,7 @@ from measuring import (
     ratios,
     side_figures,
     words_per_second,
-    write_results,
+    write_result,
 )
 from roofline import embedding_operations, product_rates, roofline
 
@@ -106,7 +106,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
                 found["roofline"] = {**limits[dtype], "reached": reached}
                 found["text"] = {"sentences": len(sentences), "words": words}
                 show(peer, dtype, found)
-                write_results(arguments.output, f"{size} {dtype} {order} {peer}", found)
+                write_result(arguments.output, found, f"{size} {dtype} {order} {peer}")
 
 
 def main() -> None:

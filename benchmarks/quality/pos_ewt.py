@@ -8,7 +8,7 @@ One tagger (learned word vectors, one BiLSTM, a softmax) with three kinds of fur
 
 on the whole training set and on every tenth sentence of it, with three seeds each; universal tags (UPOS), accuracy.
 
-    python benchmarks/pos_ewt.py --data DIRECTORY_OF_CONLLU_FILES [--model NAME_OR_PATH]
+    python benchmarks/quality/pos_ewt.py --data DIRECTORY_OF_CONLLU_FILES [--model NAME_OR_PATH]
 
 Every finished run is written to the results at once; the same command goes on where it was stopped.
 """
@@ -16,7 +16,6 @@ Every finished run is written to the results at once; the same command goes on w
 import argparse
 import hashlib
 import json
-import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -29,17 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import elmokit
-from elmokit.checkpoints import checkpoint
+from elmokit.checkpoints.loading import DEFAULT_MODEL, load
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import FitConfig, TaggerConfig
 from elmokit.tasks.examples import Examples, Lexicon
 from elmokit.tasks.tagger import CHARACTERS
 from elmokit.tasks.trained import embed_layers
 from elmokit.tasks.training import FitReport, fit_examples
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
 
 FILES = {
     "train": "en_ewt-ud-train.reassembled.conllu",
@@ -84,14 +84,7 @@ class Results:
     def add(self, run: dict) -> None:
         self._read()
         self.runs.append(run)
-        content = {
-            "setup": self.setup,
-            "environment": environment(),
-            "summary": list(self.summary()),
-            "runs": self.runs,
-        }
-        with atomic_path(self.path) as partial:
-            partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_result(self.path, {"setup": self.setup, "summary": list(self.summary()), "runs": self.runs})
 
     def summary(self) -> Iterator[dict]:
         """One row for each size and kind of features: what its runs found, averaged over the seeds."""
@@ -136,32 +129,13 @@ def average_mix(runs: list[dict]) -> dict | None:
     return {"weights": [round(weight, 4) for weight in weights.tolist()], "gamma": round(gamma, 4)}
 
 
-def environment() -> dict:
-    cpu = next((line for line in _proc_cpuinfo() if line.startswith("model name")), platform.processor())
-    return {
-        "elmokit": elmokit.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "cpu": cpu.partition(":")[2].strip() or cpu,
-        "threads": torch.get_num_threads(),
-        "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python", *sys.argv]),
-    }
-
-
-def _proc_cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
     """All that the scores depend on: results of different setups never share a file."""
     hashes = {name: hashlib.sha256((data / name).read_bytes()).hexdigest() for name in FILES.values()}
     return json.loads(
         json.dumps(
             {
-                "model": model or checkpoint.DEFAULT_MODEL,
+                "model": model or DEFAULT_MODEL,
                 "fingerprint": fingerprint(pretrained),
                 "bilm": pretrained.bilm.config.to_dict(),
                 "data": hashes,
@@ -210,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="directory with " + ", ".join(FILES.values()))
     parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "pos_ewt.json")
+    parser.add_argument("--output", type=Path, default=RESULTS / "pos_ewt.json")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="which to run now")
     arguments = parser.parse_args()
@@ -219,7 +193,7 @@ def main() -> None:
 
     layout = Layout(conllu=True, word_column=1, tag_column=3)
     sets = {name: list(read_tagged(arguments.data / file, layout)) for name, file in FILES.items()}
-    pretrained = checkpoint.load(arguments.model)
+    pretrained = load(arguments.model)
     results = Results(arguments.output, setup_of(arguments.data, arguments.model, pretrained))
     for features in arguments.features:
         missing = [(size, seed) for size, seed in product(SIZES, SEEDS) if not results.has(features, size, seed)]

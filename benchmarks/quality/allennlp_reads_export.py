@@ -1,6 +1,6 @@
 """Does AllenNLP read what elmokit exports, and make the same layers of it?
 
-    python benchmarks/allennlp_reads_export.py --python DIRECTORY/allennlp/bin/python [--model NAME_OR_PATH]
+    python benchmarks/quality/allennlp_reads_export.py --python DIRECTORY/allennlp/bin/python [--model NAME_OR_PATH]
 
 DIRECTORY is that of peers/install.sh. The model is converted to options.json and weights.hdf5; AllenNLP, in a process
 of its own environment, puts two batches of sentences through it, the first from zero state, the second from the state
@@ -22,10 +22,10 @@ import torch
 from elmokit.checkpoints.convert import convert
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.fs.atomic import atomic_path
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "allennlp_reads_export.json"
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import BENCHMARKS, RESULTS, write_result
+
 BOUND = 1e-5
 SENTENCES = [
     "The bank of the river was steep and slippery after the rain .",
@@ -52,7 +52,7 @@ def allennlp_layers(
     """Its version, and an array (L+1, T, 2D) for each sentence of each batch."""
     asked, found = directory / "batches.json", directory / "layers.npz"
     asked.write_text(json.dumps(batches), encoding="utf-8")
-    command = [str(python), str(HERE / "peers" / "allennlp_layers.py"), str(export), str(asked), str(found)]
+    command = [str(python), str(BENCHMARKS / "peers" / "allennlp_layers.py"), str(export), str(asked), str(found)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     with np.load(found) as arrays:
         layers = [arrays[f"{b} {i}"] for b, sentences in enumerate(batches) for i in range(len(sentences))]
@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True, help="of the environment that has AllenNLP")
     parser.add_argument("--model", default="en-small", help="directory or name")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_reads_export.json")
     arguments = parser.parse_args()
     embedder, batches = Embedder.load(arguments.model), two_batches()
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
@@ -98,8 +98,7 @@ def main() -> None:
         "largest_component": max(float(np.abs(array).max()) for array in ours),
     }
     print(json.dumps(report, indent=1))
-    with atomic_path(arguments.output) as path:
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_result(arguments.output, report)
     if largest > BOUND:
         sys.exit(f"AllenNLP {version} and elmokit differ by {largest}")
 

@@ -1,6 +1,6 @@
 """Speed of everything between a text file and what the model reads, on one thread.
 
-    python benchmarks/preprocessing.py [--raw RAW_TEXT...] TEXT...
+    python benchmarks/speed/preprocessing.py [--raw RAW_TEXT...] TEXT...
 
 TEXT is tokenized, one sentence a line (plain, .gz or .zst), as `elmokit prepare` makes it of RAW_TEXT.
 Words a second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from measuring import RESULTS, write_results
+from measuring import RESULTS, write_result
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
@@ -99,9 +99,8 @@ def main() -> None:
     found = {name: words_per_second(name, run, arguments.repeats) for name, run in runs.items()}
 
     settings = {name: getattr(arguments, name) for name in ("batch_size", "unroll_steps", "vocab_size", "repeats")}
-    write_results(
-        arguments.output, "one thread", {**settings, "words_at_once": Sizes().batch_words, "words_per_second": found}
-    )
+    figures = {**settings, "words_at_once": Sizes().batch_words, "words_per_second": found}
+    write_result(arguments.output, figures, "one thread")
 
 
 if __name__ == "__main__":

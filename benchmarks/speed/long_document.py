@@ -1,6 +1,6 @@
 """One sentence of a million words: peak memory and speed of embedding it, and whether the vectors are right.
 
-    python benchmarks/long_document.py [--model NAME_OR_PATH] [--words 10000 100000 1000000] TEXT...
+    python benchmarks/speed/long_document.py [--model NAME_OR_PATH] [--words 10000 100000 1000000] TEXT...
 
 The words of the given texts (plain, .gz or .zst; split at white space), repeated as needed, become one line of each
 length, with one pair of boundaries, which a process of its own embeds to a temporary directory. That process's peak
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from embedding_apart import argument_parser, embedded_apart, peak_megabytes, settings_of
-from measuring import machine, write_report
+from child_process import argument_parser, embedded_apart, peak_megabytes, settings_of
+from measuring import write_result
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
@@ -87,9 +87,8 @@ def main() -> None:
         "window": Sizes().window_positions,
         "documents": documents,
         "compared_with_the_whole": compared,
-        "machine": machine(),
     }
-    write_report(arguments.output, report)
+    write_result(arguments.output, report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The time until a fresh process can work: imports, the command's help, a first vector; and what the peers take.
 
-    python benchmarks/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
+    python benchmarks/speed/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
 
 Everything is run in turn, so many times; the medians, in seconds of the wall clock, hold the start of Python itself,
 which is measured beside them. Peers are left out where no environments are given.
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import PEERS, RESULTS, write_results
+from measuring import PEERS, RESULTS, write_result
 
 OURS = {
     "python alone": "pass",
@@ -65,7 +65,7 @@ def main() -> None:
             taken[name].append(seconds(command))
     for name, times in taken.items():
         print(f"{name:28} {statistics.median(times):7.3f} s")
-        write_results(arguments.output, name, {"seconds": times, "median": statistics.median(times)})
+        write_result(arguments.output, {"seconds": times, "median": statistics.median(times)}, name)
 
 
 if __name__ == "__main__":

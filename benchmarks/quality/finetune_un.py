@@ -1,6 +1,6 @@
 """Fine-tune a model on speeches of the UN General Debate, which en-small never read; perplexity there and elsewhere.
 
-    python benchmarks/finetune_un.py --data un_general_debate --heldout heldout/un_general_debate.txt \\
+    python benchmarks/quality/finetune_un.py --data un_general_debate --heldout heldout/un_general_debate.txt \\
         --others heldout/{gutenberg,misc,openstax,simplewiki,us_gov,wikipedia_en}.txt --output runs/finetune_un
 
 `--data` is the training part, files or a directory, tokenized as the model's training text was (`elmokit prepare`),
@@ -9,7 +9,7 @@ the domain falls by at least 10 %.
 """
 
 import argparse
-import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import Any
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.fs.atomic import atomic_path
 from elmokit.train.finetune import FinetuneConfig, finetune
 
-RESULTS = Path(__file__).parent / "results" / "finetune_un.json"
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
 BAR = -10.0  # percent
 
 
@@ -38,7 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=FinetuneConfig.dropout)
     parser.add_argument("--device")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS / "finetune_un.json")
     return parser.parse_args()
 
 
@@ -61,8 +62,7 @@ def main() -> None:
         "reached": max(percents) <= BAR,
         "changes": {Path(name).name.split(".")[0]: asdict(change) for name, change in report.changes.items()},
     }
-    with atomic_path(given.results) as path:
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_result(given.results, result)
     raise SystemExit(0 if result["reached"] else f"the domain's perplexity changed by {max(percents):+.1f} % only")
 
 

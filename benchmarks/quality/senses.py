@@ -1,15 +1,16 @@
-"""Do contextual layers tell the senses of a word apart? Scores benchmarks/sense_pairs.json, which never changes.
+"""Do contextual layers tell the senses of a word apart? Scores sense_pairs.json, which never changes.
 
 In each item the word has one sense in `sentence` and `same`, another in `other`. An item counts where the word's vector
 in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the mean over the contextual layers
 (1 to L) of the cosine; each layer, the token layer (which cannot tell: ties count against) and the mix are reported
 beside it.
 
-    python benchmarks/senses.py [--model NAME_OR_PATH]
+    python benchmarks/quality/senses.py [--model NAME_OR_PATH]
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,11 @@ import numpy as np
 from elmokit.analysis.uses import of_length_one, uses_in_every
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_path
 
-HERE = Path(__file__).parent
-PAIRS = HERE / "sense_pairs.json"
-RESULTS = HERE / "results" / "senses.json"
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
+PAIRS = Path(__file__).with_name("sense_pairs.json")
 SIMILARITY = "contextual"
 
 
@@ -48,7 +49,7 @@ def right(similarities: tuple[float, float]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "senses.json")
     arguments = parser.parse_args()
     embedder = Embedder.load(arguments.model)
     items = json.loads(PAIRS.read_text(encoding="utf-8"))["items"]
@@ -66,8 +67,7 @@ def main() -> None:
         "right": counts,
         "similarities": [{"word": item["word"], "sentence": item["sentence"], **found} for item, found in scored],
     }
-    with atomic_path(arguments.output) as path:
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_result(arguments.output, report)
 
 
 if __name__ == "__main__":

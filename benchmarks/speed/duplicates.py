@@ -1,6 +1,6 @@
 """What finding duplicates costs: fingerprints of documents, the index, and the alternatives to rensa.
 
-    python benchmarks/duplicates.py RAW_TEXT... [--documents 8000]
+    python benchmarks/speed/duplicates.py RAW_TEXT... [--documents 8000]
 
 Prints processor seconds for the shingles and signatures of the documents, by `elmokit.data.duplicates` and, where they
 are installed, by datasketch and by rensa on strings; the error of the estimated similarity against exact sets; and the

@@ -1,6 +1,6 @@
 """Words a second from a text file to the vectors of all layers on disk, beside those of the same text in memory.
 
-    python benchmarks/file_to_file.py TEXT --model MODEL [--megabytes 10] [--products bfloat16] [--repeats 3]
+    python benchmarks/speed/file_to_file.py TEXT --model MODEL [--megabytes 10] [--products bfloat16] [--repeats 3]
 
 TEXT is tokenized, one sentence a line. `embed_file` writes all layers of its first megabytes in float16, parts and
 index as `elmokit embed` does; `Embedder.embed_stream` makes the same arrays in memory, some thousand words at a time,
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from measuring import RESULTS, write_results
+from measuring import RESULTS, write_result
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
@@ -76,10 +76,11 @@ def main() -> None:
         f"the file costs {100 * (ratio - 1):+.1f} %"
     )
     name = Path(given.model).name
-    write_results(given.results, f"{name} {given.products}", {
+    figures = {
         "bytes": size, "words": words, "words_per_second_in_memory": memory, "words_per_second_file_to_file": file,
         "seconds_in_memory_and_to_file": pairs, "ratio": ratio, "bar": BAR,
-    })  # fmt: skip
+    }  # fmt: skip
+    write_result(given.results, figures, f"{name} {given.products}")
     raise SystemExit(0 if ratio <= BAR else "slower than the bar")
 
 

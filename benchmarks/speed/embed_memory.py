@@ -1,6 +1,6 @@
 """Peak memory and speed of embedding a large text file.
 
-    python benchmarks/embed_memory.py [--model NAME_OR_PATH] [--megabytes 50] TEXT...
+    python benchmarks/speed/embed_memory.py [--model NAME_OR_PATH] [--megabytes 50] TEXT...
 
 The given texts (plain, .gz or .zst, one sentence a line), repeated until they have that many megabytes, are embedded by
 a process of its own, whose peak resident memory is recorded. The vectors go to a temporary directory.
@@ -13,8 +13,8 @@ from dataclasses import asdict
 from itertools import chain, cycle
 from pathlib import Path
 
-from embedding_apart import MEGABYTE, argument_parser, embedded_apart, peak_megabytes, settings_of
-from measuring import machine, write_report
+from child_process import MEGABYTE, argument_parser, embedded_apart, peak_megabytes, settings_of
+from measuring import write_result
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
@@ -53,9 +53,9 @@ def main() -> None:
         repeat(arguments.texts, int(arguments.megabytes * MEGABYTE), text)
         found = embedded_apart(arguments, text, Path(directory) / "vectors")
         found["text_megabytes"] = text.stat().st_size / MEGABYTE
-    report = {**settings_of(arguments), **found, "machine": machine()}
+    report = {**settings_of(arguments), **found}
     print(json.dumps(report, indent=1))
-    write_report(arguments.output, report)
+    write_result(arguments.output, report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Words a second of pretraining: elmokit beside bilm-tf's own training loop, with the same settings.
 
-    python benchmarks/pretrain_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
+    python benchmarks/speed/pretrain_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes small] [--dtypes bfloat16] [--steps 20] [--quick]
 
 A vocabulary of 50,000, 8,192 negative samples, windows of 20 steps, 128 rows, dropout 0.1, AdaGrad. Both sides stay
@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import chain, cycle, islice
 from pathlib import Path
 
-from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, ratios, side_figures, write_results
+from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, ratios, side_figures, write_result
 from roofline import product_rates, roofline, training_operations
 
 from elmokit.config import BiLMConfig
@@ -77,7 +77,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
             settings = {
                 name: getattr(arguments, name) for name in ("vocab_size", "samples", "batch", "unroll", "steps")
             }
-            write_results(arguments.output, f"{size} {dtype} {peer}", {"settings": settings, **found})
+            write_result(arguments.output, {"settings": settings, **found}, f"{size} {dtype} {peer}")
 
 
 def main() -> None:

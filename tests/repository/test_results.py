@@ -1,0 +1,79 @@
+"""docs/results.md is what the result files say, and every result file says whence it is."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """tools/make_results.py on a copy of what it reads and writes."""
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "tools" / "make_results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shutil.copytree(module.RESULTS, tmp_path / "results")
+    for name in ("TEMPLATE", "OUTPUT", "README"):
+        copy = tmp_path / getattr(module, name).name
+        shutil.copyfile(getattr(module, name), copy)
+        monkeypatch.setattr(module, name, copy)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module
+
+
+def change(path: Path, *keys: str, **values: object) -> None:
+    """Set values, or with None remove them, in a part of a JSON file."""
+    content = part = json.loads(path.read_text(encoding="utf-8"))
+    for key in keys:
+        part = part[key]
+    part.update(values)
+    for name, value in values.items():
+        if value is None:
+            del part[name]
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_check_passes_when_documents_and_result_files_agree(tool: ModuleType) -> None:
+    assert tool.main(["--check"]) == 0
+
+
+def test_check_fails_when_a_figure_changes_until_the_documents_are_made_again(tool: ModuleType) -> None:
+    change(tool.RESULTS / "embed_throughput.json", "small int8 file bilm-tf", "elmokit", words_per_second=12345.0)
+    assert tool.main(["--check"]) == 1
+    assert tool.main([]) == 0
+    assert "12,345" in tool.OUTPUT.read_text(encoding="utf-8")
+    assert "12,345" in tool.README.read_text(encoding="utf-8")
+
+
+def test_a_target_that_is_missed_is_marked(tool: ModuleType) -> None:
+    change(tool.RESULTS / "file_to_file.json", "small bfloat16", ratio=1.16)
+    row = next(line for line in tool.bars().splitlines() if "From file to file" in line)
+    assert "| 16 % | **no** |" in row
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"), [("senses", ()), ("latency", ("small int8 bilm-tf",)), ("parity", ())], ids=str
+)
+@pytest.mark.parametrize("field", ["commit", "date", "command", "machine"])
+def test_check_fails_when_a_figure_does_not_say_whence_it_is(
+    tool: ModuleType, name: str, keys: tuple[str, ...], field: str
+) -> None:
+    assert tool.origin_problems() == []
+    change(tool.RESULTS / f"{name}.json", *keys, **{field: None})
+    (problem,) = tool.origin_problems()
+    assert problem.startswith(": ".join([f"{name}.json", *keys]))
+
+
+def test_check_fails_when_a_test_that_is_named_is_not_there(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tool.TEMPLATE.open("a", encoding="utf-8") as template:
+        template.write("\n`tests/nowhere/test_nothing.py`\n")
+    assert tool.main([]) == 1
+    assert "tests/nowhere/test_nothing.py" in capsys.readouterr().err
