@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# An example may take long where the machine is busy.
+settings.register_profile("elmokit", deadline=None)
+settings.load_profile("elmokit")
 
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
