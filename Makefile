@@ -23,7 +23,7 @@ test-portable: .venv/installed-dev
 	rm -rf build/portable
 	mkdir -p build/portable
 	cp -R src/elmokit build/portable/
-	rm -f build/portable/elmokit/ops/native/_native.so
+	find build/portable -name '*.so' -delete
 	PYTHONPATH=$(CURDIR)/build/portable $(PYTEST) $(OF_BACKENDS)
 
 # On the specification of every operation.
