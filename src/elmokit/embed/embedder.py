@@ -243,7 +243,7 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: str) -> BiLMState | None:
+    def _start(self, state: StatePolicy | BiLMState) -> BiLMState | None:
         """The state that every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
