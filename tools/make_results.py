@@ -445,7 +445,7 @@ def missing_paths(text: str) -> list[str]:
 
 
 def origin_problems() -> list[str]:
-    """The figures that do not say whence they are."""
+    """The figures that do not carry their origin."""
     contents = ((path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json")))
     places = [place for name, content in contents for place in without_origin(content, name)]
     return [f"{place} does not say {', '.join(ORIGIN)}: write it with benchmarks/result_files.py" for place in places]

@@ -1,4 +1,4 @@
-"""docs/results.md is what the result files say, and every result file says whence it is."""
+"""docs/results.md is what the result files say, and every result file carries its origin."""
 
 import importlib.util
 import json
@@ -61,7 +61,7 @@ def test_a_target_that_is_missed_is_marked(tool: ModuleType) -> None:
     ("name", "keys"), [("senses", ()), ("latency", ("small int8 bilm-tf",)), ("parity", ())], ids=str
 )
 @pytest.mark.parametrize("field", ["commit", "date", "command", "machine"])
-def test_check_fails_when_a_figure_does_not_say_whence_it_is(
+def test_check_fails_when_a_figure_lacks_its_origin(
     tool: ModuleType, name: str, keys: tuple[str, ...], field: str
 ) -> None:
     assert tool.origin_problems() == []
