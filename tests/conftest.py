@@ -1,4 +1,7 @@
-"""What several test files need: the folder of golden files and corpora that lies beside the repository."""
+"""Markers and fixtures of all tests: golden files, backends, threads.
+
+`golden`, `native` and `gpu` say what a test needs, and skip it where that is missing; see `markers` in pyproject.toml.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,6 +12,7 @@ import pytest
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+VENDORED_GOLDENS = Path(__file__).parent / "golden" / "data"
 MISSING = "shared folder missing"
 
 
@@ -17,18 +21,89 @@ def _shared_folder() -> Path:
     return Path(os.environ.get("ELMOKIT_SHARED", beside_repository))
 
 
+# --- Markers ---------------------------------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as golden whatever reads golden files."""
+    for item in items:
+        if "goldens" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.golden)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine, or the backend that is allowed, cannot run."""
+    for marker in item.iter_markers("native"):
+        if reason := _why_not_native(*marker.args):
+            pytest.skip(reason)
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU that PyTorch can use")
+
+
+def _why_not_native(dtype: object = None) -> str | None:
+    """Why the compiled kernels, or those for prepacked weights of a number type, cannot be tested here."""
+    import torch
+
+    from elmokit.ops.dispatch import available_backends, has
+
+    if "native" not in available_backends():
+        return "no compiled kernels: there was no C compiler at installation"
+    if dtype is None or has("prepacked linear", "avx512", torch.device("cpu"), dtype):  # type: ignore[arg-type]
+        return None
+    return f"no kernels for prepacked {dtype}: a processor without AVX-512 for it, or ELMOKIT_BACKEND"
+
+
+def pytest_report_header() -> str:
+    """Which kernels are tested."""
+    import elmokit
+    from elmokit.ops.dispatch import available_backends, get_backend
+
+    return f"elmokit: {Path(elmokit.__file__).parent}, {get_backend()} of {', '.join(available_backends())}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests that could not run are counted aloud: a green run without all golden files proves less."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"NOT TESTED for want of {_shared_folder()} (set ELMOKIT_SHARED): {len(skipped)}", yellow=True, bold=True
+        )
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with goldens/, corpus/ and eval/: $ELMOKIT_SHARED, or `shared` beside the repository."""
     folder = _shared_folder()
-    if not (folder / "goldens").is_dir():
-        pytest.skip(f"{MISSING}: no {folder}/goldens (set ELMOKIT_SHARED to the folder that holds goldens/)")
+    if not folder.is_dir():
+        pytest.skip(f"{MISSING}: no {folder} (set ELMOKIT_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Callable[[str], Path]:
+    """Called with a name, the golden file or folder of that name: vendored, or else in the shared folder."""
+
+    def find(name: str) -> Path:
+        for folder in (VENDORED_GOLDENS, _shared_folder() / "goldens"):
+            if (folder / name).exists():
+                return folder / name
+        pytest.skip(f"{MISSING}: no goldens/{name} in {_shared_folder()} (set ELMOKIT_SHARED)")
+
+    return find
+
+
+# --- Backends and threads --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def backend() -> Iterator[Callable[[str], None]]:
-    """Called with its name, lets nothing above a backend run until the test ends."""
+    """Called with its name, lets nothing above a backend run until the test ends, whatever ELMOKIT_BACKEND says."""
     from elmokit.ops.dispatch import set_backend
 
     yield set_backend
@@ -61,12 +136,3 @@ def num_threads() -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tests that could not run are counted aloud: a green run without the goldens proves less."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
-    if skipped:
-        terminalreporter.write_line(
-            f"NOT TESTED for want of {_shared_folder()} (set ELMOKIT_SHARED): {len(skipped)}", yellow=True, bold=True
-        )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,16 @@ def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highway
 )
 def test_configurations_survive_json(config: BiLMConfig) -> None:
     assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_from_dict_reads_later_settings_by_either_name() -> None:
+    config = BiLMConfig(LSTMConfig(interleaved=True), None, efml=EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3))
+    values = config.to_dict()
+    assert values["lstm"]["joins_directions"] and values["words_and_characters"]["word_dim"] == 3
+    values["lstm"]["interleaved"] = values["lstm"].pop("joins_directions")
+    assert BiLMConfig.from_dict(values) == config
+    values["efml"] = values.pop("words_and_characters")
+    assert BiLMConfig.from_dict(values) == config
 
 
 def test_unknown_and_missing_settings_are_named_together() -> None:

@@ -94,11 +94,12 @@ class Worker:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         if error is not None:
             self._process.kill()
         self._process.wait()
+        self._process.stdout.close()
         self._errors.close()
 
 

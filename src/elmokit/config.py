@@ -17,11 +17,11 @@ NUM_CHARACTERS = 261
 # A configuration may come from a damaged or hostile file: beyond these it is refused, before time or memory is spent.
 MAX_LAYERS, MAX_CHARACTERS, MAX_SIZE = 100, 10_000, 10_000_000
 
-# ELMoForManyLangs keeps characters and marks in a dictionary. It took the one mark around a word for the other when it
-# trained its models (its frontend.py:51), so this is what they know.
-LEXICON_BEGIN_WORD, LEXICON_END_WORD = "<eow>", "<bow>"
-LEXICON_BOUNDARIES = "<bos>", "<eos>"
-LEXICON_OOV, LEXICON_PAD = "<oov>", "<pad>"
+# Entries of ELMoForManyLangs' dictionaries. Its training swapped the two marks around a word (frontend.py:51), so its
+# models know them swapped.
+EFML_BEGIN_WORD, EFML_END_WORD = "<eow>", "<bow>"
+EFML_BOUNDARIES = "<bos>", "<eos>"
+EFML_OOV, EFML_PAD = "<oov>", "<pad>"
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -73,12 +73,12 @@ class CharCNNConfig:
 
 
 @dataclass(frozen=True)
-class WordsAndCharactersConfig:
+class EfmlEncoderConfig:
     """ELMoForManyLangs' token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
 
-    `words` and `characters` are its dictionaries, in the order of the rows of their tables; without words there is no
-    table, without characters no CNN. `max_characters` counts the two marks around a word; what is longer is cut
-    before either looks at it (None: nothing is).
+    `words` and `characters` are its dictionaries, in the order of the rows of their tables: no words, no table; no
+    characters, no CNN. Words longer than `max_characters`, the two marks around a word included, are truncated (None:
+    no word is).
     """
 
     words: tuple[str, ...] = ()
@@ -89,24 +89,24 @@ class WordsAndCharactersConfig:
 
     def __post_init__(self) -> None:
         if not all(isinstance(entry, str) for entry in (*self.words, *self.characters)):
-            raise ValueError("words_and_characters: a dictionary may hold nothing but strings")
+            raise ValueError("efml: the entries of a dictionary must be strings")
         if not (self.words or self.characters):
-            raise ValueError("words_and_characters needs words, characters or both")
-        _check_numbers("words_and_characters", 1 if self.words else 0, MAX_SIZE, word_dim=self.word_dim)
+            raise ValueError("efml needs a dictionary of words, of characters, or both")
+        _check_numbers("efml", 1 if self.words else 0, MAX_SIZE, word_dim=self.word_dim)
         if self.max_characters is not None:
-            _check_numbers("words_and_characters", 3, MAX_CHARACTERS, max_characters=self.max_characters)
-        marks = (LEXICON_END_WORD, LEXICON_BEGIN_WORD, *LEXICON_BOUNDARIES)
-        self._check_dictionary("words", self.words, (LEXICON_OOV, LEXICON_PAD))
-        self._check_dictionary("characters", self.characters, (*marks, LEXICON_OOV, LEXICON_PAD))
-        found = self.char_cnn and (self.char_cnn.num_characters, self.char_cnn.max_characters)
-        if found != ((len(self.characters), self.max_characters) if self.characters else None):
-            raise ValueError("words_and_characters: char_cnn does not fit the dictionary of characters")
+            _check_numbers("efml", 3, MAX_CHARACTERS, max_characters=self.max_characters)
+        marks = (EFML_END_WORD, EFML_BEGIN_WORD, *EFML_BOUNDARIES)
+        self._check_dictionary("words", self.words, (EFML_OOV, EFML_PAD))
+        self._check_dictionary("characters", self.characters, (*marks, EFML_OOV, EFML_PAD))
+        sizes = self.char_cnn and (self.char_cnn.num_characters, self.char_cnn.max_characters)
+        if sizes != ((len(self.characters), self.max_characters) if self.characters else None):
+            raise ValueError("efml: char_cnn does not fit the dictionary of characters")
 
     @staticmethod
     def _check_dictionary(name: str, entries: tuple[str, ...], needed: tuple[str, ...]) -> None:
         missing = [entry for entry in needed if entries and entry not in entries]
         if missing:
-            raise ValueError(f"words_and_characters.{name} lacks {' '.join(missing)}")
+            raise ValueError(f"efml.{name} lacks {' '.join(missing)}")
 
     @cached_property
     def word_rows(self) -> dict[str, int]:
@@ -119,28 +119,27 @@ class WordsAndCharactersConfig:
         return {character: row for row, character in enumerate(self.characters)}
 
     def boundary_ids(self, which: int, width: int) -> list[int]:
-        """The ids of <S> (0) or </S> (1), shifted by one, and padding up to `width`."""
-        mark, ids = LEXICON_BOUNDARIES[which], []
+        """The ids of <S> (`which` 0) or </S> (1), shifted by one, with padding up to `width`."""
+        mark, ids = EFML_BOUNDARIES[which], []
         if self.words:
-            ids.append(self.word_rows.get(mark, self.word_rows[LEXICON_OOV]))
+            ids.append(self.word_rows.get(mark, self.word_rows[EFML_OOV]))
         if self.characters:
-            spelled = [LEXICON_BEGIN_WORD, mark, LEXICON_END_WORD, *[LEXICON_PAD] * (width - len(ids) - 3)]
+            spelled = [EFML_BEGIN_WORD, mark, EFML_END_WORD, *[EFML_PAD] * (width - len(ids) - 3)]
             ids += [self.character_rows[character] for character in spelled]
         return [row + CHARACTER_SHIFT for row in ids]
 
     @property
     def num_features(self) -> int:
-        """What the projection reads: the word's vector and the filters."""
+        """Input width of the projection: the word vector and the filters."""
         return self.word_dim * bool(self.words) + (0 if self.char_cnn is None else self.char_cnn.num_filters)
 
 
 @dataclass(frozen=True)
 class LSTMConfig:
-    """The two stacks of projected, clipped LSTMs. A clip of None is off.
+    """Two stacks of projected, clipped LSTMs, one a direction. A clip of None is off.
 
-    With `joins_directions` (ELMoForManyLangs' encoder called lstm) they are plain LSTMs: each layer above the first
-    reads both directions of the one below, the projection stands above them all, and only what it gives is a
-    representation. Such a model has no state to carry.
+    `interleaved` (ELMoForManyLangs' encoder `lstm`): plain LSTMs, of which each layer above the first reads both
+    directions of the layer below. A projection of the top layer is the only representation, and no state is carried.
     """
 
     num_layers: int = 2
@@ -150,7 +149,7 @@ class LSTMConfig:
     proj_clip: float | None = 3.0
     use_skip_connections: bool = True
     forget_bias: float = 1.0
-    joins_directions: bool = False
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers("lstm", 1, MAX_LAYERS, num_layers=self.num_layers)
@@ -168,13 +167,18 @@ class LSTMConfig:
         return self.cell_dim != self.projection_dim
 
 
-LATER_SETTINGS = {"words_and_characters", "joins_directions"}  # which older files lack
+# Settings that older files lack, and their names on disk, which stay so that files and fingerprints do.
+LATER_SETTINGS = {"efml": "words_and_characters", "interleaved": "joins_directions"}
 
 
 def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """The values, where they are all the settings of such a configuration and nothing else; else ValueError."""
+    """Check that the values are all the settings of a configuration, and nothing else; else ValueError."""
+    values = dict(values)
+    for name, on_disk in LATER_SETTINGS.items():
+        if on_disk in values:
+            values[name] = values.pop(on_disk)
     names = {f.name for f in dataclasses.fields(kind)}
-    wrong = sorted((names ^ set(values)) - (names & LATER_SETTINGS))
+    wrong = sorted((names ^ set(values)) - (names & set(LATER_SETTINGS)))
     if wrong:
         raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
     return values
@@ -183,7 +187,7 @@ def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
     if values is None:
         return None
-    values = dict(_checked(CharCNNConfig, values))
+    values = _checked(CharCNNConfig, values)
     values["filters"] = tuple((width, number) for width, number in values["filters"])
     return CharCNNConfig(**values)
 
@@ -192,21 +196,19 @@ def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
 class BiLMConfig:
     """A bidirectional language model: two stacks of LSTMs over one token encoder.
 
-    It reads characters (`char_cnn`), word ids (`num_words`), or what `words_and_characters` says.
+    It reads characters (`char_cnn`), word ids (`num_words`), or the ids of ELMoForManyLangs' dictionaries (`efml`).
     """
 
     lstm: LSTMConfig = field(default_factory=LSTMConfig)
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
     num_words: int | None = None
     boundary_words: tuple[int, int] = (0, 1)  # rows of <S> and </S> in the word table, for word-id input
-    words_and_characters: WordsAndCharactersConfig | None = None
+    efml: EfmlEncoderConfig | None = None
 
     def __post_init__(self) -> None:
-        encoders = (self.char_cnn, self.num_words, self.words_and_characters)
+        encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
-            raise ValueError(
-                "a biLM reads characters (char_cnn), word ids (num_words) or words_and_characters: give exactly one"
-            )
+            raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
         if self.num_words is not None:
             _check_numbers("model", 0, 10 * MAX_SIZE, num_words=self.num_words)
         self._check_boundary_words()
@@ -229,8 +231,8 @@ class BiLMConfig:
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every LSTM layer; where directions join, the top alone."""
-        return 1 if self.lstm.joins_directions else self.lstm.num_layers + 1
+        """L + 1: the token layer and every LSTM layer; of an interleaved model, the top alone."""
+        return 1 if self.lstm.interleaved else self.lstm.num_layers + 1
 
     @staticmethod
     def preset(name: str) -> BiLMConfig:
@@ -240,27 +242,27 @@ class BiLMConfig:
         return PRESETS[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings; those that came later only where they say something, so that older files stay as they are."""
+        """All settings by their names on disk; later ones only where used, so that files stay the same."""
         values = dataclasses.asdict(self)
         for settings in (values, values["lstm"]):
-            for name in LATER_SETTINGS & set(settings):
-                if not settings[name]:
-                    del settings[name]
+            for name in set(LATER_SETTINGS) & set(settings):
+                if value := settings.pop(name):
+                    settings[LATER_SETTINGS[name]] = value
         return values
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
-        """The inverse of `to_dict` (also after a trip through JSON); unknown or missing keys are errors."""
-        values = dict(_checked(BiLMConfig, values))
+        """The inverse of `to_dict` (also after a trip through JSON); ValueError for unknown or missing keys."""
+        values = _checked(BiLMConfig, values)
         values["lstm"] = LSTMConfig(**_checked(LSTMConfig, values["lstm"]))
         values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
         if isinstance(values["boundary_words"], list):
             values["boundary_words"] = tuple(values["boundary_words"])
-        if values.get("words_and_characters") is not None:
-            encoder = dict(_checked(WordsAndCharactersConfig, values["words_and_characters"]))
+        if values.get("efml") is not None:
+            encoder = _checked(EfmlEncoderConfig, values["efml"])
             encoder["char_cnn"] = _char_cnn_from_dict(encoder["char_cnn"])
             encoder |= {name: tuple(encoder[name]) for name in ("words", "characters")}
-            values["words_and_characters"] = WordsAndCharactersConfig(**encoder)
+            values["efml"] = EfmlEncoderConfig(**encoder)
         return BiLMConfig(**values)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +89,8 @@ def test_a_biLM_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HDF5_MODELS)
-def test_hdf5_read_saved_and_loaded_is_the_same(shared: Path, tmp_path: Path, name: str) -> None:
-    model = load(shared / "goldens" / name)
+def test_hdf5_read_saved_and_loaded_is_the_same(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    model = load(goldens(name))
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert_same_weights(model.bilm, loaded.bilm)
@@ -229,9 +230,9 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
         load("en-large")
 
 
-def test_published_pairs_are_found_by_their_names(shared: Path, tmp_path: Path) -> None:
+def test_published_pairs_are_found_by_their_names(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     for name in ("options.json", "weights.hdf5"):
-        (tmp_path / f"elmo_2x64_{name}").write_bytes((shared / "goldens/char-2layer" / name).read_bytes())
+        (tmp_path / f"elmo_2x64_{name}").write_bytes(goldens(f"char-2layer/{name}").read_bytes())
     assert load(tmp_path / "elmo_2x64_weights.hdf5").bilm.config.lstm.cell_dim == 64
     assert describe(tmp_path)["files"] == {"elmo_2x64_options.json": 297, "elmo_2x64_weights.hdf5": 219592}
 

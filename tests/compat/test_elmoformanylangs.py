@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ def joined(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_array_is_that_of_elmoformanylangs(shared: Path, name: str) -> None:
-    folder = shared / "goldens/elmoformanylangs"
+def test_every_array_is_that_of_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
+    folder = goldens("elmoformanylangs")
     sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
     twice = Embedder(folder / name)
     twice.sents2elmo(sentences)

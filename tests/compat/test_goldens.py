@@ -1,6 +1,7 @@
 """The old names give what the old systems gave, to 1e-5: from zeros, carried, mixed, with layer norm."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +19,17 @@ BY_BILM_TF = [*BY_ALLENNLP, "no-char-projection", "no-highway", "no-lstm-project
 pytestmark = pytest.mark.filterwarnings("ignore:some words have more than")
 
 
-def files(shared: Path, name: str) -> tuple[Path, Path]:
-    return shared / "goldens" / name / "options.json", shared / "goldens" / name / "weights.hdf5"
+def files(goldens: Callable[[str], Path], name: str) -> tuple[Path, Path]:
+    return goldens(f"{name}/options.json"), goldens(f"{name}/weights.hdf5")
 
 
-def golden(shared: Path, name: str, system: str) -> dict[str, np.ndarray]:
-    with np.load(shared / "goldens" / name / f"{system}.npz") as file:
+def arrays(goldens: Callable[[str], Path], name: str, system: str) -> dict[str, np.ndarray]:
+    with np.load(goldens(f"{name}/{system}.npz")) as file:
         return {key: file[key] for key in file.files}
 
 
-def sentences_of(shared: Path) -> list[list[str]]:
-    return json.loads((shared / "goldens/sentences.json").read_text(encoding="utf-8"))
+def sentences_of(goldens: Callable[[str], Path]) -> list[list[str]]:
+    return json.loads(goldens("sentences.json").read_text(encoding="utf-8"))
 
 
 def assert_close(found: Tensor | np.ndarray, expected: np.ndarray, mask: np.ndarray) -> None:
@@ -39,18 +40,18 @@ def assert_close(found: Tensor | np.ndarray, expected: np.ndarray, mask: np.ndar
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_elmo_embedder_from_zeros(shared: Path, name: str) -> None:
-    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
-    for sentence, found in enumerate(ElmoEmbedder(*files(shared, name)).embed_batch(sentences)):
+def test_elmo_embedder_from_zeros(goldens: Callable[[str], Path], name: str) -> None:
+    expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
+    for sentence, found in enumerate(ElmoEmbedder(*files(goldens, name)).embed_batch(sentences)):
         for number, layer in enumerate(found):
             golden_layer = expected[f"zeros/layer{number}"][sentence, 1 : len(sentences[sentence]) + 1]
             np.testing.assert_allclose(layer, golden_layer, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_elmo_carries_its_state_unless_told_not_to(shared: Path, name: str) -> None:
-    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
-    elmo = Elmo(*files(shared, name), num_output_representations=1).eval()
+def test_elmo_carries_its_state_unless_told_not_to(goldens: Callable[[str], Path], name: str) -> None:
+    expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
+    elmo = Elmo(*files(goldens, name), num_output_representations=1).eval()
     for _ in range(2):
         for batch in range(3):
             rows = [(batch + row) % 8 for row in range(4)]
@@ -67,9 +68,9 @@ def test_elmo_carries_its_state_unless_told_not_to(shared: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_with_layer_norm_allennlp_counts_boundaries(shared: Path, name: str) -> None:
-    expected, sentences = golden(shared, name, "allennlp"), sentences_of(shared)
-    elmo = Elmo(*files(shared, name), 1, do_layer_norm=True, keep_sentence_boundaries=True).eval()
+def test_with_layer_norm_allennlp_counts_boundaries(goldens: Callable[[str], Path], name: str) -> None:
+    expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
+    elmo = Elmo(*files(goldens, name), 1, do_layer_norm=True, keep_sentence_boundaries=True).eval()
     mask = expected["mask"].astype(bool)
     layers = np.stack([expected[f"zeros/layer{number}"] for number in range(elmo._elmo_lstm.num_layers)])
     real = layers[:, mask].astype(np.float64)  # boundaries included
@@ -80,18 +81,18 @@ def test_with_layer_norm_allennlp_counts_boundaries(shared: Path, name: str) -> 
     assert_close(out["elmo_representations"][0], mixed, mask)
 
 
-def called(shared: Path, name: str, calls: int) -> dict:
+def called(goldens: Callable[[str], Path], name: str, calls: int) -> dict:
     """What the last of several calls with the golden sentences gives."""
-    model = BidirectionalLanguageModel(*files(shared, name))
-    ids = Batcher(None, 50).batch_sentences(sentences_of(shared))
-    assert np.array_equal(ids, np.load(shared / "goldens/char_ids.npz")["ids"])
+    model = BidirectionalLanguageModel(*files(goldens, name))
+    ids = Batcher(None, 50).batch_sentences(sentences_of(goldens))
+    assert np.array_equal(ids, np.load(goldens("char_ids.npz"))["ids"])
     return [model(ids) for _ in range(calls)][-1]
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
 @pytest.mark.parametrize(("key", "calls"), [("lm_embeddings", 1), ("lm_embeddings_second_call", 2)])
-def test_bidirectional_language_model(shared: Path, name: str, key: str, calls: int) -> None:
-    expected, ops = golden(shared, name, "bilm_tf"), called(shared, name, calls)
+def test_bidirectional_language_model(goldens: Callable[[str], Path], name: str, key: str, calls: int) -> None:
+    expected, ops = arrays(goldens, name, "bilm_tf"), called(goldens, name, calls)
     assert np.array_equal(ops["lengths"], expected["lengths"])
     mask = np.arange(expected[key].shape[2]) < expected["lengths"][:, None]
     assert np.array_equal(ops["mask"], mask)
@@ -101,8 +102,8 @@ def test_bidirectional_language_model(shared: Path, name: str, key: str, calls: 
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-def test_weight_layers(shared: Path, name: str) -> None:
-    expected, ops = golden(shared, name, "bilm_tf"), called(shared, name, 1)
+def test_weight_layers(goldens: Callable[[str], Path], name: str) -> None:
+    expected, ops = arrays(goldens, name, "bilm_tf"), called(goldens, name, 1)
     mask = ops["mask"].numpy()
     assert_close(weight_layers("a", ops)["weighted_op"], expected["mix_equal"], mask)
     assert_close(weight_layers("b", ops, do_layer_norm=True)["weighted_op"], expected["mix_layer_norm"], mask)

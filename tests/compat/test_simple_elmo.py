@@ -1,6 +1,7 @@
 """simple_elmo's vectors, averages and substitutes, where they are right and where they went wrong in silence."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -104,13 +105,13 @@ def test_delimiters_are_candidates_on_request(language_model: Path) -> None:
 
 
 def test_a_directory_with_both_files_gives_the_checkpoint_only_where_all_of_it_is_asked_for(
-    shared: Path, tmp_path: Path
+    goldens: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    trained = shared / "goldens/bilm_tf_training"
+    trained = goldens("bilm_tf_training")
     shutil.copytree(trained / "tf_checkpoint", tmp_path / "model")
     shutil.copy(trained / "weights.hdf5", tmp_path / "model/model.hdf5")
     shutil.copy(trained / "vocab.txt", tmp_path / "model/vocab.txt")
-    sentence = (trained / "heldout.txt").read_text(encoding="utf-8").splitlines()[0]
+    sentence = "he was born in the city and later moved to a monster"
     model = ElmoModel()
     model.load(tmp_path / "model", full=True)
     assert len(model.get_elmo_substitutes([sentence])[0]) == len(sentence.split())

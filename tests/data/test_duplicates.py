@@ -2,6 +2,8 @@
 
 import random
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -114,6 +116,13 @@ def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> in
     return None
 
 
+@pytest.fixture
+def opened() -> Iterator[Callable[..., SeenTexts]]:
+    """Opens an index, which is closed when the test ends."""
+    with ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(closing(SeenTexts(*args, **kwargs)))
+
+
 def entered(seen: SeenTexts, documents: list[Fingerprint]) -> list[int | None]:
     """What each document matches, where only those without a match are kept."""
     matches = []
@@ -132,7 +141,9 @@ def documents() -> list[Fingerprint]:
     return fingerprints([[text] for text in texts], near=True)
 
 
-def test_matches_are_those_of_comparing_all_pairs(tmp_path: Path, documents: list[Fingerprint]) -> None:
+def test_matches_are_those_of_comparing_all_pairs(
+    tmp_path: Path, documents: list[Fingerprint], opened: Callable[..., SeenTexts]
+) -> None:
     kept: list[tuple[int, Fingerprint]] = []
     expected = []
     for number, fingerprint in enumerate(documents):
@@ -140,20 +151,22 @@ def test_matches_are_those_of_comparing_all_pairs(tmp_path: Path, documents: lis
         expected.append(equal[0] if equal else near_of(fingerprint, kept))
         if expected[-1] is None:
             kept.append((number, fingerprint))
-    assert entered(SeenTexts(tmp_path), documents) == expected
+    assert entered(opened(tmp_path), documents) == expected
     assert 20 < sum(match is not None for match in expected) < 220
 
 
-def test_index_built_again_from_its_files_finds_the_same(tmp_path: Path, documents: list[Fingerprint]) -> None:
+def test_index_built_again_from_its_files_finds_the_same(
+    tmp_path: Path, documents: list[Fingerprint], opened: Callable[..., SeenTexts]
+) -> None:
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    expected = entered(SeenTexts(tmp_path / "a"), documents)
-    seen = SeenTexts(tmp_path / "b")
+    expected = entered(opened(tmp_path / "a"), documents)
+    seen = opened(tmp_path / "b")
     begun = entered(seen, documents[:100])
     sizes = seen.sizes
     entered(seen, documents[150:])  # written after the sizes were noted
     seen.sync()
     seen.close()
-    assert begun + entered(SeenTexts(tmp_path / "b", sizes=sizes), documents[100:]) == expected
+    assert begun + entered(opened(tmp_path / "b", sizes=sizes), documents[100:]) == expected
 
 
 def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fingerprint]) -> None:
@@ -164,9 +177,9 @@ def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fi
         SeenTexts(tmp_path, sizes=LogSizes(4, 0))
 
 
-def test_paragraphs_are_found_by_line(tmp_path: Path) -> None:
+def test_paragraphs_are_found_by_line(tmp_path: Path, opened: Callable[..., SeenTexts]) -> None:
     long, other = "A long paragraph. " * 9, "Another long paragraph. " * 9
-    seen = SeenTexts(tmp_path)
+    seen = opened(tmp_path)
     first, second = fingerprints([[other, long, "short"], ["short", " " + long, other + "!"]], near=False)
     assert first.signature is None and first.paragraphs[2] == 0
     assert seen.seen_paragraphs(first) == {}

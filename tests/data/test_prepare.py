@@ -428,6 +428,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 0), (signal.SIGTERM, 0.1), (signal.SIGHUP, 0.3)])
 def test_workers_die_with_their_parent_and_the_command_goes_on(

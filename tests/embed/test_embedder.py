@@ -202,7 +202,7 @@ def test_a_state_with_other_rows_and_an_unknown_pooling_are_told(embedder: Embed
 @pytest.mark.parametrize(("state", "joined"), [("zeros", False), ("warm", False), ("zeros", True)])
 def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, state: str, joined: bool) -> None:
     config = BiLMConfig.preset("tiny")
-    config = replace(config, lstm=replace(config.lstm, joins_directions=joined))
+    config = replace(config, lstm=replace(config.lstm, interleaved=joined))
     torch.manual_seed(4)
     bilm = BiLM(config)
     warm = BiLMState(*(torch.randn(2, 2, 1, width) for width in (16, 32)))

@@ -4,9 +4,6 @@ import errno
 import gzip
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from own_process import kill, start_process
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -111,22 +109,16 @@ def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
 
 def start_and_kill(model: Path, text: Path, output: Path, parts: Path, state: str) -> int:
     """Embed in a process of its own, killed at a random moment after its first part; returns how many parts it left."""
-    program = (
-        "import sys; from elmokit.embed.files import embed_file; text, output, model, state, size = sys.argv[1:]; "
-        "embed_file(text, output, model, state=state, device='cpu', sentences_per_part=int(size))"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    arguments = [str(text), str(output), str(model), state, str(KILLED_PART)]
-    process = subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment)
+    process = start_process(embed_file, text, output, model, state=state, device="cpu", sentences_per_part=KILLED_PART)
     deadline = time.monotonic() + 60
-    while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(parts.glob("part-*")) and process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(random.uniform(0, 0.3))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill(process)
     return len(list(parts.glob("part-*"))) if parts.is_dir() else -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["zeros", "carry"])
 def test_a_killed_run_that_is_taken_up_ends_with_the_same_bytes(tmp_path: Path, embedder: Embedder, state: str) -> None:
     text, model = tmp_path / "text.txt", tmp_path / "model"
@@ -139,6 +131,7 @@ def test_a_killed_run_that_is_taken_up_ends_with_the_same_bytes(tmp_path: Path, 
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_hdf5_run_ends_with_the_same_datasets(tmp_path: Path, embedder: Embedder) -> None:
     text, model = tmp_path / "text.txt", tmp_path / "model"
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")

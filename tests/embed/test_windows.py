@@ -147,7 +147,7 @@ def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
 @pytest.mark.filterwarnings("ignore:.*too long")
 def test_directions_that_merge_are_computed_whole() -> None:
     config = BiLMConfig.preset("tiny")
-    plain = replace(config.lstm, joins_directions=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
+    plain = replace(config.lstm, interleaved=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
     sizes = Sizes(batch_words=LIMIT, window_positions=17)
     embedder = Embedder(Pretrained(BiLM(replace(config, lstm=plain))), device="cpu", sizes=sizes)
     words = sentences_of([100])[0]
@@ -251,6 +251,7 @@ def peak_megabytes(model: Path, text: Path, output: Path) -> float:
     return int(peak) * 1024 / 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
 def test_peak_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
     config = BiLMConfig.preset("tiny")

@@ -1,6 +1,7 @@
 """Layers, carried states and mixes equal those of AllenNLP and bilm-tf, to 1e-5 absolute."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -18,8 +19,6 @@ TOLERANCE = 1e-5
 BY_ALLENNLP = ["char-2layer", "clips-bind-3layer-tanh", "published-filters"]
 BY_BILM_TF = [*BY_ALLENNLP, "no-char-projection", "no-highway", "no-lstm-projection", "no-skip"]
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 @pytest.fixture(autouse=True)
 def _no_gradients():
@@ -28,13 +27,13 @@ def _no_gradients():
 
 
 @pytest.fixture
-def ids(shared: Path) -> Tensor:
+def ids(goldens: Callable[[str], Path]) -> Tensor:
     """(8, 19, 50): the golden sentences with boundaries, as bilm-tf encodes them."""
-    return torch.from_numpy(np.load(shared / "goldens/char_ids.npz")["ids"].astype(np.int64))
+    return torch.from_numpy(np.load(goldens("char_ids.npz"))["ids"].astype(np.int64))
 
 
-def arrays(shared: Path, name: str, system: str) -> dict[str, Tensor]:
-    with np.load(shared / "goldens" / name / f"{system}.npz") as file:
+def arrays(goldens: Callable[[str], Path], name: str, system: str) -> dict[str, Tensor]:
+    with np.load(goldens(f"{name}/{system}.npz")) as file:
         return {key: torch.from_numpy(file[key]) for key in file.files}
 
 
@@ -45,8 +44,8 @@ def assert_close(found: Tensor, expected: Tensor, mask: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_layers_equal_those_of_allennlp(shared: Path, ids: Tensor, name: str) -> None:
-    bilm, golden = load(shared / "goldens" / name).bilm, arrays(shared, name, "allennlp")
+def test_layers_equal_those_of_allennlp(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "allennlp")
     out = bilm(ids)
     assert torch.equal(out.mask, golden["mask"].bool())
     for number, layer in enumerate(out.layers):
@@ -54,8 +53,8 @@ def test_layers_equal_those_of_allennlp(shared: Path, ids: Tensor, name: str) ->
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_carried_state_equals_that_of_allennlp(shared: Path, ids: Tensor, name: str) -> None:
-    bilm, golden = load(shared / "goldens" / name).bilm, arrays(shared, name, "allennlp")
+def test_carried_state_equals_that_of_allennlp(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "allennlp")
     state = None
     for batch in range(3):
         mask = golden[f"carry{batch}/mask"].bool()
@@ -79,24 +78,26 @@ def without_boundaries(bilm: BiLM, ids: Tensor, golden: dict[str, Tensor], calls
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
 @pytest.mark.parametrize(("key", "calls"), [("lm_embeddings", 1), ("lm_embeddings_second_call", 2)])
-def test_layers_equal_those_of_bilm_tf(shared: Path, ids: Tensor, name: str, key: str, calls: int) -> None:
-    bilm, golden = load(shared / "goldens" / name).bilm, arrays(shared, name, "bilm_tf")
+def test_layers_equal_those_of_bilm_tf(
+    goldens: Callable[[str], Path], ids: Tensor, name: str, key: str, calls: int
+) -> None:
+    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
     layers, mask = without_boundaries(bilm, ids, golden, calls)
     for number, layer in enumerate(layers):
         assert_close(layer, golden[key][:, number], mask)
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-def test_token_layer_equals_that_of_bilm_tf(shared: Path, ids: Tensor, name: str) -> None:
-    bilm, golden = load(shared / "goldens" / name).bilm, arrays(shared, name, "bilm_tf")
+def test_token_layer_equals_that_of_bilm_tf(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
     out = bilm(ids)
     for direction in out.layers[0].chunk(2, dim=-1):
         assert_close(direction, golden["token_embeddings"], out.mask)
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-def test_mixes_equal_those_of_bilm_tf(shared: Path, ids: Tensor, name: str) -> None:
-    bilm, golden = load(shared / "goldens" / name).bilm, arrays(shared, name, "bilm_tf")
+def test_mixes_equal_those_of_bilm_tf(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
     layers, mask = without_boundaries(bilm, ids, golden, calls=1)
     only_top = [-1e9] * (len(layers) - 1) + [0.0]
     mixes = {
@@ -108,8 +109,8 @@ def test_mixes_equal_those_of_bilm_tf(shared: Path, ids: Tensor, name: str) -> N
         assert_close(mix(layers, mask), golden[key], mask)
 
 
-def test_three_streams_of_sentences_with_carried_state(shared: Path) -> None:
-    folder = shared / "goldens/bilm_tf_fixture"
+def test_three_streams_of_sentences_with_carried_state(goldens: Callable[[str], Path]) -> None:
+    folder = goldens("bilm_tf_fixture")
     bilm, state = load(folder / "lm_weights.hdf5").bilm, None
     streams = json.loads((folder / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
     for number, sentences in enumerate(zip(*streams, strict=True)):

@@ -1,7 +1,7 @@
 """Perplexity, against bilm-tf's own figures and a slow float64 computation."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
 def test_a_model_whose_directions_join_predicts_nothing(state: str) -> None:
     """Each would have seen the word that the other one is to predict."""
     _, softmax, vocab = small()
-    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, joins_directions=True))).double()
+    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 
@@ -133,8 +133,8 @@ def test_no_gradients_are_kept() -> None:
 
 
 @pytest.fixture(params=["as read", "saved and loaded"])
-def trained_by_bilm_tf(shared: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
-    folder = shared / "goldens/bilm_tf_training"
+def trained_by_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
+    folder = goldens("bilm_tf_training")
     model = load(folder / "weights.hdf5")
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
@@ -146,20 +146,20 @@ def trained_by_bilm_tf(shared: Path, tmp_path: Path, request: pytest.FixtureRequ
     return load(tmp_path / "native")
 
 
-def test_perplexity_is_that_of_bilm_tf(shared: Path, trained_by_bilm_tf: Pretrained) -> None:
-    folder = shared / "goldens/bilm_tf_training"
-    expected = json.loads((folder / "expected.json").read_text())
-    found = evaluate_files([folder / "heldout.txt"], trained_by_bilm_tf).total
+def test_perplexity_is_that_of_bilm_tf(goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained) -> None:
+    heldout = goldens("bilm_tf_training/heldout.txt")
+    expected = json.loads(heldout.with_name("expected.json").read_text())
+    found = evaluate_files([heldout], trained_by_bilm_tf).total
     assert found.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
     assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
 
 
 def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(
-    shared: Path, trained_by_bilm_tf: Pretrained
+    goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained
 ) -> None:
-    file = shared / "goldens/bilm_tf_training/heldout.txt"
-    one, many = (evaluate_files([file], trained_by_bilm_tf, "zeros", size).total for size in (1, 32))
+    heldout = goldens("bilm_tf_training/heldout.txt")
+    one, many = (evaluate_files([heldout], trained_by_bilm_tf, "zeros", size).total for size in (1, 32))
     assert three(one) == pytest.approx(three(many), rel=1e-6)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -240,9 +240,9 @@ def test_a_file_without_a_sentence_leaves_nothing(model: Pretrained, tmp_path: P
     assert not (tmp_path / "scores.jsonl").exists()
 
 
-def test_scores_of_a_model_of_bilm_tf(shared: Path, tmp_path: Path) -> None:
+def test_scores_of_a_model_of_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     """Its own perplexity (state carried), and at its first sentences the slow computation from zeros."""
-    folder = shared / "goldens/bilm_tf_training"
+    folder = goldens("bilm_tf_training/heldout.txt").parent
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
         softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})

@@ -294,7 +294,7 @@ def test_stacks_side_by_side_give_what_one_after_the_other_do(threads: int, num_
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_names_of_files_load_and_are_given(merged: bool) -> None:
-    config = replace(TINY, lstm=replace(TINY.lstm, joins_directions=merged))
+    config = replace(TINY, lstm=replace(TINY.lstm, interleaved=merged))
     bilm, other = BiLM(config), BiLM(config)
     stored = bilm.stored_tensors()
     assert stored["layers.0.input_weight"].shape[0] == 2 and "char_cnn.char_embedding" in stored

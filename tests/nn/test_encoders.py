@@ -42,7 +42,7 @@ def packed(rows: list[int], reset: bool) -> PackedText:
 )
 def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: bool) -> None:
     torch.manual_seed(0)
-    merged = MergedLSTM(LSTMConfig(3, HIDDEN, DIM, forget_bias=0.0, joins_directions=True))
+    merged = MergedLSTM(LSTMConfig(3, HIDDEN, DIM, forget_bias=0.0, interleaved=True))
     for name, parameter in merged.stacks.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)

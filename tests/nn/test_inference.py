@@ -192,7 +192,7 @@ def test_no_words_at_all(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("backend_name", ["reference", "portable", "native", "avx512"])
 def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
     backend(backend_name)
-    merged = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True), CHARACTERS)
+    merged = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), CHARACTERS)
     odd = BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS)
     for config in (CONFIGS["as published"], CONFIGS["word ids"], merged, odd):
         bilm = draw_bilm(config).to(torch.float64 if dtype == torch.float64 else torch.float32)

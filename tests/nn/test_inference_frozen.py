@@ -22,7 +22,7 @@ from elmokit.text.characters import encode_sentences
 LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
 AS_PUBLISHED = BiLMConfig(LSTM, CharCNNConfig(4, ((1, 3), (2, 33), (5, 4)), num_highway=1))
 WORD_IDS = BiLMConfig(LSTM, None, num_words=30)
-JOINED = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True), AS_PUBLISHED.char_cnn)
+JOINED = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), AS_PUBLISHED.char_cnn)
 SENTENCES = [["<S>", "a", "naïve", "a", "</S>"], ["<S>", "</S>"], ["<S>", "bc", "x" * 60, "词", "d", "e", "</S>"]]
 
 pytestmark = needs_products(torch.float32)

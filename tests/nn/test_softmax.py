@@ -16,8 +16,8 @@ from elmokit.ops.portable import logsumexp as kernel
 
 
 @pytest.fixture
-def golden(shared: Path) -> dict[str, Tensor]:
-    with np.load(shared / "goldens/bilm_tf_training/sampled_softmax.npz") as file:
+def golden(goldens: Callable[[str], Path]) -> dict[str, Tensor]:
+    with np.load(goldens("bilm_tf_training/sampled_softmax.npz")) as file:
         return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
 
 

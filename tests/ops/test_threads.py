@@ -134,6 +134,7 @@ def random_sentences(count: int) -> list[list[str]]:
     return [list(rng.choice(words, length)) for length in rng.integers(0, 30, count)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*too long")
 def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_threads: Callable[[int], None]) -> None:
     num_threads(2)
@@ -163,6 +164,7 @@ def test_vectors_are_the_same_bits_on_any_number_of_threads(num_threads: Callabl
             np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 if dtype == "float32" else 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 4])
 def test_a_call_that_is_interrupted_leaves_the_next_one_right(threads: int) -> None:
     """Ctrl-C at random moments, in a process that goes on."""
@@ -195,6 +197,7 @@ assert stopped > 3, stopped
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_child_that_is_forked_while_a_thread_embeds_does_not_hang() -> None:
     code = """

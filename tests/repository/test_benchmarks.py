@@ -57,6 +57,7 @@ def test_operations_of_a_long_word_are_those_that_pytorch_counts():
     assert word_operations(config, 128, "x") < counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_workers_answer_with_what_the_embedder_makes(arguments):
     from measuring import ELMOKIT, PEERS, Worker
     from worker import checksum
@@ -95,6 +96,7 @@ def report_of(script, arguments, monkeypatch, *options):
     return json.loads(output.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
     import embed_memory
 
@@ -104,6 +106,7 @@ def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
     assert 50 < report["peak_megabytes"] < 2000 and "output" not in report
 
 
+@pytest.mark.slow
 def test_a_line_of_any_length_has_the_vectors_of_one_call(arguments, monkeypatch):
     import long_document
 

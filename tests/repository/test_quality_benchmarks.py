@@ -107,6 +107,7 @@ def test_perplexity_by_place_adds_up_to_that_of_the_text(embedder: Embedder, tmp
     assert found["mean"]["1"] == pytest.approx(np.exp(-np.mean([*first["forward"], *first["backward"]])), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_sentiment_reads_labels_and_pools_as_encode_does(embedder: Embedder, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("sklearn")
     import sentiment
@@ -134,6 +135,7 @@ def test_sentiment_reads_labels_and_pools_as_encode_does(embedder: Embedder, tmp
     assert sentiment.tf_idf(sentences, labels)["test"] == 100
 
 
+@pytest.mark.slow
 def test_a_part_is_written_under_its_model_and_the_others_stay(embedder: Embedder, tmp_path: Path, capsys) -> None:
     import intrinsic
 

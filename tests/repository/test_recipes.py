@@ -35,6 +35,7 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path / "corpus"
 
 
+@pytest.mark.slow
 def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))

@@ -181,6 +181,7 @@ def test_a_very_long_sentence_costs_its_own_length(model):
     ],
     ids=["words", "characters", "elmo", "two-mixes", "crf", "finetune"],
 )
+@pytest.mark.filterwarnings("ignore:.*words are (too long|cut off)")
 def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp_path):
     given = model if config.elmo else None
     trained, report = fit(TaskData(TRAIN, DEV, DEV), tmp_path / "tagger", model=given, tagger=config, config=QUICK)

@@ -1,6 +1,7 @@
 """Character ids, against bilm-tf's own and a second, slow encoder."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ def encode_slowly(word: str, width: int) -> list[int]:
     return [number + 1 for number in row + [260] * (width - len(row))]
 
 
-def test_equal_to_bilm_tf(shared: Path) -> None:
-    sentences = json.loads((shared / "goldens" / "sentences.json").read_text())
-    golden = np.load(shared / "goldens" / "char_ids.npz")["ids"]
+def test_equal_to_bilm_tf(goldens: Callable[[str], Path]) -> None:
+    sentences = json.loads(goldens("sentences.json").read_text())
+    golden = np.load(goldens("char_ids.npz"))["ids"]
     ids = encode_sentences([[BOS, *sentence, EOS] for sentence in sentences])
     np.testing.assert_array_equal(ids, golden)
 

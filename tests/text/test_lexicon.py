@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from efml_files import CHARACTERS, WORDS
 
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, WordsAndCharactersConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
 from elmokit.text.lexicon import count_cut, encode_with_lexicon, padding_ids
 
-BOTH = WordsAndCharactersConfig(
+BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
     word_dim=3,
     characters=tuple(CHARACTERS),
@@ -21,7 +21,7 @@ ONLY_CHARACTERS = dataclasses.replace(BOTH, words=())
 TOKENS = ["the", "cat", "", "今", "hé😀\ud800", "thecatthecat", "<bos>", "</S>", "<S>", "<eos>", "<pad>", "\u3000"]
 
 
-def one_by_one(word: str, config: WordsAndCharactersConfig) -> list[int]:
+def one_by_one(word: str, config: EfmlEncoderConfig) -> list[int]:
     """A row as the old code made it (frontend.py), with its marks exchanged, less one window of padding."""
     word = {"<S>": "<bos>", "</S>": "<eos>"}.get(word, word)
     boundary = word in ("<bos>", "<eos>")
@@ -37,7 +37,7 @@ def one_by_one(word: str, config: WordsAndCharactersConfig) -> list[int]:
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_ids_are_those_of_a_computation_one_by_one(config: WordsAndCharactersConfig) -> None:
+def test_ids_are_those_of_a_computation_one_by_one(config: EfmlEncoderConfig) -> None:
     assert encode_with_lexicon(TOKENS, config).tolist() == [one_by_one(word, config) for word in TOKENS]
 
 
@@ -49,7 +49,7 @@ def test_short_words_make_short_rows() -> None:
 
 def test_words_without_a_limit_are_never_cut() -> None:
     words = ("<oov>", "<pad>", "a" * 100)
-    config = WordsAndCharactersConfig(words, 1, max_characters=None)
+    config = EfmlEncoderConfig(words, 1, max_characters=None)
     assert encode_with_lexicon(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
     assert count_cut(["a" * 100], config) == 0
     assert count_cut(TOKENS, BOTH) == 1
@@ -63,16 +63,16 @@ def test_padding_is_the_row_of_no_word() -> None:
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_boundaries_are_those_of_the_literal_words(config: WordsAndCharactersConfig) -> None:
+def test_boundaries_are_those_of_the_literal_words(config: EfmlEncoderConfig) -> None:
     ids = encode_with_lexicon(["<S>", "</S>", "cat"], config)
     assert [config.boundary_ids(which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
 
 
 @pytest.mark.parametrize("encoder", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_configurations_survive_json(encoder: WordsAndCharactersConfig) -> None:
+def test_configurations_survive_json(encoder: EfmlEncoderConfig) -> None:
     import json
 
-    config = BiLMConfig(LSTMConfig(joins_directions=True), None, words_and_characters=encoder)
+    config = BiLMConfig(LSTMConfig(interleaved=True), None, efml=encoder)
     assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused() -> None:
         {"words": (*WORDS, 3)},
         {"word_dim": 0},
     ):
-        with pytest.raises(ValueError, match="words_and_characters"):
+        with pytest.raises(ValueError, match="efml"):
             dataclasses.replace(BOTH, **change)
     with pytest.raises(ValueError, match="exactly one"):
-        BiLMConfig(words_and_characters=BOTH)
+        BiLMConfig(efml=BOTH)

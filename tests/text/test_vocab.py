@@ -3,6 +3,7 @@
 import warnings
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,8 @@ def test_file_round_trip(tmp_path: Path) -> None:
     assert Vocab.read(tmp_path / "vocab.txt") == vocab
 
 
-def test_published_vocabulary(shared: Path) -> None:
-    path = shared / "goldens" / "bilm_tf_training" / "vocab.txt"
+def test_published_vocabulary(goldens: Callable[[str], Path]) -> None:
+    path = goldens("bilm_tf_training/vocab.txt")
     vocab = Vocab.read(path)
     assert list(vocab.words) == path.read_text(encoding="utf-8").split()
 

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +83,7 @@ def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneConfig, folder
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 
 
+@pytest.mark.slow
 def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
@@ -99,6 +100,7 @@ def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: Finetu
     assert change.after.mean < change.before.mean < 10  # a guess among 11 words has 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "headless"])
 def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
     settings: FinetuneConfig, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -142,8 +144,8 @@ def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneConfig, tmp_
     assert tuned.vocab == vocab and tuned.softmax is not None
 
 
-def test_a_published_model_can_be_tuned(settings: FinetuneConfig, shared: Path) -> None:
-    model = str(shared / "goldens/char-2layer")
+def test_a_published_model_can_be_tuned(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
+    model = str(goldens("char-2layer"))
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
 

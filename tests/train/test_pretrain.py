@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from efml_files import write_efml
+from own_process import kill, start_process
 from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE, settings_for, write_text
 
 import elmokit.train.snapshots as snapshots
@@ -56,8 +57,8 @@ def pretrained(settings: PretrainConfig) -> Path:
     return model
 
 
-def start(settings: PretrainConfig) -> subprocess.Popen[str]:
-    """The same run on the command line, in a process of its own."""
+def start_command(settings: PretrainConfig) -> subprocess.Popen[str]:
+    """The same run on the command line."""
     arguments: list[str] = []
     for name, value in vars(settings).items():
         if value not in (None, (), False):
@@ -73,10 +74,18 @@ def events(output: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def wait_for_step(settings: PretrainConfig, step: int, process: subprocess.Popen[str]) -> None:
-    while not any(event["step"] >= step for event in events(settings.output, "train")):
-        assert process.poll() is None, f"the run ended before step {step}: {process.communicate()[1]}"
+def wait_for_step(output: Path, step: int, has_ended: Callable[[], bool]) -> None:
+    while not any(event["step"] >= step for event in events(output, "train")):
+        assert not has_ended(), f"the run ended before step {step}"
         time.sleep(0.002)
+
+
+def kill_at_step(settings: PretrainConfig, step: int, output: Path | None = None) -> None:
+    """Start a run in a process of its own; kill it at the step, or soon after, of the log in `output`."""
+    process = start_process(pretrain, settings)
+    wait_for_step(output or settings.output, step, lambda: not process.is_alive())
+    kill(process)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def assert_same_model(left: Path, right: Path) -> None:
@@ -87,26 +96,24 @@ def assert_same_model(left: Path, right: Path) -> None:
 # --- Stopped and resumed ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern", "original"])
 def test_a_run_killed_at_any_step_ends_like_one_never_killed(
     settings: PretrainConfig, tmp_path: Path, recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
-    process = start(settings)
-    wait_for_step(settings, random.SystemRandom().randrange(12, 45), process)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    kill_at_step(settings, random.SystemRandom().randrange(12, 45))
     assert not (settings.output / "model").exists()
     resumed = pretrained(settings)
     assert events(settings.output, "resume")[0]["step"] % 11 == 0
     assert_same_model(resumed, whole)
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
-    process = start(settings)
-    wait_for_step(settings, 15, process)
+    process = start_command(settings)
+    wait_for_step(settings.output, 15, lambda: process.poll() is not None)
     process.terminate()
     _, errors = process.communicate()
     assert process.returncode == 130 and "interrupted" in errors
@@ -199,6 +206,7 @@ def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainConfig) -> Non
     assert report.model is None and "the same command goes on" in str(report)
 
 
+@pytest.mark.slow
 def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
@@ -216,20 +224,16 @@ def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_p
     assert_same_model(more, whole)
 
 
+@pytest.mark.slow
 def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     shutil.copytree(endless.output, tmp_path / "twin")
     whole = pretrained(replace(endless, cool_down=2000, output=tmp_path / "twin"))
     settings = replace(endless, cool_down=2000.0, checkpoint_every=7)
     for number in range(10):
-        process = start(settings)
         step = 34 + 11 * number + random.SystemRandom().randrange(9)
         directory = next(iter(settings.output.glob("cool-down-*")), settings.output / "cool-down-00000034-117")
-        while not any(event["step"] >= step for event in events(directory, "train")):
-            assert process.poll() is None, process.communicate()[1]
-            time.sleep(0.002)
-        process.kill()
-        process.communicate()
+        kill_at_step(settings, step, directory)
         moved = tmp_path / f"moved-{number}"
         settings.output.rename(moved)
         settings = replace(settings, output=moved)
@@ -244,7 +248,8 @@ def test_cool_down_without_a_run_is_refused(endless: PretrainConfig) -> None:
 def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_path: Path) -> None:
     """What is learnt of one grammar makes the reverse one less likely, sooner or later."""
     reverse = tmp_path / "heldout.txt"
-    reverse.write_text("\n".join(" ".join(reversed(line.split())) for line in settings.corpus[0].open()) + "\n")
+    lines = settings.corpus[0].read_text().splitlines()
+    reverse.write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
     settings = replace(settings, dropout=0.0, heldout=(reverse,), patience=3, evaluate_every=2, epochs=30)
     report = pretrain(settings)
     means = {event["step"]: event["mean"] for event in events(settings.output, "heldout")}
@@ -258,6 +263,7 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
 # --- Divergence -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern"])
 def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     settings: PretrainConfig, capsys: pytest.CaptureFixture[str], recipe: str
@@ -271,20 +277,19 @@ def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     assert "the loss diverges; going on from step " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, recipe="muon", schedule="constant", learning_rate=30.0, max_words=1500)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     assert events(tmp_path / "whole", "diverged")
-    process = start(settings)
-    wait_for_step(settings, 40, process)
-    process.kill()
-    process.communicate()
+    kill_at_step(settings, 40)
     assert_same_model(pretrained(settings), whole)
 
 
 # --- The whole run ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_tells_what_happens(settings: PretrainConfig, text: Path) -> None:
     settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
     settings = replace(settings, tokenizer="whitespace-1")
@@ -332,7 +337,7 @@ def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainConfi
 
 
 def test_a_model_whose_directions_join_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
-    config = BiLMConfig(LSTMConfig(1, 8, 4, joins_directions=True))
+    config = BiLMConfig(LSTMConfig(1, 8, 4, interleaved=True))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))

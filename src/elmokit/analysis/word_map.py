@@ -137,7 +137,7 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     most frequent words first.
     """
     model, state = embedder.model, state_of_single_sentences(embedder)
-    if not model.has_softmax or model.vocab is None or model.config.lstm.joins_directions:
+    if not model.has_softmax or model.vocab is None or model.config.lstm.interleaved:
         return []
     ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()

@@ -25,7 +25,7 @@ def _warn_of_losses(model: Pretrained) -> None:
 
 
 def _refuse_what_has_no_place(model: Pretrained) -> None:
-    if model.config.words_and_characters is not None:
+    if model.config.efml is not None:
         raise ValueError(
             "this model reads words and characters by its own dictionaries, for which the files of AllenNLP and "
             "bilm-tf have no place: it can be kept in the native format only"

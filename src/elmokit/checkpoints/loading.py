@@ -8,7 +8,7 @@ from typing import Any
 from elmokit.checkpoints.detect import KNOWN, Format, recognised
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.hub import HubModel, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, STORED_DTYPES, write_native
+from elmokit.checkpoints.native import DICTIONARIES, EFML, STORED_DTYPES, write_native
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.fs.atomic import atomic_directory
@@ -89,7 +89,7 @@ def _read_bilm(path: Path) -> BiLM:
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, where dictionaries are told of by their sizes."""
     settings = config.to_dict()
-    if encoder := settings.get("words_and_characters"):
+    if encoder := settings.get(EFML):
         encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
     return settings
 

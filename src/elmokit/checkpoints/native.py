@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.config import LATER_SETTINGS, BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
-DICTIONARIES = "words", "characters"  # of BiLMConfig.words_and_characters
+EFML, DICTIONARIES = LATER_SETTINGS["efml"], ("words", "characters")  # of config.json, and of dictionaries.json
 SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
 STORED_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -40,7 +40,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def _write_config(model: Pretrained, path: Path) -> None:
     settings = model.config.to_dict()
-    if encoder := settings.get("words_and_characters"):
+    if encoder := settings.get(EFML):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
         text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")
         path.with_name("dictionaries.json").write_bytes(text + b"\n")
@@ -103,7 +103,7 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
         mix = values["mix"]
         if mix is not None:
             mix = MixWeights(tuple(map(float, mix["weights"])), float(mix["gamma"]))
-        if encoder := values["model"].get("words_and_characters"):
+        if encoder := values["model"].get(EFML):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
         others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
         return BiLMConfig.from_dict(values["model"]), others

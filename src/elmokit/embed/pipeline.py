@@ -257,7 +257,7 @@ class Pipeline:
         """
         if plan.is_long:
             return self._embed_long(plan.sentences[0], spec, start)
-        boundaries = self.config.lstm.joins_directions
+        boundaries = self.config.lstm.interleaved
         rows = min(rows or self.sizes.rows, len(plan.sentences))
         in_row = deal_evenly(list(map(len, plan.sentences)), rows)
         block = embedding_block(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
@@ -279,7 +279,7 @@ class Pipeline:
     ) -> Iterator[WindowResult]:
         """One sentence from `state` on (one row; None: zeros), window by window."""
         # Where directions merge after each layer, both must have read the whole sentence.
-        merges = self.config.lstm.joins_directions
+        merges = self.config.lstm.interleaved
         for window in plan_windows(words, len(words) + 2 if merges else self.sizes.window_positions):
             result = self._embed_window(window, layers, state)
             state = result.state

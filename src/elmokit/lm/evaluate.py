@@ -66,7 +66,7 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
 
 def check_predicts(config: BiLMConfig) -> None:
     """ValueError where a direction has seen the word that it is to predict."""
-    if config.lstm.joins_directions:
+    if config.lstm.interleaved:
         raise ValueError("this model's directions join, so it cannot predict words: it gives nothing but vectors")
 
 

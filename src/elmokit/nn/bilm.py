@@ -47,7 +47,7 @@ class BiLM(nn.Module):
         super().__init__()
         self.config = config
         self.token_encoder = cast(TokenEncoder, token_encoder(config))
-        merges = config.lstm.joins_directions
+        merges = config.lstm.interleaved
         self.sequence_encoder = MergedLSTM(config.lstm) if merges else BidirectionalLSTM(config.lstm)
         self.like: Tensor | None = None  # where a biLM without weights of its own computes, and in what number type
 

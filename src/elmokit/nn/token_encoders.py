@@ -22,7 +22,7 @@ from elmokit.config import (
     PAD_CHARACTER,
     BiLMConfig,
     CharCNNConfig,
-    WordsAndCharactersConfig,
+    EfmlEncoderConfig,
 )
 from elmokit.ops.char_conv import char_conv
 from elmokit.ops.highway import highway
@@ -191,7 +191,7 @@ class WordsAndCharacters(nn.Module):
 
     stored_name = "words_and_characters"
 
-    def __init__(self, config: WordsAndCharactersConfig, output_dim: int) -> None:
+    def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
         super().__init__()
         self.config = config
         self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
@@ -231,7 +231,7 @@ def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | WordsAndChara
     dim = config.lstm.projection_dim
     if config.char_cnn is not None:
         return CharCNN(config.char_cnn, dim)
-    if config.words_and_characters is not None:
-        return WordsAndCharacters(config.words_and_characters, dim)
+    if config.efml is not None:
+        return WordsAndCharacters(config.efml, dim)
     assert config.num_words is not None
     return WordEmbedding(config.num_words, dim, config.boundary_words)

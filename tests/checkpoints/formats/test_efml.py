@@ -3,6 +3,7 @@
 import json
 import tarfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ def assert_same(model: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_equal_those_of_elmoformanylangs(shared: Path, name: str) -> None:
-    folder = shared / "goldens/elmoformanylangs"
+def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
+    folder = goldens("elmoformanylangs")
     sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
     with np.load(folder / name / "golden.npz") as golden:
         # From zeros, and with the encoder lstm without padding: alone in its batch.
@@ -182,7 +183,7 @@ def test_blank_characters_are_the_ideographic_space(tmp_path: Path) -> None:
         (changed(encoder={"name": "gru"}), "neither 'elmo' nor 'lstm'"),
         (changed(encoder={"dim": 16}), "dim and projection_dim are both 16"),
         (changed(encoder={"dim": 48}), r"missing: .*|wrong shape: forward_layer_0.input_linearity.weight"),
-        (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs words, characters or both"),
+        (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary of words, of characters, or both"),
         (changed(token_embedder={"max_characters_per_token": 2}), "at least 3|no wider than 2"),
         ({"encoder": {}}, "there is no 'token_embedder'"),
     ],

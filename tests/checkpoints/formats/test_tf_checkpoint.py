@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,8 @@ def test_checksums_of_any_length(size: int) -> None:
     assert crc32c(data) == expected ^ 0xFFFFFFFF
 
 
-def test_a_checkpoint_of_bilm_tf_is_its_own_export(shared: Path) -> None:
-    folder = shared / "goldens/bilm_tf_training"
+def test_a_checkpoint_of_bilm_tf_is_its_own_export(goldens: Callable[[str], Path]) -> None:
+    folder = goldens("bilm_tf_training")
     found, exported = load(folder / "tf_checkpoint"), load(folder)
     assert found.bilm.config == exported.bilm.config
     for name, tensor in exported.bilm.state_dict().items():
@@ -79,8 +80,8 @@ def test_a_checkpoint_of_bilm_tf_is_its_own_export(shared: Path) -> None:
     assert set(told["files"]) == {"model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001", "options.json"}
 
 
-def test_every_name_of_a_checkpoint_finds_it(shared: Path) -> None:
-    folder = shared / "goldens/bilm_tf_training/tf_checkpoint"
+def test_every_name_of_a_checkpoint_finds_it(goldens: Callable[[str], Path]) -> None:
+    folder = goldens("bilm_tf_training/tf_checkpoint")
     for path in (folder, folder / "model.ckpt-124", folder / "model.ckpt-124.index"):
         assert find_prefix(path) == folder / "model.ckpt-124"
 
@@ -104,8 +105,8 @@ def test_a_path_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert find_prefix(Path(".")) == Path("model.ckpt-3")
 
 
-def test_sums_of_adagrad(shared: Path) -> None:
-    folder = shared / "goldens/bilm_tf_training"
+def test_sums_of_adagrad(goldens: Callable[[str], Path]) -> None:
+    folder = goldens("bilm_tf_training")
     model, prefix = load(folder), folder / "tf_checkpoint" / "model.ckpt-124"
     sums, of_softmax = read_adagrad_sums(prefix, model.bilm.config)
     stored = {name: read_tensor(tensor) for name, tensor in read_index(prefix).items()}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.formats.efml_settings import read_config
-from elmokit.config import BiLMConfig, LSTMConfig, WordsAndCharactersConfig
+from elmokit.config import BiLMConfig, EfmlEncoderConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 
@@ -50,7 +50,7 @@ class Piece:
     change: Callable[[Tensor], Tensor] = Tensor.float
 
 
-def _token_encoder_pieces(config: WordsAndCharactersConfig, output_dim: int) -> Iterator[Piece]:
+def _token_encoder_pieces(config: EfmlEncoderConfig, output_dim: int) -> Iterator[Piece]:
     ours, cnn = "words_and_characters", config.char_cnn
     if config.words:
         words = (len(config.words), config.word_dim)
@@ -98,11 +98,11 @@ def _lstm_pieces(config: LSTMConfig) -> Iterator[Piece]:
 
 def pieces_of(config: BiLMConfig) -> dict[str, list[Piece]]:
     """The tables of both files: every tensor, its shape, and which part of which parameter it fills."""
-    encoder, lstm = config.words_and_characters, config.lstm
+    encoder, lstm = config.efml, config.lstm
     assert encoder is not None
     return {
         TOKEN_ENCODER: list(_token_encoder_pieces(encoder, lstm.projection_dim)),
-        ENCODER: list((_lstm_pieces if lstm.joins_directions else _elmo_pieces)(lstm)),
+        ENCODER: list((_lstm_pieces if lstm.interleaved else _elmo_pieces)(lstm)),
     }
 
 

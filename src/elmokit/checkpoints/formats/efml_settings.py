@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from elmokit.checkpoints.errors import CheckpointError
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, WordsAndCharactersConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
 from elmokit.fs.reading import read_lines
 
 WORDS, CHARACTERS = "word.dic", "char.dic"
@@ -71,13 +71,13 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
     return tuple(rows[row] for row in range(number))
 
 
-def _token_encoder_config(settings: dict[str, Any], directory: Path) -> WordsAndCharactersConfig:
+def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEncoderConfig:
     kind, word_dim, char_dim = settings["name"].lower(), int(settings["word_dim"]), int(settings["char_dim"])
     if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
         raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
     max_characters = int(settings["max_characters_per_token"]) if kind == "cnn" else None
     characters = _read_dictionary(directory / CHARACTERS) if char_dim > 0 else ()
-    return WordsAndCharactersConfig(
+    return EfmlEncoderConfig(
         words=_read_dictionary(directory / WORDS) if word_dim > 0 else (),
         word_dim=max(word_dim, 0),
         characters=characters,
@@ -108,7 +108,7 @@ def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
         proj_clip=settings.get("proj_clip") or None if kind == "elmo" else None,
         use_skip_connections=kind == "elmo",
         forget_bias=0.0,  # its biases have it inside
-        joins_directions=kind == "lstm",
+        interleaved=kind == "lstm",
     )
     if kind == "elmo" and not config.has_projection:
         raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
@@ -121,7 +121,7 @@ def read_config(directory: Path) -> BiLMConfig:
         path = settings_path(directory)
         settings = PUBLISHED_SETTINGS if path is None else _read_json(path)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
-        return BiLMConfig(_lstm_config(settings["encoder"]), None, words_and_characters=encoder)
+        return BiLMConfig(_lstm_config(settings["encoder"]), None, efml=encoder)
     # JSON may hold anything, infinity too; a missing dictionary speaks for itself.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else error

@@ -34,7 +34,7 @@ class Embedder:
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._config = self._embedder.model.config
         self._state: BiLMState | str = "carry"
-        self.joins_directions = self._config.lstm.joins_directions  # the encoder called lstm
+        self.interleaved = self._config.lstm.interleaved  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Tokenized sentences -> for each (T, 2D) float32: the layer's number, or -1 for the average of all.
@@ -44,7 +44,7 @@ class Embedder:
         """
         self.check_layers([output_layer])
         found = self.all_layers(sents)
-        if self.joins_directions and output_layer != ALL:
+        if self.interleaved and output_layer != ALL:
             warn_once("with the encoder lstm, output_layer picks words, not layers, as before: -2 gives them all")
         if output_layer == ALL:
             return found
@@ -54,7 +54,7 @@ class Embedder:
         """ValueError for a layer that is not there."""
         count = self._embedder.num_layers
         wrong = [number for number in numbers if not -2 <= number < count]
-        if wrong and not self.joins_directions:
+        if wrong and not self.interleaved:
             raise ValueError(f"output_layer must be -1 (average), -2 (all) or from 0 to {count - 1}, not {wrong[0]}")
 
     def all_layers(self, sents: Sentences) -> list[np.ndarray]:
@@ -64,7 +64,7 @@ class Embedder:
         sentences = [list(sentence) for sentence in sents]
         if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
             warn_once("some words are longer than the model reads: as before, only their beginning is read")
-        if self.joins_directions:
+        if self.interleaved:
             return self._padded(sentences)
         if len(sentences) > self.batch_size:
             warn_once(
@@ -99,7 +99,7 @@ class Embedder:
         """(B, T+2, 2D) of one batch."""
         config, device = self._config, self._embedder.device
         bilm = self._embedder.model.bilm.to(device)
-        encoder = config.words_and_characters
+        encoder = config.efml
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])
         ids = bilm.token_encoder.ids(list(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)))

@@ -311,7 +311,7 @@ def test_where_it_is_not_there_that_is_said(without_products: None) -> None:
 
 @needs_int8
 def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
-    lstm = LSTMConfig(cell_dim=20, projection_dim=6, joins_directions=True)
+    lstm = LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True)
     model = Pretrained(BiLM(BiLMConfig(lstm, CharCNNConfig(4, ((1, 3),), num_highway=1))))
     exact, found = (Embedder(model, dtype=dtype).embed([["a", "bc", "d"]])[0] for dtype in ("float32", "int8"))
     assert np.linalg.norm(found - exact) < 0.03 * np.linalg.norm(exact)

@@ -1,77 +1,17 @@
-"""Reading lines and atomic writing, against Python's own readers and simulated accidents."""
+"""Atomic writing, under simulated accidents: a file is there whole or not at all."""
 
 import errno
-import gzip
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import zstandard
 
-from elmokit.fs import reading
 from elmokit.fs.atomic import atomic_directory, atomic_path, create_bytes
-from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
-
-TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
-LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
 
 
 def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_plain_gzip_and_zstd_read_alike(tmp_path: Path) -> None:
-    data = TEXT.encode()
-    contents = {"a.txt": data, "a.txt.gz": gzip.compress(data), "a.txt.zst": zstandard.compress(data)}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-        assert list(read_lines(tmp_path / name)) == LINES
-
-
-def test_lines_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "READ_SIZE", 3)
-    (tmp_path / "a.txt").write_text(TEXT + "\n", encoding="utf-8", newline="")
-    assert list(read_lines(tmp_path / "a.txt")) == LINES
-
-
-def test_several_zstd_frames_are_one_text(tmp_path: Path) -> None:
-    (tmp_path / "a.zst").write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
-    assert list(read_lines(tmp_path / "a.zst")) == ["one", "two"]
-
-
-def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
-    assert list(read_lines(tmp_path / "a.txt")) == ["one", "\ufefftwo"]
-
-
-def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"good\nalso\nb\xe4d\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2"):
-        list(read_lines(tmp_path / "a.txt"))
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        list(read_lines(tmp_path / "nowhere.txt"))
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_damaged_compression(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"this is plain text")
-    with pytest.raises(ValueError, match="cannot be decompressed"):
-        list(read_lines(tmp_path / name))
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_cut_off_compression(tmp_path: Path, name: str) -> None:
-    text = "\n".join(f"line {number * number}" for number in range(20_000)).encode()
-    whole = gzip.compress(text) if name.endswith("gz") else zstandard.compress(text)
-    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="cannot be decompressed"):
-        list(read_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst"])
@@ -152,31 +92,6 @@ def test_atomic_directory_keeps_the_old_one_on_error(tmp_path: Path) -> None:
         raise RuntimeError
     assert (target / "file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with only_one_in(tmp_path / "run"):
-        code = f"from elmokit.fs.lock import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "another process is writing in" in other.stderr
-    with only_one_in(tmp_path / "run"):
-        pass  # free again
-    assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_a_file_system_that_holds_no_directories_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(number: int) -> None:
-        def flock(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr("fcntl.flock", flock)
-
-    fails(errno.EBADF)
-    with only_one_in(tmp_path / "run"):
-        pass
-    fails(errno.EIO)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)), only_one_in(tmp_path / "run"):
-        pass
 
 
 def test_what_was_there_survives_when_its_replacement_cannot_take_its_name(

@@ -351,6 +351,7 @@ def run_mutants(format: str, folder: Path, count: int) -> None:
 # --- Tests -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", WRITERS)
 def test_mutants_are_refused_or_loaded(format: str, tmp_path: Path) -> None:
     command = [sys.executable, __file__, format, str(tmp_path), str(NUM_MUTANTS)]
@@ -376,6 +377,7 @@ class Malicious:
         return exec, (f"open({str(self.sign)!r}, 'w').close()",)
 
 
+@pytest.mark.filterwarnings("ignore:.*the model is loaded without words")
 @pytest.mark.parametrize("format", WRITERS)
 def test_nothing_that_a_file_says_is_run(format: str, tmp_path: Path) -> None:
     sign = tmp_path / "it-ran"

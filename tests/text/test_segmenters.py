@@ -100,7 +100,6 @@ def test_a_script_that_the_tokenizer_does_not_know_is_said(
         prepared(tmp_path, text, **options)
 
 
-@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("text", "options"),
     [

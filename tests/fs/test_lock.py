@@ -1,0 +1,36 @@
+"""A directory that one process at a time may write in."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.fs.lock import only_one_in
+
+
+def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with only_one_in(tmp_path / "run"):
+        code = f"from elmokit.fs.lock import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "another process is writing in" in other.stderr
+    with only_one_in(tmp_path / "run"):
+        pass  # free again
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_file_system_that_holds_no_directories_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    fails(errno.EBADF)
+    with only_one_in(tmp_path / "run"):
+        pass
+    fails(errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)), only_one_in(tmp_path / "run"):
+        pass

@@ -1,0 +1,64 @@
+"""Reading lines of plain and compressed text, against Python's own readers."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from elmokit.fs import reading
+from elmokit.fs.reading import read_lines
+
+TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
+LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
+
+
+def test_plain_gzip_and_zstd_read_alike(tmp_path: Path) -> None:
+    data = TEXT.encode()
+    contents = {"a.txt": data, "a.txt.gz": gzip.compress(data), "a.txt.zst": zstandard.compress(data)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        assert list(read_lines(tmp_path / name)) == LINES
+
+
+def test_lines_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "READ_SIZE", 3)
+    (tmp_path / "a.txt").write_text(TEXT + "\n", encoding="utf-8", newline="")
+    assert list(read_lines(tmp_path / "a.txt")) == LINES
+
+
+def test_several_zstd_frames_are_one_text(tmp_path: Path) -> None:
+    (tmp_path / "a.zst").write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
+    assert list(read_lines(tmp_path / "a.zst")) == ["one", "two"]
+
+
+def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
+    assert list(read_lines(tmp_path / "a.txt")) == ["one", "\ufefftwo"]
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\nalso\nb\xe4d\n")
+    with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2"):
+        list(read_lines(tmp_path / "a.txt"))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        list(read_lines(tmp_path / "nowhere.txt"))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+def test_damaged_compression(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"this is plain text")
+    with pytest.raises(ValueError, match="cannot be decompressed"):
+        list(read_lines(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+def test_cut_off_compression(tmp_path: Path, name: str) -> None:
+    text = "\n".join(f"line {number * number}" for number in range(20_000)).encode()
+    whole = gzip.compress(text) if name.endswith("gz") else zstandard.compress(text)
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cannot be decompressed"):
+        list(read_lines(tmp_path / name))

@@ -1,0 +1,28 @@
+"""Tests lie as the code does: `tests/<package>/test_<module>.py`, or `test_<module>_<subject>.py`."""
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "src" / "elmokit"
+OF_NO_MODULE = {
+    "cli/test_cli.py": "the command line as a whole",
+    "compat/test_goldens.py": "several libraries against what they computed",
+    "compat/test_prepacking.py": "the same promise of several libraries",
+    "compat/test_snippets.py": "programs as people wrote them",
+    "golden/test_goldens.py": "the network as a whole",
+}
+FILES = sorted(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parts[0] != "repository"], ids=str)
+def test_every_test_file_is_named_after_a_module(file: Path) -> None:
+    modules = {path.stem for path in (PACKAGE / file.parent).glob("*") if path.suffix in ("", ".py")}
+    words = file.stem.split("_")[1:]
+    names = {"_".join(words[:count]) for count in range(1, len(words) + 1)}
+    assert (file.as_posix() in OF_NO_MODULE) != bool(names & modules)
+
+
+def test_exceptions_of_the_layout_exist() -> None:
+    assert set(OF_NO_MODULE) <= {file.as_posix() for file in FILES}
