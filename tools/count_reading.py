@@ -1,7 +1,7 @@
 """Count the files that a newcomer reads on three paths, on the reference backend.
 
-A file counts when a function of it is entered, or a field of a configuration that it defines is read. The C files of the
-native backends are on none of these paths. Exits with 1 where a path enters more files than its bar allows.
+A file counts when a function of it is entered, or a field of a configuration that it defines is read. The C files of
+the native backends are on none of these paths. Exits with 1 where a path enters more files than its bar allows.
 
     python tools/count_reading.py              # the lists, and whether the bars hold
     python tools/count_reading.py --markdown   # the lists for docs/architecture.md

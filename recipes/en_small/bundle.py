@@ -2,7 +2,7 @@
 
     python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
 
-The table of perplexities is that of benchmarks/quality/heldout_perplexity.py, where that was made from the model in DIRECTORY:
+The table of perplexities is that of benchmarks/quality/heldout_perplexity.py, made from the model in DIRECTORY:
 bundle, measure, bundle again.
 """
 
