@@ -77,3 +77,16 @@ def test_check_fails_when_a_test_that_is_named_is_not_there(
         template.write("\n`tests/nowhere/test_nothing.py`\n")
     assert tool.main([]) == 1
     assert "tests/nowhere/test_nothing.py" in capsys.readouterr().err
+
+
+def test_check_fails_when_a_result_file_is_in_no_table(tool: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copyfile(tool.RESULTS / "senses.json", tool.RESULTS / "orphan.json")
+    assert tool.main(["--check"]) == 1
+    assert "orphan.json is in no table" in capsys.readouterr().err
+
+
+def test_intrinsic_measures_become_a_table_when_they_are_there(tool: ModuleType) -> None:
+    assert tool.intrinsic() == "Not measured yet."
+    part = {"by state": {"zeros": {"right": {"contextual": 55, "layer 0": 0, "layer 1": 50}}}}
+    (tool.RESULTS / "intrinsic.json").write_text(json.dumps({"tiny": {"uses": part}}), encoding="utf-8")
+    assert "| Nearest uses, of 60: contextual; layers | 55; 0 / 50 |" in tool.intrinsic()
