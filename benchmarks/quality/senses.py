@@ -1,9 +1,9 @@
-"""Do contextual layers tell the senses of a word apart? Scores sense_pairs.json, which never changes.
+"""Whether contextual layers distinguish the senses of a word. Scores sense_pairs.json, which never changes.
 
 In each item the word has one sense in `sentence` and `same`, another in `other`. An item counts where the word's vector
 in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the mean over the contextual layers
-(1 to L) of the cosine; each layer, the token layer (which cannot tell: ties count against) and the mix are reported
-beside it.
+(1 to L) of the cosine; each layer, the token layer (which cannot distinguish them: ties count as wrong) and the mix
+are reported too.
 
     python benchmarks/quality/senses.py [--model NAME_OR_PATH]
 """

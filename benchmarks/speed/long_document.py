@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from child_process import argument_parser, embedded_apart, peak_megabytes, settings_of
+from child_process import argument_parser, embed_in_child, peak_megabytes, settings_of
 from measuring import write_result
 
 from elmokit.checkpoints.loading import load
@@ -31,7 +31,7 @@ from elmokit.text.characters import BOS, EOS
 
 
 def words_of(texts: list[Path]) -> Iterator[str]:
-    """Their words, from the first again after the last."""
+    """The words of the texts, over and over."""
     if not any(line.split() for text in texts for line in read_lines(text)):
         raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     lines = chain.from_iterable(read_lines(text) for text in cycle(texts))
@@ -39,7 +39,7 @@ def words_of(texts: list[Path]) -> Iterator[str]:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """What the child process does: embed one line, and print what it took."""
+    """The child process: embed one line, and print the figures."""
     embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
     loaded = peak_megabytes()
     options = {"layers": arguments.layers, "state": "zeros", "storage_dtype": arguments.dtype, "tokenize": False}
@@ -50,8 +50,8 @@ def measure(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: Path) -> dict:
-    """How far the stored vectors of one line are from those of one forward call."""
-    embedded_apart(arguments, line, directory, layers="all", dtype="float32")
+    """The largest difference of a line's stored vectors from those of one forward call."""
+    embed_in_child(arguments, line, directory, layers="all", dtype="float32")
     words, found = EmbeddingStore(directory)[0]
     model, device = load(arguments.model, softmax=False), pick_device(arguments.device)
     bilm = model.bilm.to(device, pick_dtype(arguments.products, device)).eval()
@@ -78,7 +78,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
             line = Path(directory) / "line.txt"
             line.write_text(" ".join(islice(words_of(arguments.texts), count)) + "\n", encoding="utf-8")
-            documents.append(embedded_apart(arguments, line, Path(directory) / "vectors"))
+            documents.append(embed_in_child(arguments, line, Path(directory) / "vectors"))
             print(json.dumps(documents[-1]), flush=True)
             if not compared:
                 compared = difference_from_whole(arguments, line, Path(directory) / "compared")
