@@ -1,4 +1,4 @@
-"""bilm-tf 0.1 under today's TensorFlow, embedding and training. See worker.py for what it is asked."""
+"""bilm-tf 0.1 under today's TensorFlow, embedding and training. worker.py defines the jobs."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""One side of a speed benchmark, in a process of its own: it loads a model, then does the jobs it is asked for.
+"""One side of a speed benchmark, in a process of its own: it loads a model and runs the jobs it receives.
 
     python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab FILE]
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints.convert import convert
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder, TruncationWarning
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -89,7 +88,7 @@ def main() -> None:
     largest = max(from_zeros + carried)
     report = {
         "model": arguments.model,
-        "fingerprint": fingerprint(embedder.model),
+        "fingerprint": embedder.fingerprint(),
         "allennlp": version,
         "torch": torch.__version__,
         "sentences": count,

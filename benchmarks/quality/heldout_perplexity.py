@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate_files
+from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -49,7 +49,9 @@ def main() -> None:
     report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
     for state, rows in STATES.items():
         start = time.perf_counter()
-        report[state] = by_domain(evaluate_files(arguments.files, model, state, rows, arguments.device))
+        report[state] = by_domain(
+            evaluate(arguments.files, model, state=state, batch_size=rows, device=arguments.device)
+        )
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)

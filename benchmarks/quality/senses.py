@@ -1,9 +1,9 @@
-"""Do contextual layers tell the senses of a word apart? Scores sense_pairs.json, which never changes.
+"""Whether contextual layers distinguish the senses of a word. Scores sense_pairs.json, which never changes.
 
 In each item the word has one sense in `sentence` and `same`, another in `other`. An item counts where the word's vector
 in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the mean over the contextual layers
-(1 to L) of the cosine; each layer, the token layer (which cannot tell: ties count against) and the mix are reported
-beside it.
+(1 to L) of the cosine; each layer, the token layer (which cannot distinguish them: ties count as wrong) and the mix
+are reported too.
 
     python benchmarks/quality/senses.py [--model NAME_OR_PATH]
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.analysis.uses import unit_vectors, uses_in_each
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -62,7 +61,7 @@ def main() -> None:
     print(f"{counts[SIMILARITY]} of {len(items)} right; by layer and mix: {counts}")
     report = {
         "model": arguments.model or "en-small",
-        "fingerprint": fingerprint(embedder.model),
+        "fingerprint": embedder.fingerprint(),
         "items": len(items),
         "right": counts,
         "similarities": [{"word": item["word"], "sentence": item["sentence"], **found} for item, found in scored],

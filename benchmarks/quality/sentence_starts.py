@@ -23,7 +23,7 @@ def perplexity_by_place(model: Pretrained, files: Sequence[Path], state: str) ->
     sums = {direction: {name: np.zeros(2) for name in RANGES} for direction in ("forward", "backward")}
     for file in files:
         sentences = [line.split() for line in read_lines(file) if line.strip()]
-        for found in score(model, sentences, state):
+        for found in score(sentences, model, state=state):
             losses = {"forward": -found.forward, "backward": -found.backward[::-1]}
             for direction, values in losses.items():
                 for name, (start, end) in RANGES.items():

@@ -1,4 +1,4 @@
-"""What finding duplicates costs: fingerprints of documents, the index, and the alternatives to rensa.
+"""Cost of finding duplicates: fingerprints of documents, the index, and the alternatives to rensa.
 
     python benchmarks/speed/duplicates.py RAW_TEXT... [--documents 8000]
 

@@ -1,10 +1,10 @@
-"""Words a second from a text file to the vectors of all layers on disk, beside those of the same text in memory.
+"""Words per second from a text file to the vectors of all layers on disk, and of the same text in memory.
 
     python benchmarks/speed/file_to_file.py TEXT --model MODEL [--megabytes 10] [--dtype bfloat16] [--repeats 3]
 
 TEXT is tokenized, one sentence a line. `embed_file` writes all layers of its first megabytes in float16, parts and
 index as `elmokit embed` does; `Embedder.embed_stream` makes the same arrays in memory, some thousand words at a time,
-and drops them. Both in alternation, the model loaded and warm, its words of earlier passes forgotten. The bar: the
+and drops them. Both in alternation, with a warmed-up model and an empty word cache. The bar: the
 file costs at most 15 % more.
 """
 

@@ -1,9 +1,9 @@
-"""Speed of everything between a text file and what the model reads, on one thread.
+"""Speed of preprocessing, from a text file to the model's input, on one thread.
 
     python benchmarks/speed/preprocessing.py [--raw RAW_TEXT...] TEXT...
 
 TEXT is tokenized, one sentence a line (plain, .gz or .zst), as `elmokit prepare` makes it of RAW_TEXT.
-Words a second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
+Words per second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
 embedding, from words in memory to packed positions and the character ids of distinct words; training windows (a
 boundary counts as a word) with such ids, from the file; raw text to sentences and tokens, where the tokenizer's cache
 is empty before each pass.

@@ -98,7 +98,7 @@ def main() -> None:
     shipped = Pretrained(
         model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
     )
-    save(shipped, arguments.output, overwrite=True, dtype="float16")
+    save(shipped, arguments.output, overwrite=True, storage_dtype="float16")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or that after the sentence
+# before.
+StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 
 # Character ids as the networks see them: UTF-8 bytes and five marks, all shifted by one so that 0 is free to mean "no
 # word here". (bilm/data.py and AllenNLP's elmo_indexer.py; spec: 256 <S>, 257 </S>, 258 begin-word, 259 end-word, 260

@@ -174,7 +174,7 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
     for use in {use.sentence: use for use in result.uses}.values():
         position, candidates = use.position, VOCAB[3:]
         texts = [[*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates]
-        scored = score(embedder.model, texts)
+        scored = score(texts, embedder.model)
         logs = [each.forward[position] + each.backward[position + 1] for each in scored]
         logs = np.array(logs) + np.log([VOCAB.index(word) + 1 for word in candidates])
         probabilities = np.exp(logs) / np.exp(logs).sum()
@@ -291,7 +291,7 @@ def test_write_word_map_warns_and_omits_picture_without_matplotlib(
     hostile: WordMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install 'elmokit\[plots\]'"):
+    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install matplotlib"):
         write_word_map(hostile, tmp_path / "map")
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["senses.html", "senses.json"]
 

@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,9 @@ import elmokit.checkpoints.loading as checkpoint
 import elmokit.checkpoints.native as native
 from elmokit.checkpoints.loading import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
@@ -100,7 +104,7 @@ def test_hdf5_read_saved_and_loaded_is_the_same(goldens: Callable[[str], Path], 
 
 def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
     saved = everything()
-    save(saved, tmp_path / "half", dtype="float16")
+    save(saved, tmp_path / "half", storage_dtype="float16")
     loaded = load(tmp_path / "half")
     for name, tensor in loaded.bilm.state_dict().items():
         assert tensor.dtype == torch.float32
@@ -108,24 +112,61 @@ def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
     with torch.no_grad():
         saved.bilm.sequence_encoder.stacks[0].layers[0].bias[:] = 1e6
     with pytest.raises(ValueError, match=r"not finite as float16: layers\.0\.bias"):
-        save(saved, tmp_path / "overflown", dtype="float16")
+        save(saved, tmp_path / "overflown", storage_dtype="float16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
 
 
-def test_the_softmax_is_read_when_asked_for(tmp_path: Path) -> None:
+def test_load_without_softmax_does_not_open_its_file(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    (tmp_path / "model" / "softmax.safetensors").write_bytes(b"")
+    assert load(tmp_path / "model", softmax=False).softmax is None
+    with pytest.raises(CheckpointError, match=r"softmax\.safetensors is cut short"):
+        load(tmp_path / "model")
+
+
+def test_a_loaded_model_needs_its_files_no_more(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     loaded = load(tmp_path / "model")
-    assert loaded.has_softmax
-    (tmp_path / "model" / "softmax.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"softmax\.safetensors is cut short"):
-        _ = loaded.softmax
+    shutil.rmtree(tmp_path / "model")
+    save(loaded, tmp_path / "copy")
+    assert fingerprint(load(tmp_path / "copy")) == fingerprint(everything())
+    assert_same_weights(load(tmp_path / "copy").softmax, everything().softmax)
+
+
+def test_a_prepacked_model_is_neither_saved_nor_fingerprinted(tmp_path: Path) -> None:
+    prepacked = replace(everything(), bilm=prepack(everything().bilm, torch.float32))
+    for use in (fingerprint, lambda model: save(model, tmp_path / "model")):
+        with pytest.raises(ValueError, match=r"prepacked.*use `elmokit\.load`"):
+            use(prepacked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_embedder_keeps_no_weights_but_knows_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(everything(), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    embedder = Embedder.load("model", "cpu")
+    monkeypatch.chdir("/")
+    assert embedder.model.bilm.is_prepacked and embedder.model.softmax is None
+    assert embedder.fingerprint() == Embedder(everything(), "cpu").fingerprint() == fingerprint(everything())
+    embedder.model.state_policy = "zeros"
+    assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
+
+
+def test_repr_of_a_model_says_its_sizes_and_settings() -> None:
+    size = sum(parameter.numel() for parameter in everything().bilm.parameters())
+    assert repr(everything()) == (
+        f"Pretrained(3 layers of 32 dimensions, {size:,} parameters, softmax over 5 words, reads characters, "
+        "tokenizer english-1, state warm)"
+    )
+    bare = Pretrained(prepack(everything().bilm, torch.float32))
+    assert "prepacked weights, no softmax, reads characters, tokenizer unknown, state zeros" in repr(bare)
 
 
 def test_a_model_is_replaced_only_on_request_and_other_directories_never(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     with pytest.raises(FileExistsError):
         save(everything(), tmp_path / "model")
-    save(load(tmp_path / "model"), tmp_path / "model", overwrite=True)  # its own softmax is read before it is replaced
+    save(load(tmp_path / "model"), tmp_path / "model", overwrite=True)
     assert load(tmp_path / "model").softmax is not None
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
@@ -265,17 +306,10 @@ def test_the_fingerprint_of_word_ids_is_that_of_their_words_too() -> None:
     assert first == same != other
 
 
-def test_a_loaded_model_goes_to_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_model_goes_to_another_process(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    loaded = load("model")
+    loaded = load(tmp_path / "model")
     sent = pickle.loads(pickle.dumps(loaded))
-    monkeypatch.chdir("/")
-    sent.let_weights_go()
-    assert not sent.holds_weights
     assert_same_weights(sent.bilm, loaded.bilm)
     assert_same_weights(sent.softmax, everything().softmax)
-    sent.let_weights_go()
-    (tmp_path / "model").rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match="is no model any more"):
-        sent.bilm  # noqa: B018
+    assert fingerprint(sent) == fingerprint(loaded)

@@ -22,7 +22,7 @@ VERBS = [
 CALLS = [
     ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
-    ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate_files"),
+    ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate"),
     ("embed sentences.txt --output vectors --storage-dtype float16", "elmokit.embed.files.embed_file"),
     ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),

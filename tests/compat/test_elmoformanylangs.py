@@ -56,7 +56,7 @@ def test_sents2elmo_equals_elmoformanylangs(goldens: Callable[[str], Path], name
         for key, arrays in result.items():
             for number, array in enumerate(arrays):
                 assert array.dtype == np.float32
-                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-5, rtol=0, err_msg=key)
+                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-6, rtol=0, err_msg=key)
         assert sum(map(len, result.values())) == len(golden.files)
 
 

@@ -181,7 +181,7 @@ def test_long_sentences_stand_apart() -> None:
 def test_parts_of_long_and_short_lines(
     tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, layers: str, state: str
 ) -> None:
-    report = embed_file(text, tmp_path / "out", embedder, layers, state, sentences_per_part=4)
+    report = embed_file(text, tmp_path / "out", embedder, layers=layers, state=state, sentences_per_part=4)
     assert (report.words, report.parts) == (sum(LENGTHS), 3)
     assert report.truncated_words == sum(words.count("x" * 60) for words in sentences_of())
     store = EmbeddingStore(tmp_path / "out")
@@ -221,8 +221,8 @@ def test_a_run_that_is_stopped_within_a_long_line_is_taken_up(
 
 def test_hdf5_and_pooled_files(tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.storage.hdf5.ROWS_AT_ONCE", 40)
-    embed_file(text, tmp_path / "out.hdf5", embedder, "all")
-    encode_file(text, tmp_path / "out.npy", embedder, "max", layers="top", sentences_per_part=4)
+    embed_file(text, tmp_path / "out.hdf5", embedder, layers="all")
+    encode_file(text, tmp_path / "out.npy", embedder, pooling="max", layers="top", sentences_per_part=4)
     pooled = np.load(tmp_path / "out.npy")
     with h5py.File(tmp_path / "out.hdf5") as file:
         for line, words in enumerate(sentences_of()):

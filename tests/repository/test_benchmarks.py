@@ -73,7 +73,7 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
                 started.ask(job="one_sentence", length=99, calls=1)
 
 
-def test_write_result_keeps_the_other_parts_of_a_file_and_says_whence_each_is(tmp_path):
+def test_write_result_keeps_other_parts_and_adds_the_origin_to_each(tmp_path):
     from result_files import write_result
 
     path = tmp_path / "results.json"

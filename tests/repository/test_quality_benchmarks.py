@@ -15,7 +15,7 @@ from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.evaluate import evaluate_files
+from elmokit.lm.evaluate import evaluate
 from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
@@ -96,10 +96,10 @@ def test_perplexity_by_place_adds_up_to_that_of_the_text(embedder: Embedder, tmp
     (tmp_path / "heldout.txt").write_text(TEXT)
     for state in ("zeros", "carry"):
         found = perplexity_by_place(embedder.model, [tmp_path / "heldout.txt"], state)
-        whole = evaluate_files([tmp_path / "heldout.txt"], embedder.model, state, device="cpu").total
+        whole = evaluate([tmp_path / "heldout.txt"], embedder.model, state=state, device="cpu").total
         for direction in ("forward", "backward", "mean"):
             assert found[direction]["all"] == pytest.approx(getattr(whole, direction), abs=1e-3)
-    scored = score(embedder.model, [line.split() for line in TEXT.splitlines()])
+    scored = score([line.split() for line in TEXT.splitlines()], embedder.model)
     first = {"forward": [each.forward[0] for each in scored], "backward": [each.backward[-1] for each in scored]}
     found = perplexity_by_place(embedder.model, [tmp_path / "heldout.txt"], "zeros")
     for direction, logs in first.items():
@@ -159,7 +159,7 @@ def test_a_part_is_written_under_its_model_and_the_others_stay(embedder: Embedde
 
 
 def test_the_table_has_the_layers_of_every_measure() -> None:
-    from intrinsic import summary
+    from intrinsic_table import summary
 
     layers = {"layer 0": 1.0, "layer 1": 2.0, "most frequent": 9.0}
     parts = {

@@ -61,6 +61,12 @@ def test_round_trip(tmp_path: Path, index: StoreIndex) -> None:
         store[5]
 
 
+def test_repr_says_what_the_store_holds(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", ALL)
+    expected = f"EmbeddingStore('{tmp_path}/out': 5 sentences, 10 words, layers 'all', float32 (3, 4) a word)"
+    assert repr(store) == expected
+
+
 def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     fill(tmp_path / "whole", ALL)
     fill(tmp_path / "killed", ALL)

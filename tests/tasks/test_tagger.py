@@ -15,7 +15,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import ColumnsConfig, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles
 from elmokit.tasks.examples import UNKNOWN, Examples, TaskVocab, batches_of
-from elmokit.tasks.fit import fit, fit_files, load_tagger, predict_files
+from elmokit.tasks.fit import fit, fit_files, load_task_model, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
 from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
@@ -190,7 +190,7 @@ def test_fit_learns_and_tagger_survives_saving_for_every_input(config, model, tm
     for mix in report.mixes:
         assert sum(mix.weights) == pytest.approx(1)
     words = [sentence.words for sentence in DEV] + [(), ("never", "seen" * 30)]
-    loaded = load_tagger(tmp_path / "tagger")
+    loaded = load_task_model(tmp_path / "tagger")
     assert loaded.predict(words) == trained.predict(words)
     assert json.loads((tmp_path / "tagger" / "report.json").read_text())["best_epoch"] == report.best_epoch
 
@@ -268,7 +268,7 @@ def test_fit_files_and_predict_files_round_trip(write, suffix, column, model, tm
     assert not (tmp_path / "tagger" / "bilm").exists()  # recorded by its path, not copied
     sentences, tokens = predict_files(tmp_path / "tagger", dev, tmp_path / f"out{suffix}")
     assert (sentences, tokens) == (len(DEV), sum(len(sentence.words) for sentence in DEV))
-    trained = load_tagger(tmp_path / "tagger")
+    trained = load_task_model(tmp_path / "tagger")
     wrong = write(tmp_path / f"wrong{suffix}", [TaggedSentence(s.words, ("?",) * len(s.words)) for s in DEV])
     predict_files(tmp_path / "tagger", wrong, tmp_path / f"out2{suffix}")
     out = tmp_path / f"out2{suffix}"
@@ -288,17 +288,17 @@ def test_fit_scores_span_tags_by_f1_and_crf_obeys_the_scheme(model):
     assert span_scheme(trained.predict([sentence.words for sentence in dev])) == "IOB2"
 
 
-def test_load_tagger_refuses_another_bilm_and_finds_a_moved_one(model, tmp_path):
+def test_load_task_model_refuses_another_bilm_and_finds_a_moved_one(model, tmp_path):
     loading.save(model, tmp_path / "bilm")
     fit(FEW, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=ONE_EPOCH)
     torch.manual_seed(5)
     loading.save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "other")
     with pytest.raises(loading.CheckpointError, match="is not the biLM"):
-        load_tagger(tmp_path / "tagger", model=tmp_path / "other")
+        load_task_model(tmp_path / "tagger", model=tmp_path / "other")
     (tmp_path / "bilm").rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match="give its path as model"):
-        load_tagger(tmp_path / "tagger")
-    assert load_tagger(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
+        load_task_model(tmp_path / "tagger")
+    assert load_task_model(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
 
 
 def test_fit_raises_for_invalid_input_before_training(tmp_path):
@@ -323,7 +323,7 @@ def test_fit_raises_for_invalid_input_before_training(tmp_path):
     with pytest.raises(ValueError, match="with word-id input cannot be fine-tuned"):
         fit(TASK, model=of_words, tagger=TaggerConfig(finetune=True))
     with pytest.raises(FileNotFoundError, match="not a tagger"):
-        load_tagger(tmp_path)
+        load_task_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -370,16 +370,16 @@ def test_predict_files_overwrites_only_when_asked(tmp_path):
     assert len(target.read_text().splitlines()) == len(before.decode().splitlines())
 
 
-def test_load_tagger_raises_for_an_unused_model(model, tmp_path):
+def test_load_task_model_raises_for_an_unused_model(model, tmp_path):
     fit(FEW, tmp_path / "own", model=model, tagger=SMALL, config=ONE_EPOCH)
     with pytest.raises(ValueError, match="has its own biLM"):
-        load_tagger(tmp_path / "own", model=tmp_path / "own" / "bilm")
+        load_task_model(tmp_path / "own", model=tmp_path / "own" / "bilm")
     fit(FEW, tmp_path / "none", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
     with pytest.raises(ValueError, match="has no biLM"):
-        load_tagger(tmp_path / "none", model="en-small")
+        load_task_model(tmp_path / "none", model="en-small")
 
 
-def test_load_tagger_names_a_damaged_config(tmp_path):
+def test_load_task_model_names_a_damaged_config(tmp_path):
     fit(FEW, tmp_path / "tagger", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
     path = tmp_path / "tagger" / "config.json"
     whole = json.loads(path.read_text())
@@ -394,7 +394,7 @@ def test_load_tagger_names_a_damaged_config(tmp_path):
     for message, damaged in damages.items():
         path.write_text(json.dumps(damaged))
         with pytest.raises(loading.CheckpointError, match=rf"tagger/config\.json .*{message}"):
-            load_tagger(tmp_path / "tagger")
+            load_task_model(tmp_path / "tagger")
     path.write_text(json.dumps(whole)[:100])
     with pytest.raises(loading.CheckpointError, match=r"tagger/config\.json"):
-        load_tagger(tmp_path / "tagger")
+        load_task_model(tmp_path / "tagger")

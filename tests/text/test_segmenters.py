@@ -108,7 +108,7 @@ def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: di
     ],
 )
 def test_prepare_does_not_warn_of_known_scripts(tmp_path: Path, text: str, options: dict[str, str]) -> None:
-    prepared(tmp_path, text, **options)
+    prepared(tmp_path, text, **options)  # a warning would be an error
 
 
 def test_prepare_help_lists_languages_and_tokenizers(capsys: pytest.CaptureFixture[str]) -> None:

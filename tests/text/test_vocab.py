@@ -84,7 +84,7 @@ def test_load_ignores_an_invalid_vocabulary_of_a_character_model(tmp_path: Path,
     assert model.vocab is None
     assert Embedder(model).embed([["the", "cat"]])[0].shape == (2, 32)
     with pytest.raises(ValueError, match="needs a model with a softmax and a vocabulary"):
-        score(model, [["the", "cat"]])
+        score([["the", "cat"]], model)
 
 
 def test_load_warning_names_the_archive_of_an_invalid_vocabulary(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
 
@@ -15,7 +16,9 @@ Item = TypeVar("Item")
 CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
 
 
-def _embed_independent(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str) -> Iterator[Embeddings]:
+def _embed_independent(
+    sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
+) -> Iterator[Embeddings]:
     """Embed with the same initial state for each sentence; warn once, at the end, of all truncated words."""
     truncated = 0
     for batch in embedder.embed_stream(sentences, "all", state):
@@ -28,7 +31,7 @@ def _embed_independent(sentences: Iterable[Sequence[str]], embedder: Embedder, s
 def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
     """Embed with state carried over in a single row, so that each sentence starts where the one before it ended."""
     remaining = iter(sentences)
-    state: str | BiLMState | None = "carry"
+    state: StatePolicy | BiLMState | None = "carry"
     while batch := list(islice(remaining, CARRIED_BATCH_SENTENCES)):
         embeddings = embedder.embed(batch, "all", state, batch_size=1)
         state = embeddings.state
@@ -36,7 +39,10 @@ def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> I
 
 
 def all_layers(
-    items: Iterable[Item], words_of: Callable[[Item], Sequence[str]], embedder: Embedder, state: str | None = None
+    items: Iterable[Item],
+    words_of: Callable[[Item], Sequence[str]],
+    embedder: Embedder,
+    state: StatePolicy | None = None,
 ) -> Iterator[tuple[Item, np.ndarray]]:
     """Pair each annotated sentence with all layers of its words; memory holds one batch of sentences at a time.
 

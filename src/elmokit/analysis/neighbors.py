@@ -9,8 +9,7 @@ import numpy as np
 
 from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 BATCH_SENTENCES = 512
 
@@ -85,7 +84,7 @@ def neighbors(
     """
     config = config or SearchConfig()
     files = find_files([corpus])
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device)
     query = uses_in_each(word, [embedder.tokenize(sentence)])[0]
     query_vector = _vectors([query], embedder, layers)[0]
     by_sentence = uses_in_files(None if config.any_word else word, files, embedder)

@@ -18,10 +18,9 @@ from tqdm import tqdm
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 # Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -120,7 +119,7 @@ def probe(
     dev: Sequence[TaggedSentence],
     test: Sequence[TaggedSentence] | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     penalties: Sequence[float] = PENALTIES,
@@ -156,7 +155,7 @@ def probe(
         raise ValueError("a probe needs at least one L2 penalty")
     numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}
     classes = {name: np.array([numbers.get(tag, -1) for tag in of_split]) for name, of_split in tags.items()}
-    embedder = opened(model, device, dtype)
+    embedder = resolve_embedder(model, device, dtype)
     scores = {}
     with ExitStack() as stack:
         files = {}
@@ -169,7 +168,7 @@ def probe(
             scores[f"layer {number}"] = _probe_layer(features, classes, embedder, penalties)
     scores[MOST_FREQUENT] = _most_frequent_tags(splits)
     tokens = {name: len(of_split) for name, of_split in tags.items()}
-    return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, fingerprint(embedder.model))
+    return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, embedder.fingerprint())
 
 
 def probe_files(
@@ -177,7 +176,7 @@ def probe_files(
     dev: str | Path,
     test: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     *,

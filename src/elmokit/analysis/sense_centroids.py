@@ -14,6 +14,7 @@ import numpy as np
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.uses import unit_vectors
+from elmokit.config import StatePolicy
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.embed.embedder import Embedder
 
@@ -21,7 +22,7 @@ TIE = 1e-6  # smaller differences between cosines are rounding errors
 
 
 def instance_vectors(
-    sentences: Iterable[SenseSentence], embedder: Embedder, state: str | None = None
+    sentences: Iterable[SenseSentence], embedder: Embedder, state: StatePolicy | None = None
 ) -> Iterator[tuple[SenseInstance, np.ndarray]]:
     """Yield every instance with its vectors, (L+1, 2D), averaged over its words; `state` as in `all_layers`."""
     for sentence, layers in all_layers(sentences, lambda sentence: sentence.words, embedder, state):
@@ -71,7 +72,7 @@ def _lemma_senses(sums: dict[str, _Sums]) -> LemmaSenses:
 
 
 def sense_centroids(
-    sentences: Iterable[SenseSentence], embedder: Embedder, state: str | None = None
+    sentences: Iterable[SenseSentence], embedder: Embedder, state: StatePolicy | None = None
 ) -> dict[str, LemmaSenses]:
     """Compute the senses of every lemma in a training text.
 

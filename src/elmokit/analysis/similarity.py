@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 
 def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
@@ -63,7 +62,7 @@ def compare(
     Raises:
         ValueError: A sentence lacks the word, or there are fewer than two uses.
     """
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device)
     tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
     uses = uses_in_each(word, tokens)
     if len(uses) < 2:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
 
@@ -69,7 +70,7 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def single_sentence_state(embedder: Embedder) -> str:
+def single_sentence_state(embedder: Embedder) -> StatePolicy:
     """The model's state policy, or "zeros" if that carries state from one sentence to the next."""
     policy = embedder.model.state_policy
     return "zeros" if policy == "carry" else policy

@@ -16,10 +16,8 @@ import numpy as np
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.clusters import align, cluster, principal_components
 from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_files
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.data.corpus import find_files
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
 from elmokit.lm.scoring import substitutes
 
@@ -145,12 +143,12 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     softmax; vocabularies are sorted by descending frequency.
     """
     model, state = embedder.model, single_sentence_state(embedder)
-    if not model.has_softmax or model.vocab is None or model.config.lstm.interleaved:
+    if model.softmax is None or model.vocab is None or model.config.lstm.interleaved:
         return []
     ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()
     for use in uses:
-        (candidates,) = substitutes(model, use.sentence, [use.position], CANDIDATES, state=state)
+        (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
         words = [candidate.word for candidate in candidates]
         log_probabilities = np.array([candidate.log_probability for candidate in candidates])
         scores = log_probabilities + np.log([ranks[word] for word in words])
@@ -209,7 +207,7 @@ def word_map(
     """
     config = config or MapConfig()
     files = find_files([corpus])
-    embedder = opened(model, device)
+    embedder = resolve_embedder(model, device, softmax=True)
     weights = layer_weights(embedder.model, layers).numpy()
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder) for use in of_sentence)
     if config.match_case:
@@ -233,5 +231,5 @@ def word_map(
         silhouette=silhouette,
         layers=layers,
         uses_in_corpus=uses_in_corpus,
-        fingerprint=fingerprint(embedder.model),
+        fingerprint=embedder.fingerprint(),
     )

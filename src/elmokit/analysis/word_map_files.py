@@ -56,7 +56,8 @@ def picture(word_map: WordMap) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("a picture needs matplotlib: pip install 'elmokit[plots]'") from error
+        message = "a picture needs matplotlib: pip install matplotlib (elmokit's extra plots)"
+        raise ModuleNotFoundError(message) from error
     layers = len(word_map.planes)
     figure = Figure(figsize=(3.6 * layers, 4.3), dpi=160, layout="constrained")
     panels = figure.subplots(1, layers, squeeze=False)[0]

@@ -9,14 +9,13 @@ from tqdm import tqdm
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
 from elmokit.analysis.sense_report import SenseReport, Tallies
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
 from elmokit.data.raganato import DATA_SUFFIX, read_raganato
 from elmokit.data.semcor import read_semcor
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.data.wordnet import read_first_senses
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import opened
+from elmokit.embed.embedder import Embedder, resolve_embedder
 
 ALL, MEAN = "ALL", "mean"
 MOST_FREQUENT, FIRST_SENSE = "most frequent", "first sense"
@@ -33,7 +32,7 @@ def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
 def coarse_wsd(
     directory: str | Path,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
@@ -56,7 +55,7 @@ def coarse_wsd(
     folders = coarse_wsd_folders(directory)
     if not folders:
         raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
-    embedder, tallies, num_senses = opened(model, device, dtype), Tallies(), 0
+    embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
         num_senses += len(senses.names)
@@ -69,7 +68,7 @@ def coarse_wsd(
         mean = {method: sum(of_word[method] for of_word in f1.values()) / len(f1) for method in methods}
         f1, instances = {MEAN: mean, **f1}, {MEAN: sum(instances.values()), **instances}
     initial_state = state or embedder.model.state_policy
-    return SenseReport(f1, instances, num_senses, 0, initial_state, fingerprint(embedder.model))
+    return SenseReport(f1, instances, num_senses, 0, initial_state, embedder.fingerprint())
 
 
 # --- All words -----------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ def all_words_wsd(
     training: str | Path,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
@@ -142,7 +141,7 @@ def all_words_wsd(
     files = _test_files(tests)
     lemmas = {instance.lemma for file in files for sentence in read_raganato(file) for instance in sentence.instances}
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
-    embedder, tallies, unseen = opened(model, device, dtype), Tallies(), 0
+    embedder, tallies, unseen = resolve_embedder(model, device, dtype), Tallies(), 0
     initial_state = state or embedder.model.state_policy
     # Carried state depends on every sentence, with instances or without.
     training_sentences = _only_lemmas(lemmas, _read_training(training), keep_all=initial_state == "carry")
@@ -165,7 +164,7 @@ def all_words_wsd(
     if len(f1) == 2:  # ALL equals the only test set
         f1.pop(ALL)
     num_senses = sum(len(senses.names) for senses in centroids.values())
-    return SenseReport(f1, instances, num_senses, unseen, initial_state, fingerprint(embedder.model))
+    return SenseReport(f1, instances, num_senses, unseen, initial_state, embedder.fingerprint())
 
 
 def wsd(
@@ -173,7 +172,7 @@ def wsd(
     training: str | Path | None = None,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:

@@ -14,7 +14,7 @@ Target = Literal["native", "hdf5", "token-embeddings"]
 
 def _warn_of_losses(model: Pretrained) -> None:
     lost = {
-        "softmax": model.has_softmax,
+        "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
         "warm state": model.warm_state is not None,
         "name of the tokenizer": model.tokenizer is not None,

@@ -84,7 +84,7 @@ def download(model: HubModel, local_files_only: bool = False) -> Path:
     except ImportError as error:
         raise FileNotFoundError(
             f"no model {model} on this disk, and huggingface_hub, which would look on the Hugging Face Hub, is not "
-            "installed: check the path, or pip install 'elmokit[hub]'"
+            "installed: check the path, or pip install huggingface_hub (elmokit's extra hub)"
         ) from error
     try:
         directory = snapshot_download(

@@ -1,118 +1,179 @@
-"""Models on disk: the native directory is saved and loaded, the formats of older systems are loaded."""
+"""Load, save and describe models: by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
-import functools
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from elmokit.checkpoints.detect import KNOWN, Format, recognised
+from elmokit.checkpoints import detect
+from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
 from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
+from elmokit.checkpoints.formats.efml import load_efml
+from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
+from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import HubModel, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, EFML, STORED_DTYPES, write_native
+from elmokit.checkpoints.native import DICTIONARIES, EFML, STORAGE_DTYPES, load_native, write_native
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.fs.atomic import atomic_directory
-from elmokit.nn.bilm import BiLM
 
-__all__ = ["CheckpointError", "MixWeights", "Pretrained", "describe", "fingerprint", "load", "save"]
+__all__ = [
+    "CheckpointError",
+    "MixWeights",
+    "ModelSource",
+    "Pretrained",
+    "describe",
+    "fingerprint",
+    "list_models",
+    "load",
+    "locate",
+    "resolve_model",
+    "save",
+]
 
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 12
 
+# From the path that `detect` found, and whether the softmax is to be read, to the model.
+LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
+    detect.EFML: load_efml,
+    detect.NATIVE: load_native,
+    detect.HDF5: load_bilm_hdf5,
+    detect.NLPL_ZIP: load_nlpl_zip,
+    detect.TENSORFLOW: load_tf_checkpoint,
+}
 
-def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, dtype: str = "float32") -> None:
-    """Write a model as a directory, whole or not at all. `dtype="float16"` halves it; it loads as float32 again.
-
-    An existing directory is a FileExistsError, unless it holds a model and `overwrite` says to replace it.
-    """
-    directory = Path(directory)
-    if dtype not in STORED_DTYPES:
-        raise ValueError(f"weights are stored as {' or '.join(STORED_DTYPES)}, not {dtype!r}")
-    if overwrite and directory.exists() and any(directory.iterdir()) and not (directory / "config.json").is_file():
-        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
-    with atomic_directory(directory, overwrite=overwrite) as partial:
-        write_native(model, partial, dtype)
+# A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or a loaded model.
+ModelSource: TypeAlias = Pretrained | str | Path | None
 
 
-def _find_on_hub(model: HubModel, local_files_only: bool) -> tuple[Format, Path]:
-    if found := recognised(download(model, local_files_only)):
+def list_models() -> list[str]:
+    """The names of the models inside the package, sorted; `load` takes each."""
+    return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
+
+
+def _locate_on_hub(model: HubModel, local_files_only: bool) -> Detected:
+    if found := detect.detect(download(model, local_files_only)):
         return found
-    raise FileNotFoundError(f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN}")
+    raise FileNotFoundError(
+        f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN_DIRECTORIES}"
+    )
 
 
-def _find(name: str, revision: str | None = None, local_files_only: bool = False) -> tuple[Format, Path]:
-    """The format of a model, and what its reader is to read: on this disk, bundled, or on the Hub."""
-    found = recognised(Path(name)) or recognised(BUNDLED_MODELS / name)
+def locate(model: str | Path | None = None, *, revision: str | None = None, local_files_only: bool = False) -> Detected:
+    """Find a model without loading it; arguments and errors are those of `load`.
+
+    Returns:
+        Its format, and the path of what the loader reads, which `load` takes too. A model of the Hub is fetched.
+    """
+    name = DEFAULT_MODEL if model is None else str(model)
+    found = detect.detect(Path(name)) or detect.detect(BUNDLED_MODELS / name)
     on_hub = None if found or Path(name).exists() else hub_model(name, revision)
     if revision is not None and on_hub is None:
         raise ValueError(f"only models on the Hugging Face Hub have revisions, and {name!r} is none: leave it out")
     if found is not None:
         return found
     if on_hub is not None:
-        return _find_on_hub(on_hub, local_files_only)
-    names = ", ".join(sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))) or "none"
+        return _locate_on_hub(on_hub, local_files_only)
     raise FileNotFoundError(
-        f"no model {name!r}: looked for a directory with {KNOWN}, for a .zip of the NLPL repository, and for a "
-        f"bundled model of that name (there are: {names}); on the Hugging Face Hub, models are called OWNER/NAME"
+        f"no model {name!r}: looked for a directory with {KNOWN_DIRECTORIES}, for a .zip of the NLPL repository, and "
+        f"for a bundled model of that name (there are: {', '.join(list_models()) or 'none'}); on the Hugging Face "
+        "Hub, models are called OWNER/NAME"
     )
 
 
 def load(
-    path_or_name: str | Path | None = None, *, revision: str | None = None, local_files_only: bool = False
+    model: str | Path | None = None,
+    *,
+    softmax: bool = True,
+    revision: str | None = None,
+    local_files_only: bool = False,
 ) -> Pretrained:
-    """Load a model, in whatever format it is: a directory or file, the name of a bundled model, or one of the Hub.
+    """Load a model in whatever format it is.
 
-    Known are elmokit's own directory; an *.hdf5 file with its options beside it, or the directory of both; a zip
-    archive of the NLPL repository; a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), and the module
-    google/elmo as a SavedModel; a directory of ELMoForManyLangs. Without an argument, the bundled English model.
-    A name OWNER/NAME that is neither here nor bundled is that of a repository with such files on the Hugging Face Hub
-    (which needs the extra `hub`): `revision` is its branch, tag or commit, and `local_files_only` takes what is in
-    the cache, without a network.
-    FileNotFoundError where nothing is found, CheckpointError where what is found is damaged.
+    Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf beside its options, or the directory of
+    both; a zip archive of the NLPL repository; a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the
+    module google/elmo as a SavedModel; a directory of ELMoForManyLangs.
+
+    Args:
+        model: A path, the name of a bundled model, or OWNER/NAME on the Hugging Face Hub (which needs
+            huggingface_hub). None: the bundled English model.
+        softmax: Read the output layer of the language model too, where there is one. Vectors do not need it; scoring,
+            fine-tuning and saving the whole model do.
+        revision: Branch, tag or commit of a model on the Hub.
+        local_files_only: Take a model of the Hub from the cache, without a network.
+
+    Returns:
+        The model in float32, on the CPU.
+
+    Raises:
+        FileNotFoundError: There is no such model.
+        CheckpointError: Its files are damaged or do not fit each other; the message names every offending key.
     """
-    name = DEFAULT_MODEL if path_or_name is None else str(path_or_name)
-    format, path = _find(name, revision, local_files_only)
-    model = format.read(path)
-    model.read_again = functools.partial(_read_bilm, path.absolute())
-    return model
+    format, path = locate(model, revision=revision, local_files_only=local_files_only)
+    return LOADERS[format](path, softmax)
 
 
-def _read_bilm(path: Path) -> BiLM:
-    """The biLM of a model that was found before."""
-    if (found := recognised(path)) is None:
-        raise FileNotFoundError(f"{path} is no model any more: load it from where it is now")
-    format, path = found
-    return format.read(path).bilm
+def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
+    """The loaded model itself, or whatever `load` takes, loaded; every function with an argument `model` asks here."""
+    return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
+
+
+def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
+    """Write a model as a directory in elmokit's own format, whole or not at all (docs/formats.md).
+
+    Args:
+        model: The model; what it lacks (softmax, vocabulary, card, ...) is left out.
+        directory: A new or empty directory.
+        overwrite: Replace a directory that holds a model.
+        storage_dtype: "float32", or "float16", which halves the files; both load as float32.
+
+    Raises:
+        FileExistsError: The directory is not empty and is not to be replaced, or holds no model.
+        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary, or the biLM is prepacked.
+        OSError: The directory cannot be written.
+    """
+    directory = Path(directory)
+    if storage_dtype not in STORAGE_DTYPES:
+        raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
+    if overwrite and directory.exists() and any(directory.iterdir()) and not (directory / "config.json").is_file():
+        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
+    with atomic_directory(directory, overwrite=overwrite) as partial:
+        write_native(model, partial, storage_dtype)
 
 
 def _settings(config: BiLMConfig) -> dict[str, Any]:
-    """The configuration, where dictionaries are told of by their sizes."""
+    """The configuration, with the sizes of dictionaries in place of their entries."""
     settings = config.to_dict()
     if encoder := settings.get(EFML):
         encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
     return settings
 
 
-def describe(path_or_name: str | Path | None = None) -> dict[str, Any]:
-    """What `elmokit info` shows of a model: format, bytes of its files, sizes, settings, the card's beginning."""
-    format, path = _find(DEFAULT_MODEL if path_or_name is None else str(path_or_name))
-    model = format.read(path)
-    config = model.config
+def describe(model: str | Path | None = None) -> dict[str, Any]:
+    """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
+
+    The whole model is read, so that damaged files are found. `model` and errors are those of `load`.
+    """
+    format, path = locate(model)
+    loaded = LOADERS[format](path, True)
+    config = loaded.config
     return {
         "path": str(path),
         "format": format.name,
         "files": {file.name: file.stat().st_size for file in format.files(path) if file.is_file()},
-        "parameters": sum(parameter.numel() for parameter in model.bilm.parameters()),
-        "input": model.bilm.token_encoder.input,
+        "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
+        "input": loaded.bilm.token_encoder.input,
         "representations": config.num_representations,
         "output_dim": config.output_dim,
         "model": _settings(config),
-        "vocabulary": None if model.vocab is None else len(model.vocab),
-        "softmax": model.has_softmax,
-        "tokenizer": model.tokenizer,
-        "state": model.state_policy,
-        "mix": None if model.mix is None else asdict(model.mix),
-        "card": model.card.splitlines()[:CARD_LINES],
-        "fingerprint": fingerprint(model),
+        "vocabulary": None if loaded.vocab is None else len(loaded.vocab),
+        "softmax": loaded.softmax is not None,
+        "tokenizer": loaded.tokenizer,
+        "state": loaded.state_policy,
+        "mix": None if loaded.mix is None else asdict(loaded.mix),
+        "card": loaded.card.splitlines()[:CARD_LINES],
+        "fingerprint": fingerprint(loaded),
     }

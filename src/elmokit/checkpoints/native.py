@@ -10,7 +10,6 @@ vocab.txt, softmax.safetensors, state.safetensors, README.md
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained, weights_of
 from elmokit.config import LATER_SETTINGS, BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.shapes_only import shapes_only
@@ -30,7 +29,7 @@ from elmokit.text.vocab import Vocab
 FORMAT_VERSION = 1
 EFML, DICTIONARIES = LATER_SETTINGS["efml"], ("words", "characters")  # of config.json, and of dictionaries.json
 SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
-STORED_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -55,7 +54,7 @@ def _write_config(model: Pretrained, path: Path) -> None:
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
-    stored = {name: tensor.detach().to("cpu", STORED_DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
+    stored = {name: tensor.detach().to("cpu", STORAGE_DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
     overflown = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
     if overflown:
         raise ValueError(f"these weights are not finite as {dtype}: {', '.join(overflown)}")
@@ -68,7 +67,7 @@ def write_native(model: Pretrained, directory: Path, dtype: str = "float32") -> 
     if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
         raise ValueError(f"the softmax over {len(softmax.weight)} words needs their vocabulary, but has {model.vocab}")
     _write_config(model, directory / "config.json")
-    _write_tensors(model.bilm.stored_tensors(), directory / "model.safetensors", dtype)
+    _write_tensors(weights_of(model), directory / "model.safetensors", dtype)
     if softmax is not None:
         _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", dtype)
     if model.warm_state is not None:
@@ -139,15 +138,12 @@ def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
         return {name: tuple(tensor.shape) for name, tensor in BiLM(config).stored_tensors().items()}
 
 
-def _softmax_loader(path: Path, config: BiLMConfig, vocab: Vocab | None) -> Callable[[], FullSoftmax] | None:
+def _read_softmax(path: Path, config: BiLMConfig, vocab: Vocab | None) -> FullSoftmax | None:
     if not path.is_file():
         return None
     if vocab is None:
         raise CheckpointError(f"{path} has no vocab.txt beside it, so its words are unknown")
-    return partial(_read_softmax, path.absolute(), len(vocab), config.lstm.projection_dim)
-
-
-def _read_softmax(path: Path, num_words: int, dim: int) -> FullSoftmax:
+    num_words, dim = len(vocab), config.lstm.projection_dim
     tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
     return filled(lambda: FullSoftmax(num_words, dim), tensors)
 
@@ -172,17 +168,22 @@ def read_card(directory: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def read_native(directory: Path) -> Pretrained:
-    """The model in a directory; CheckpointError naming everything that is missing, unexpected or of another shape."""
+def load_native(directory: Path, softmax: bool = True) -> Pretrained:
+    """Load the model in a directory, with or without its softmax.
+
+    Raises:
+        CheckpointError: Files are damaged or do not fit each other; every missing, unexpected or wrong-shaped key is
+            named.
+    """
     config, settings = _read_config(directory / "config.json")
     tensors = _read_tensors(directory / "model.safetensors", _shapes_of(config))
     warm_state = _read_warm_state(directory / "state.safetensors", config)
     vocab = read_vocab(directory)
-    softmax = _softmax_loader(directory / "softmax.safetensors", config, vocab)
+    output_layer = _read_softmax(directory / "softmax.safetensors", config, vocab) if softmax else None
     try:
         return Pretrained(
             filled(lambda: BiLM(config), tensors),
-            softmax=softmax,
+            softmax=output_layer,
             vocab=vocab,
             card=read_card(directory),
             warm_state=warm_state,

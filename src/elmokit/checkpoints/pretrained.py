@@ -1,17 +1,18 @@
-"""A pretrained model in memory: the biLM and everything that travels with it."""
+"""A pretrained model in memory: the biLM and everything that belongs to it."""
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import get_args
 
-from elmokit.config import BiLMConfig
+from torch import Tensor
+
+from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
-STATE_POLICIES = ("zeros", "warm", "carry")
+STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
 
 @dataclass(frozen=True)
@@ -22,85 +23,89 @@ class MixWeights:
     gamma: float = 1.0
 
 
+@dataclass(eq=False)
 class Pretrained:
-    """A biLM and, where there are such, its softmax and words, tokenizer's name, mix of layers, warm state and card.
+    """A biLM with everything that belongs to it.
 
-    `softmax` may be given as a function that loads it: it is called when the attribute is first asked for.
-    `warm_state` has one row; `state_policy` ("zeros", "warm" or "carry") says what a sentence starts from by default.
-    ValueError where the parts do not fit each other.
+    Attributes:
+        bilm: The network.
+        softmax: The output layer of the language model, over the words of `vocab`; None where the model has none, or
+            where it was loaded without.
+        vocab: The words of the softmax, and of the word table of a biLM that reads word ids.
+        card: The model card, in Markdown.
+        tokenizer: Name of the tokenizer of the training text; None where it is not known.
+        state_policy: The state that a sentence starts from by default.
+        mix: Fixed weights of the layers; None: layers are averaged.
+        warm_state: A state after some text, of one row, for `state_policy` "warm".
+
+    Raises:
+        ValueError: The parts do not fit each other.
     """
 
-    def __init__(
-        self,
-        bilm: BiLM,
-        *,
-        softmax: FullSoftmax | Callable[[], FullSoftmax] | None = None,
-        vocab: Vocab | None = None,
-        card: str = "",
-        tokenizer: str | None = None,
-        state_policy: str = "zeros",
-        mix: MixWeights | None = None,
-        warm_state: BiLMState | None = None,
-    ) -> None:
-        if state_policy not in STATE_POLICIES:
-            raise ValueError(f"the state policy must be one of {', '.join(STATE_POLICIES)}, not {state_policy!r}")
-        if state_policy == "warm" and warm_state is None:
+    bilm: BiLM
+    _: KW_ONLY
+    softmax: FullSoftmax | None = None
+    vocab: Vocab | None = None
+    card: str = ""
+    tokenizer: str | None = None
+    state_policy: StatePolicy = "zeros"
+    mix: MixWeights | None = None
+    warm_state: BiLMState | None = None
+
+    def __post_init__(self) -> None:
+        config, policy = self.config, self.state_policy
+        if policy not in STATE_POLICIES:
+            raise ValueError(f"the state policy must be one of {', '.join(STATE_POLICIES)}, not {policy!r}")
+        if policy == "warm" and self.warm_state is None:
             raise ValueError("the state policy is 'warm', but there is no warm state")
-        if mix is not None and len(mix.weights) != bilm.config.num_representations:
-            raise ValueError(f"the mix has {len(mix.weights)} weights for {bilm.config.num_representations} layers")
-        if vocab is not None and bilm.config.num_words not in (None, len(vocab)):
-            raise ValueError(f"the vocabulary has {len(vocab)} words, the biLM's word table {bilm.config.num_words}")
-        self.config: BiLMConfig = bilm.config
-        self._bilm: BiLM | None = bilm
-        # Reads the biLM once more, where the model is that of a file.
-        self.read_again: Callable[[], BiLM] | None = None
-        self.vocab, self.card, self.tokenizer = vocab, card, tokenizer
-        self.state_policy, self.mix, self.warm_state = state_policy, mix, warm_state
-        self.has_softmax = softmax is not None
-        self._softmax = softmax
+        if self.mix is not None and len(self.mix.weights) != config.num_representations:
+            raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
+        if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
+            raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
 
     @property
-    def bilm(self) -> BiLM:
-        """The network. Weights that were let go are read again, and stay."""
-        if self._bilm is None:
-            assert self.read_again is not None
-            self._bilm = self.read_again()
-        return self._bilm
+    def config(self) -> BiLMConfig:
+        """The configuration of the biLM."""
+        return self.bilm.config
 
-    @bilm.setter
-    def bilm(self, bilm: BiLM) -> None:
-        self._bilm, self.read_again = bilm, None
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.bilm.parameters())
+        parts = [
+            f"{self.config.num_representations} layers of {self.config.output_dim} dimensions",
+            "prepacked weights" if self.bilm.is_prepacked else f"{size:,} parameters",
+            "no softmax" if self.softmax is None else f"softmax over {len(self.softmax.weight):,} words",
+            f"reads {self.bilm.token_encoder.input}",
+            f"tokenizer {self.tokenizer or 'unknown'}",
+            f"state {self.state_policy}",
+        ]
+        return f"Pretrained({', '.join(parts)})"
 
-    @property
-    def holds_weights(self) -> bool:
-        return self._bilm is not None
 
-    def let_weights_go(self) -> None:
-        """Free the memory of the biLM where it can be read again, for whoever has a copy of the weights."""
-        if self.read_again is not None:
-            self._bilm = None
+def weights_of(model: Pretrained) -> dict[str, Tensor]:
+    """The weights of the biLM by their names on disk.
 
-    @cached_property
-    def softmax(self) -> FullSoftmax | None:
-        """The output layer of the language model; None where there is none."""
-        if self._softmax is None or isinstance(self._softmax, FullSoftmax):
-            return self._softmax
-        return self._softmax()
+    Raises:
+        ValueError: The biLM is prepacked, and so without its own weights.
+    """
+    if model.bilm.is_prepacked:
+        raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
+    return model.bilm.stored_tensors()
 
 
 def fingerprint(model: Pretrained) -> str:
-    """A hash of all that its vectors depend on: configuration, weights, words, tokenizer, mix, and warm state."""
-    held = model.holds_weights
+    """A SHA-256 of all that the vectors depend on: configuration, weights, words, tokenizer, mix and warm state.
+
+    Raises:
+        ValueError: The biLM is prepacked: see `Embedder.fingerprint`.
+    """
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    tensors = dict(sorted(model.bilm.stored_tensors().items()))
+    tensors = dict(sorted(weights_of(model).items()))
     if model.warm_state is not None:
         tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
     for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    if model.vocab is not None and model.config.num_words is not None:  # which say what each row of the table is
+    if model.vocab is not None and model.config.num_words is not None:  # they give the rows of the table their meaning
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
-    if not held:
-        model.let_weights_go()
     return digest.hexdigest()

@@ -103,9 +103,9 @@ class Evaluate:
     device: Device = None
 
     def run(self) -> None:
-        from elmokit.lm.evaluate import evaluate_files
+        from elmokit.lm.evaluate import evaluate
 
-        show(evaluate_files(**vars(self)))
+        show(evaluate(**vars(self)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,9 @@ class Substitutes:
         model = load(self.model)
         words = words_of(model, self.sentence)
         positions = self.positions or tuple(range(len(words)))
-        candidates = substitutes(model, words, positions, self.top, self.direction, self.state)
+        candidates = substitutes(
+            words, model, positions=positions, top=self.top, direction=self.direction, state=self.state
+        )
         labels = (f"{position} {words[position]}" for position in positions)
         show({label: ", ".join(map(str, row)) for label, row in zip(labels, candidates, strict=True)})
 
@@ -177,5 +179,7 @@ class NextWords:
         from elmokit.checkpoints.loading import load
         from elmokit.lm.scoring import next_words
 
-        candidates = next_words(load(self.model), self.sentence, self.top, self.direction, self.state)
+        candidates = next_words(
+            self.sentence, load(self.model), top=self.top, direction=self.direction, state=self.state
+        )
         show({candidate.word: candidate.log_probability for candidate in candidates})

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
+from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.notice import warn_once
+from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
@@ -44,7 +45,7 @@ class ElmoModel:
         self.vocab: Vocab | None = None
         self._softmax: FullSoftmax | None = None
         self._embedder: Embedder | None = None
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
 
     def load(self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False) -> None:
         """Load a model.
@@ -59,13 +60,13 @@ class ElmoModel:
         Raises:
             ValueError: `full` is set, but the model has no softmax or vocabulary.
         """
-        embedder = Embedder.load(_weights_in(Path(directory), full))
+        embedder = Embedder.load(_weights_in(Path(directory), full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if full and (model.softmax is None or model.vocab is None):
             raise ValueError(
                 f"full=True needs a softmax and its vocabulary, which {directory} lacks: load a checkpoint"
             )
-        self._embedder, self._softmax, self.vocab = embedder, model.softmax if full else None, model.vocab
+        self._embedder, self._softmax, self.vocab = embedder, model.softmax, model.vocab
         self._state = "carry"
         self.batch_size = max_batch_size
         self.max_chars = 0 if config.char_cnn is None else config.char_cnn.max_characters

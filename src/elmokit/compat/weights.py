@@ -34,7 +34,7 @@ def _allennlp_file(name: str | Path) -> Path:
 def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
     """Load a biLM from options.json and HDF5 weights; without options, any model that `elmokit.load` accepts."""
     if options_file is None:
-        return load(weight_file).bilm
+        return load(weight_file, softmax=False).bilm
     if weight_file is None:
         raise ValueError(f"options_file {options_file} needs a weight_file: give both")
     config, tensors = read_bilm_hdf5(_allennlp_file(options_file), _allennlp_file(weight_file))
@@ -44,7 +44,7 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
 def open_hub_module(handle: str | Path) -> Pretrained:
     """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's cache."""
     if not _is_url(handle):
-        return load(handle)
+        return load(handle, softmax=False)
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
     module = cache / hashlib.sha1(str(handle).encode()).hexdigest()
     if not module.is_dir():
@@ -52,4 +52,4 @@ def open_hub_module(handle: str | Path) -> Pretrained:
             f"{handle} is not in the cache {cache}, and elmokit does not download it: download the module and give its "
             "directory"
         )
-    return load(module)
+    return load(module, softmax=False)

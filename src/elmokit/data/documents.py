@@ -58,7 +58,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
         import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ValueError(f"{path}: Parquet needs pyarrow: pip install pyarrow (the extra 'parquet')") from error
+        raise ValueError(f"{path}: Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
     refuse_pipe(Path(path))
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")

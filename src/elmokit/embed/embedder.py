@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.loading import ModelSource, load, locate
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
 from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
+from elmokit.text.characters import TruncationWarning
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
-
-
-class TruncationWarning(UserWarning):
-    """Words are longer than the model reads: their ends are lost."""
 
 
 class Embeddings(list[np.ndarray]):
@@ -56,6 +55,7 @@ class Embedder:
         `sizes` is how much is computed at a time; no vector depends on it.
         """
         self.model = model
+        self._path: Path | None = None  # where `load` read the weights that it did not keep
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
         self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
@@ -64,22 +64,31 @@ class Embedder:
     @classmethod
     def load(
         cls,
-        path: str | Path | None = None,
+        model: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
         *,
+        softmax: bool = False,
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> Embedder:
-        """The model of a directory, a bundled name or the Hub; the bundled English one by default.
+        """Load a model and prepack it; only the prepacked weights stay in memory, as `model.bilm`.
 
-        `path`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and `dtype` those of
-        `Embedder`. It has its own copy of the weights; those in `model.bilm` are read again if asked for.
+        `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
+        `dtype` those of `Embedder`.
         """
-        embedder = cls(load(path, revision=revision, local_files_only=local_files_only), device, dtype)
-        embedder.model.let_weights_go()
+        found = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
+        embedder = cls(load(found, softmax=softmax), device, dtype)
+        embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
+        embedder._path = found
         give_back_freed_memory()
         return embedder
+
+    def fingerprint(self) -> str:
+        """The `fingerprint` of the model, for which weights that `load` did not keep are read from its files again."""
+        if self._path is None:
+            return fingerprint(self.model)
+        return fingerprint(replace(self.model, bilm=load(self._path, softmax=False).bilm))
 
     @property
     def sizes(self) -> Sizes:
@@ -117,7 +126,7 @@ class Embedder:
         self,
         sentences: Sequence[Sentence],
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         batch_size: int | None = None,
         tokenize: bool = True,
     ) -> Embeddings:
@@ -140,7 +149,7 @@ class Embedder:
         self,
         sentences: Iterable[Sentence],
         layers: str | int = "mix",
-        state: str | None = None,
+        state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
         """`embed` of sentences that need not all be there: some thousand words at a time, in order.
@@ -148,29 +157,41 @@ class Embedder:
         What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
         are too long are counted in each item, without a warning.
         """
-        spec, start = OutputSpec(select_layers(self.model, layers)), self._same_start(state)
+        if self._carried(state, 1) is not None:
+            raise ValueError("a stream carries no state: use `embed`, which gives it back, or another state")
         batches = split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words)
-        return map(_embeddings, self._pipeline.embed_all(batches, spec, start))
+        return map(_embeddings, self._results(batches, OutputSpec(select_layers(self.model, layers)), state))
 
-    def embed_end_to_end(
+    def embed_batches(
         self,
         batches: Iterable[Sequence[Sequence[str]]],
         layers: str | int = "mix",
-        state: str | None = None,
-        dtype: str = "float32",
-    ) -> Iterator[np.ndarray]:
-        """The vectors of all words of each batch of sentences (lists of tokens), as a store of vectors has them.
+        state: StatePolicy | BiLMState | None = None,
+        storage_dtype: str = "float32",
+        pooling: Pooling | None = None,
+    ) -> Generator[BatchResult, None, None]:
+        """Embed batches of sentences as a store has them; some batches are taken and computed ahead.
 
-        (N, 2D), or (N, L+1, 2D) for all layers, float32 or float16: ValueError for numbers that it does not hold. A
-        batch is run at once, however large. The rest is as with `embed_stream`; too long words are not counted.
+        Args:
+            batches: Lists of sentences, each a list of tokens; a batch is run at once, however large.
+            layers: See `embed`.
+            state: See `embed`, with one row.
+            storage_dtype: float32 or float16.
+            pooling: One vector for each sentence; None: for each word.
+
+        Returns:
+            The vectors of each batch as one array (N, 2D), or (N, L+1, 2D) for all layers; with a pooling one array
+            (1, 2D) float32 for each sentence. Words that are too long are not counted.
+
+        Raises:
+            ValueError: If numbers are too large for float16.
         """
-        start = self._same_start(state)
-        spec = OutputSpec(select_layers(self.model, layers), stored_dtype=dtype)
-        results = self._pipeline.embed_all(((list(batch), False) for batch in batches), spec, start)
-        return (result.vectors[0] for result in results)
+        selection = select_layers(self.model, layers)
+        spec = OutputSpec(selection, pooling) if pooling else OutputSpec(selection, storage_dtype=storage_dtype)
+        return self._results(((list(batch), False) for batch in batches), spec, state)
 
     def embed_windows(
-        self, words: Sequence[str], layers: str | int = "mix", state: str | BiLMState | None = None
+        self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
     ) -> Iterator[WindowResult]:
         """One sentence of any length, of which only a window is held: vectors as they are made, half by half.
 
@@ -181,10 +202,9 @@ class Embedder:
         """
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
-        selection, state = select_layers(self.model, layers), self.model.state_policy if state is None else state
-        carries = isinstance(state, BiLMState) or state == "carry"
-        start = self._carried_from(state, 1) if carries else self._start(str(state))
-        return self._pipeline.embed_windows(words, selection, start)
+        if (start := self._carried(state, 1)) is None:
+            start = self._start(state or self.model.state_policy)
+        return self._pipeline.embed_windows(words, select_layers(self.model, layers), start)
 
     def encode(
         self,
@@ -192,7 +212,7 @@ class Embedder:
         pooling: str = "mean",
         normalize_embeddings: bool = False,
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
     ) -> np.ndarray:
         """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros.
@@ -223,8 +243,8 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: str) -> BiLMState | None:
-        """What every sentence starts from; None: zeros."""
+    def _start(self, state: StatePolicy | BiLMState) -> BiLMState | None:
+        """The state that every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
         if state == "zeros":
@@ -233,25 +253,38 @@ class Embedder:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         return self.model.warm_state.to(self.device)
 
-    def _same_start(self, state: str | None) -> BiLMState | None:
-        """As `_start`, by default the model's own; ValueError for one that is carried."""
+    def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
+        """The state that the rows go on from; None where no state is carried."""
         state = self.model.state_policy if state is None else state
-        if state == "carry":
-            raise ValueError("this carries no state: use `embed`, which gives it back, or another state")
-        return self._start(state)
+        if not isinstance(state, BiLMState):
+            return self._pipeline.bilm.initial_state(batch_size or 1) if state == "carry" else None
+        if batch_size not in (None, state.h.shape[2]):
+            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
+        return state.to(self.device)
+
+    def _results(
+        self,
+        batches: Iterable[tuple[Sequence[Sequence[str]], bool]],
+        spec: OutputSpec,
+        state: StatePolicy | BiLMState | None,
+        batch_size: int | None = None,
+    ) -> Generator[BatchResult, None, None]:
+        """Of each batch, as `split_batches` has them."""
+        if (carried := self._carried(state, batch_size)) is not None:
+            return self._pipeline.embed_all_carrying(batches, spec, carried)
+        return self._pipeline.embed_all(batches, spec, self._start(state or self.model.state_policy), batch_size)
 
     def _embed(
-        self, tokens: list[Sequence[str]], spec: OutputSpec, state: str | BiLMState | None, batch_size: int | None
+        self,
+        tokens: list[Sequence[str]],
+        spec: OutputSpec,
+        state: StatePolicy | BiLMState | None,
+        batch_size: int | None,
     ) -> Embeddings:
-        found, pipeline = Embeddings(), self._pipeline
-        state = self.model.state_policy if state is None else state
-        if isinstance(state, BiLMState) or state == "carry":
-            found.state = self._carried_from(state, batch_size)
-            results = pipeline.embed_all_carrying(split_batches(tokens, pipeline.sizes.batch_words), spec, found.state)
-        else:
-            batches = split_evenly(tokens, pipeline.sizes.batch_words)
-            results = pipeline.embed_all(batches, spec, self._start(state), batch_size)
-        for result in results:
+        found = Embeddings()
+        found.state = self._carried(state, batch_size)
+        batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
+        for result in self._results(batches, spec, state, batch_size):
             found += result.vectors
             found.truncated_words += result.truncated_words
             if found.state is not None:
@@ -260,10 +293,13 @@ class Embedder:
             warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
         return found
 
-    def _carried_from(self, state: str | BiLMState, batch_size: int | None) -> BiLMState:
-        """What the rows of carried state start from."""
-        if not isinstance(state, BiLMState):
-            return self._pipeline.bilm.initial_state(batch_size or 1)
-        if batch_size not in (None, state.h.shape[2]):
-            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
-        return state.to(self.device)
+
+def resolve_embedder(
+    model: Embedder | ModelSource = None, device: str | None = None, dtype: str | None = None, *, softmax: bool = False
+) -> Embedder:
+    """An embedder itself, or that of a loaded model or of whatever `Embedder.load` takes; else as `Embedder.load`."""
+    if isinstance(model, Embedder):
+        return model
+    if isinstance(model, Pretrained):
+        return Embedder(model, device, dtype)
+    return Embedder.load(model, device, dtype, softmax=softmax)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.file_pipeline import make_parts
+from elmokit.checkpoints.loading import ModelSource
+from elmokit.config import StatePolicy
+from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, TextFile
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import atomic_path
@@ -20,37 +22,45 @@ SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
 
-def opened(model: Embedder | str | Path | None, device: str | None = None, dtype: str | None = None) -> Embedder:
-    """The embedder itself, or that of a model."""
-    return model if isinstance(model, Embedder) else Embedder.load(model, device, dtype)
-
-
 def embed_file(
     file: str | Path,
     output: str | Path,
-    model: Embedder | str | Path | None = None,
-    layers: str | int = "mix",
-    state: str | None = None,
-    storage_dtype: str = "float32",
-    device: str | None = None,
+    model: Embedder | ModelSource = None,
     *,
+    layers: str | int = "mix",
+    state: StatePolicy | None = None,
     tokenize: bool = True,
-    sentences_per_part: int = SENTENCES_PER_PART,
+    device: str | None = None,
     dtype: str | None = None,
+    storage_dtype: str = "float32",
+    sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
-    `file` is plain text, .gz or .zst; a blank line is a sentence of length zero. Lines are split as the model's
-    training text was, or with tokenize=False at white space. `output` is a directory (elmokit.storage.store has
-    its layout), or ends in .hdf5 for AllenNLP's layout, which is float32 in any case. `layers` and `state` are those
-    of `Embedder.embed`, with one row for state="carry"; `dtype` is that of the computation where `model` is none yet
-    (`Embedder.load`'s), `storage_dtype` that of the written vectors, float32 or float16.
+    The same call resumes a run that was stopped: it repeats the parts that were being computed or written, one to
+    three, or where there are more cores one for each. Memory holds one line of the text, and the vectors of some
+    sentences or of a window of a long one.
 
-    The same call takes up a run that was stopped: it repeats the parts, of `sentences_per_part` lines each, that were
-    being made or on their way to the disk: one to three, or where there are more cores one for each. Memory holds one
-    line of the text, and the vectors of some sentences or of a window of a long one. ValueError for invalid UTF-8
-    (before anything is written), an empty file, a directory that holds other vectors, and numbers beyond what float16
-    holds; FileExistsError for an HDF5 file that is there; OSError where the output cannot be written.
+    Args:
+        file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
+        output: A directory, which `EmbeddingStore` reads, or an .hdf5 file in AllenNLP's layout.
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        layers: As for `Embedder.embed`.
+        state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
+        tokenize: Split lines as the model's training text was; else at white space.
+        device: Where to compute, unless `model` is an embedder.
+        dtype: The number type to compute in, unless `model` is an embedder; see `Embedder`.
+        storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
+        sentences_per_part: Lines in each file of a directory.
+
+    Returns:
+        The number of sentences and words, and the speed.
+
+    Raises:
+        ValueError: Invalid UTF-8 (before anything is written), an empty file, a directory that holds other vectors, or
+            numbers too large for float16.
+        FileExistsError: An HDF5 file exists.
+        OSError: The output cannot be written.
     """
     output = Path(output)
     is_hdf5 = output.suffix in HDF5_SUFFIXES
@@ -59,17 +69,10 @@ def embed_file(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
     parts = _parts_beside(output) if is_hdf5 else output
-    embedder = opened(model, device, dtype)
-    job = FileJob(
-        text=TextFile.read(file),
-        embedder=embedder,
-        layers=layers,
-        state=state or embedder.model.state_policy,
-        dtype=storage_dtype,
-        sentences_per_part=sentences_per_part,
-        tokenize=tokenize,
-    )
-    report = make_parts(job, parts, output)
+    embedder = resolve_embedder(model, device, dtype)
+    state = state or embedder.model.state_policy
+    job = FileJob(TextFile.read(file), embedder, layers, state, storage_dtype, sentences_per_part, tokenize)
+    report = write_parts(job, parts, output)
     if is_hdf5:
         write_allennlp_hdf5(EmbeddingStore(parts), output)
         _discard(parts)
@@ -79,21 +82,33 @@ def embed_file(
 def encode_file(
     file: str | Path,
     output: str | Path,
-    model: Embedder | str | Path | None = None,
+    model: Embedder | ModelSource = None,
+    *,
     pooling: str = "mean",
     normalize_embeddings: bool = False,
-    device: str | None = None,
-    *,
     layers: str | int = "mix",
-    state: str | None = None,
+    state: StatePolicy | None = None,
     tokenize: bool = True,
-    sentences_per_part: int = SENTENCES_PER_PART,
+    device: str | None = None,
     dtype: str | None = None,
+    sentences_per_part: int = SENTENCES_PER_PART,
 ) -> FileReport:
-    """Write one vector for each line of a text file: (N, 2D) float32 in a .npy file, zeros where a line is blank.
+    """Write one vector for each line of a text file, as `Embedder.encode` gives it.
 
-    The vectors are those of `Embedder.encode`: the mean or max of the words' vectors, of length one with
-    `normalize_embeddings`. Everything else is as with `embed_file`.
+    Args:
+        file: Text, plain, .gz or .zst, one text a line.
+        output: A NumPy file (.npy) for the vectors (N, 2D) float32; zeros where a line is blank.
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        pooling: "mean" or "max" over the words of a line.
+        normalize_embeddings: Scale every vector to length one.
+        layers, state, tokenize, device, dtype, sentences_per_part: As for `embed_file`; "all" layers are no vector.
+
+    Returns:
+        The number of lines and words, and the speed.
+
+    Raises:
+        ValueError, OSError: As `embed_file`.
+        FileExistsError: The output exists.
     """
     output = Path(output)
     if layers == "all":
@@ -101,18 +116,10 @@ def encode_file(
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
-    embedder = opened(model, device, dtype)
-    job = FileJob(
-        text=TextFile.read(file),
-        embedder=embedder,
-        layers=layers,
-        state=state or embedder.model.state_policy,
-        dtype="float32",
-        sentences_per_part=sentences_per_part,
-        tokenize=tokenize,
-        pooling=pooled,
-    )
-    report = make_parts(job, parts, output)
+    embedder = resolve_embedder(model, device, dtype)
+    state = state or embedder.model.state_policy
+    job = FileJob(TextFile.read(file), embedder, layers, state, "float32", sentences_per_part, tokenize, pooled)
+    report = write_parts(job, parts, output)
     _write_npy(EmbeddingStore(parts), output)
     _discard(parts)
     return report
@@ -123,7 +130,7 @@ def _aside(parts: Path) -> Path:
 
 
 def _parts_beside(output: Path) -> Path:
-    """Where the parts of a single file grow. An output without them is finished, and of what is not known."""
+    """The store of a single file while it is computed; FileExistsError for an output without one."""
     parts = output.with_name(output.name + ".parts")
     shutil.rmtree(_aside(parts), ignore_errors=True)  # which a kill may have left
     if output.exists() and not parts.exists():

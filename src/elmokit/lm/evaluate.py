@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.checkpoints.loading import ModelSource, resolve_model
+from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import STATES, PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.fs.reading import read_lines
@@ -211,10 +210,11 @@ def _sentences(file: Path) -> Iterator[list[str]]:
         yield line.split()
 
 
-def evaluate_files(
+def evaluate(
     files: Sequence[str | Path],
-    model: Pretrained | str | Path | None = None,
-    state: str = "carry",
+    model: ModelSource = None,
+    *,
+    state: StatePolicy = "carry",
     batch_size: int = 1,
     device: str | None = None,
 ) -> Evaluation:
@@ -239,7 +239,7 @@ def evaluate_files(
     if not files:
         raise ValueError("there is no file to evaluate: give at least one")
     paths = find_files(files)
-    pretrained = model if isinstance(model, Pretrained) else load(model)
+    pretrained = resolve_model(model, softmax=True)
     if pretrained.softmax is None or pretrained.vocab is None:
         raise ValueError("perplexity needs a model with a softmax and a vocabulary; this model was saved without them")
     target = pick_device(device)

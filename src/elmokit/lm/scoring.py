@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import StatePolicy
 from elmokit.data.streams import STATES, scoring_batch
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
@@ -75,6 +76,14 @@ class Candidate:
         return f"{self.word} {self.log_probability:.3f}"
 
 
+def _resolve(model: ModelSource, device: str | None) -> Pretrained:
+    """Load the model with its softmax if necessary; a loaded model stays on its device by default."""
+    pretrained = resolve_model(model, softmax=True)
+    if device is not None or pretrained is not model:
+        pretrained.bilm.to(pick_device(device))
+    return pretrained
+
+
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     """The biLM, the softmax on its device, and the vocabulary. ValueError if they are missing or do not match."""
     softmax, vocab = model.softmax, model.vocab
@@ -86,7 +95,7 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
             "softmax was trained with"
         )
     bilm = model.bilm.eval()
-    return bilm, softmax.to(next(bilm.parameters()).device), vocab
+    return bilm, softmax.to(bilm.device), vocab
 
 
 def _start(model: Pretrained, state: str) -> BiLMState | None:
@@ -97,8 +106,7 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
         return None
     if model.warm_state is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
-    device = next(model.bilm.parameters()).device
-    return BiLMState(model.warm_state.h.to(device), model.warm_state.c.to(device))
+    return model.warm_state.to(model.bilm.device)
 
 
 def words_of(model: Pretrained, sentence: Sentence) -> Sequence[str]:
@@ -126,16 +134,22 @@ def _scores(
 
 
 def score(
-    model: Pretrained, sentences: Sequence[Sentence], state: str = "zeros", batch_size: int = 1
+    sentences: Sequence[Sentence],
+    model: ModelSource = None,
+    *,
+    state: StatePolicy = "zeros",
+    batch_size: int = 1,
+    device: str | None = None,
 ) -> list[SentenceScore]:
     """Compute the log-probability of every word of some sentences in both directions.
 
     Args:
-        model: A model with a softmax and a vocabulary.
         sentences: Lists of tokens, or strings, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts from the final state of
             sentence i - `batch_size`.
         batch_size: Number of rows with carried state; otherwise it has no effect.
+        device: Device to compute on; by default that of a loaded model, otherwise a GPU if there is one.
 
     Returns:
         The scores of the sentences.
@@ -144,8 +158,10 @@ def score(
         ValueError: The model has no softmax, vocabulary or warm state, or `sentences` is a single string.
     """
     if isinstance(sentences, str):
-        raise ValueError("score takes a list of sentences, not a single string: write score(model, [text])")
-    return list(_scores(model, [words_of(model, sentence) for sentence in sentences], state, batch_size))
+        raise ValueError("score takes a list of sentences, not a single string: write score([text])")
+    pretrained = _resolve(model, device)
+    tokenized = [words_of(pretrained, sentence) for sentence in sentences]
+    return list(_scores(pretrained, tokenized, state, batch_size))
 
 
 # --- Substitutes and next words ------------------------------------------------------------------------------------
@@ -188,25 +204,28 @@ def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
 
 
 def substitutes(
-    model: Pretrained,
     sentence: Sentence,
+    model: ModelSource = None,
+    *,
     positions: Sequence[int] | None = None,
     top: int = 10,
     direction: str = "both",
-    state: str = "zeros",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
 ) -> list[list[Candidate]]:
     """Predict the most likely replacements of words, given their contexts.
 
     The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded.
 
     Args:
-        model: A model with a softmax and a vocabulary.
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         positions: Positions of the words to replace, from 0; all by default.
         top: Number of candidates for each word.
         direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
             log-probabilities of the two directions are added.
         state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
 
     Returns:
         For each position the candidates, the most likely first.
@@ -215,7 +234,8 @@ def substitutes(
         ValueError: A position is outside the sentence, an argument is invalid, or the model has no softmax or
             vocabulary.
     """
-    directions, words = _directions(direction, tuple(DIRECTIONS)), words_of(model, sentence)
+    model, directions = _resolve(model, device), _directions(direction, tuple(DIRECTIONS))
+    words = words_of(model, sentence)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
@@ -227,7 +247,13 @@ def substitutes(
 
 
 def next_words(
-    model: Pretrained, sentence: Sentence, top: int = 10, direction: str = "forward", state: str = "zeros"
+    sentence: Sentence,
+    model: ModelSource = None,
+    *,
+    top: int = 10,
+    direction: str = "forward",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
 ) -> list[Candidate]:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
@@ -235,11 +261,12 @@ def next_words(
     stands for all words outside the vocabulary.
 
     Args:
-        model: A model with a softmax and a vocabulary.
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         top: Number of candidates.
         direction: "forward" for the word after, "backward" for the word before.
         state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
 
     Returns:
         The candidates, the most likely first.
@@ -247,7 +274,7 @@ def next_words(
     Raises:
         ValueError: An argument is invalid, or the model has no softmax or vocabulary.
     """
-    (d,) = _directions(direction, ("forward", "backward"))
+    model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
     outputs = _outputs(model, words_of(model, sentence), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [], top)[0]
@@ -271,7 +298,7 @@ def _to_json(number: int, score: SentenceScore) -> str:
 def score_file(
     file: str | Path,
     output: str | Path,
-    model: Pretrained | str | Path | None = None,
+    model: ModelSource = None,
     state: str = "zeros",
     batch_size: int = 1,
     device: str | None = None,
@@ -296,8 +323,7 @@ def score_file(
         ValueError: The file has no sentence, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
     """
-    pretrained = model if isinstance(model, Pretrained) else load(model)
-    pretrained.bilm.to(pick_device(device))
+    pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
         raise ValueError(f"{file} has no sentence to score")

@@ -104,6 +104,11 @@ class BiLM(nn.Module):
         """The number type of the LSTMs' weights."""
         return self._like().dtype
 
+    @property
+    def is_prepacked(self) -> bool:
+        """Whether `nn.inference.prepack` made it, so that it has no weights of its own."""
+        return self.like is not None
+
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
         return self.sequence_encoder.initial_state(rows, self._like())

@@ -165,6 +165,13 @@ class EmbeddingStore:
             raise ValueError(f"{directory} is not finished: run the same command again, it takes up where it was")
         self._part = lru_cache(maxsize=64)(lambda number: open_part(_part_path(self.directory, number)))
 
+    def __repr__(self) -> str:
+        index = self.index
+        return (
+            f"EmbeddingStore({str(self.directory)!r}: {index.num_sentences:,} sentences, {index.num_words:,} words, "
+            f"layers {index.layers!r}, {index.dtype} {index.vector_shape} a word)"
+        )
+
     def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path]]:
         """A copy, as for another process, opens the directory again."""
         return EmbeddingStore, (self.directory,)

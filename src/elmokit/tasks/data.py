@@ -25,7 +25,7 @@ def layout_of(path: str | Path, columns: ColumnsConfig) -> Layout:
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """The files of a task."""
+    """The files of tagged sentences of a task (CoNLL-U or columns), each plain, .gz or .zst."""
 
     train: str | Path
     dev: str | Path

@@ -14,7 +14,7 @@ from elmokit.data.streams import sentence_batches
 from elmokit.tasks.config import ColumnsConfig, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles, layout_of
 from elmokit.tasks.examples import Examples, TaskVocab
-from elmokit.tasks.trained import BATCH_WORDS, TrainedTagger, load_tagger, make_examples
+from elmokit.tasks.trained import BATCH_WORDS, TrainedTagger, load_task_model, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "TaskFiles",
     "fit",
     "fit_files",
-    "load_tagger",
+    "load_task_model",
     "predict_files",
 ]
 
@@ -58,19 +58,16 @@ def _check(data: TaskData) -> None:
             _check_set(name, sentences)
 
 
-def _pretrained(model: Pretrained | str | Path | None, tagger: TaggerConfig) -> Pretrained | None:
+def _pretrained(model: loading.ModelSource, tagger: TaggerConfig) -> Pretrained | None:
     if not tagger.elmo:
         if model is not None:
             raise ValueError("a tagger without ELMo has no use for a model: omit the model, or set elmo")
         return None
-    pretrained = model if isinstance(model, Pretrained) else loading.load(model)
-    if tagger.finetune:
-        pretrained = copy.copy(pretrained)
-        pretrained.bilm = copy.deepcopy(pretrained.bilm)
-    return pretrained
+    pretrained = loading.resolve_model(model)
+    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if tagger.finetune else pretrained
 
 
-def _name_of(model: Pretrained | str | Path | None) -> str | None:
+def _name_of(model: loading.ModelSource) -> str | None:
     """The name or path of the biLM to record with the tagger; paths are absolute. None for a model in memory."""
     if isinstance(model, Pretrained):
         return None
@@ -80,10 +77,10 @@ def _name_of(model: Pretrained | str | Path | None) -> str | None:
 
 
 def fit(
-    data: TaskData,
+    data: TaskData | TaskFiles,
     output: str | Path | None = None,
     *,
-    model: Pretrained | str | Path | None = None,
+    model: loading.ModelSource = None,
     tagger: TaggerConfig | None = None,
     config: FitConfig | None = None,
     overwrite: bool = False,
@@ -91,7 +88,7 @@ def fit(
     """Train a tagger, with early stopping on the development set.
 
     Args:
-        data: The training and development sentences, and optionally test sentences to score.
+        data: Training and development sentences, and optionally test sentences to score; or the files with them.
         output: Directory for the tagger and report.json; by default the tagger is not saved.
         model: The biLM: a path or name, as for `elmokit.load`, the bundled English model by default; or a loaded
             model, which is saved with the tagger. It is not modified: with `finetune`, a copy is trained.
@@ -110,6 +107,7 @@ def fit(
     tagger, config = tagger or TaggerConfig(), config or FitConfig()
     if output is not None:
         _check_free(Path(output), overwrite)
+    data = data.read() if isinstance(data, TaskFiles) else data
     _check(data)
     pretrained = _pretrained(model, tagger)
     vocab = TaskVocab.of(data.train)
@@ -154,7 +152,7 @@ def fit_files(
         FileExistsError: As in `fit`.
     """
     _check_free(Path(output), overwrite)
-    _, report = fit(files.read(), output, model=model, tagger=tagger, config=config, overwrite=overwrite)
+    _, report = fit(files, output, model=model, tagger=tagger, config=config, overwrite=overwrite)
     return report
 
 
@@ -207,7 +205,7 @@ def predict_files(
     _check_output(Path(file), Path(output), overwrite)
     columns = columns or ColumnsConfig()
     layout = layout_of(file, columns)
-    trained = load_tagger(tagger, model, device)
+    trained = load_task_model(tagger, model, device)
     if layout.conllu and columns.tag_column is None:
         layout = layout_of(file, replace(columns, tag_column=trained.tag_column))
     return write_predictions(file, _predictions(trained, file, layout), output, layout)

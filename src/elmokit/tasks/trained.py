@@ -8,7 +8,7 @@ bilm/                the biLM itself, if it was fine-tuned with the tagger or lo
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,8 @@ class TrainedTagger:
         keep_inside = self.model is not None and (bilm is None or self.tagger.config.finetune)
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None and keep_inside:
-                loading.save(_without_softmax(self.model), partial / OWN_BILM)
+                # A biLM that was trained further no longer fits its softmax.
+                loading.save(replace(self.model, softmax=None), partial / OWN_BILM)
             save_file(self._own_weights(), partial / "tagger.safetensors")
             (partial / "words.txt").write_text("".join(f"{word}\n" for word in self.vocab.words), encoding="utf-8")
             description = self._description(OWN_BILM if keep_inside else bilm)
@@ -172,19 +173,6 @@ class TrainedTagger:
         }
 
 
-def _without_softmax(model: Pretrained) -> Pretrained:
-    """The model without its softmax, which a tagger does not need and a fine-tuned biLM no longer matches."""
-    return Pretrained(
-        model.bilm,
-        vocab=model.vocab,
-        card=model.card,
-        tokenizer=model.tokenizer,
-        state_policy=model.state_policy,
-        mix=model.mix,
-        warm_state=model.warm_state,
-    )
-
-
 def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
     """The tagger's configuration, and all values of config.json."""
     try:
@@ -201,12 +189,14 @@ def _read_settings(path: Path) -> tuple[TaggerConfig, dict[str, Any]]:
         raise CheckpointError(f"{path} is not the configuration of an elmokit tagger: {reason}") from error
 
 
-def load_tagger(directory: str | Path, model: str | Path | None = None, device: str | None = None) -> TrainedTagger:
+def load_task_model(
+    directory: str | Path, model: loading.ModelSource = None, device: str | None = None
+) -> TrainedTagger:
     """Load a trained tagger.
 
     Args:
         directory: The tagger's directory.
-        model: The biLM, if it is no longer at the path that the tagger recorded.
+        model: The biLM, loaded or as `elmokit.load` accepts it, if it is no longer at its recorded path.
         device: Device to compute on; a GPU by default if there is one.
 
     Returns:
@@ -231,13 +221,13 @@ def load_tagger(directory: str | Path, model: str | Path | None = None, device: 
     return TrainedTagger(tagger.to(pick_device(device)).eval(), vocab, pretrained, description["tag_column"])
 
 
-def _load_bilm(directory: Path, description: dict[str, Any], override: str | Path | None) -> Pretrained:
+def _load_bilm(directory: Path, description: dict[str, Any], override: loading.ModelSource) -> Pretrained:
     has_own = description["bilm"] == OWN_BILM and (directory / OWN_BILM).is_dir()
     if has_own and override is not None:
         raise ValueError(f"the tagger has its own biLM in {directory / OWN_BILM}: omit the model")
     name = str(directory / OWN_BILM) if has_own else override or description["bilm"]
     try:
-        pretrained = loading.load(name)
+        pretrained = loading.resolve_model(name)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"the biLM of {directory} is missing: {error}; give its path as model") from error
     if fingerprint(pretrained) != description["bilm_fingerprint"]:

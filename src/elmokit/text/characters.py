@@ -19,6 +19,10 @@ MAX_CHARACTERS = 50
 MARK_OF_BOUNDARY = {BOS: BEGIN_SENTENCE, EOS: END_SENTENCE}
 
 
+class TruncationWarning(UserWarning):
+    """Words are longer than the model reads, so that it sees only their beginnings."""
+
+
 def word_bytes(word: str) -> bytes:
     """The UTF-8 bytes of a word, without lone surrogates, which UTF-8 cannot represent."""
     return word.encode("utf-8", "ignore")

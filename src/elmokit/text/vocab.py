@@ -46,7 +46,7 @@ class Vocab:
         return hash(self.words)
 
     def __repr__(self) -> str:
-        return f"Vocab({len(self)} words)"
+        return f"Vocab({len(self):,} words)"
 
     @cached_property
     def bos(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.lock import only_one_in
-from elmokit.lm.evaluate import Perplexity, evaluate_files
+from elmokit.lm.evaluate import Perplexity, evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -55,10 +55,7 @@ class FinetuneReport:
 
 def _with_weights(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vocab) -> Pretrained:
     """A model with new weights and the tokenizer, state policy, mix and warm state of `start`, without its card."""
-    return Pretrained(
-        bilm, softmax=softmax, vocab=vocab, tokenizer=start.tokenizer, state_policy=start.state_policy, mix=start.mix,
-        warm_state=start.warm_state,
-    )  # fmt: skip
+    return replace(start, bilm=bilm, softmax=softmax, vocab=vocab, card="")
 
 
 def _fit(
@@ -96,7 +93,7 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
 def _changes(before: Pretrained, after: Pretrained, files: list[Path], device: str | None) -> dict[str, Change]:
     if not files:
         return {}
-    old, new = (evaluate_files(files, model, "carry", EVALUATION_ROWS, device).files for model in (before, after))
+    old, new = (evaluate(files, model, batch_size=EVALUATION_ROWS, device=device).files for model in (before, after))
     return {name: Change(old[name], new[name], 100 * (new[name].mean / old[name].mean - 1)) for name in old}
 
 

@@ -43,7 +43,9 @@ class Tracker:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                raise ValueError("TensorBoard is not installed: pip install 'elmokit[train]'") from None
+                raise ValueError(
+                    "TensorBoard is not installed: pip install tensorboard (elmokit's extra train)"
+                ) from None
             self._writer = SummaryWriter(str(directory / "tensorboard"))
 
     def event(self, kind: str, step: int, **values: Any) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.detect import find_prefix
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.formats.bilm_options import options_from_config
 from elmokit.checkpoints.formats.crc32c import crc32c
 from elmokit.checkpoints.formats.tensor_bundle import read_index, read_tensor
-from elmokit.checkpoints.formats.tf_checkpoint import dataset_name, find_prefix, read_adagrad_sums
+from elmokit.checkpoints.formats.tf_checkpoint import dataset_name, read_adagrad_sums
 from elmokit.checkpoints.loading import CheckpointError, describe, load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM

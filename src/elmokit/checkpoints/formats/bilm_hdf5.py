@@ -16,8 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.detect import options_of
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.formats.bilm_options import options_from_config, read_options
+from elmokit.checkpoints.formats.companions import (
+    VOCABULARIES,
+    read_card_or_metadata,
+    read_vocabulary,
+    with_boundary_words,
+)
+from elmokit.checkpoints.native import filled
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
@@ -173,6 +182,24 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
     # What h5py says of a file that is cut short, no HDF5, or damaged inside: one of these, by where it stumbles.
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{weights_path} cannot be read as HDF5 ({error}): fetch it again") from error
+
+
+def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
+    """Load a model from its HDF5 file, with the options, vocabulary and card beside it; it never has a softmax.
+
+    Raises:
+        FileNotFoundError: The options are missing.
+        CheckpointError: The files are damaged or do not make one model.
+    """
+    config, state_dict = read_bilm_hdf5(options_of(weights), weights)
+    vocabularies = (weights.with_name(name) for name in VOCABULARIES)
+    vocab = read_vocabulary(next(filter(Path.is_file, vocabularies), None), config)
+    try:
+        config = with_boundary_words(config, vocab)
+        bilm = filled(lambda: BiLM(config), state_dict)
+        return Pretrained(bilm, vocab=vocab, card=read_card_or_metadata(weights.parent))
+    except ValueError as error:
+        raise CheckpointError(f"{weights} does not fit the files beside it: {error}") from error
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------

@@ -16,13 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.detect import EFML_WEIGHTS
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.formats.efml_settings import read_config
+from elmokit.checkpoints.native import filled, read_card
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, EfmlEncoderConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 
-TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
+TOKEN_ENCODER, ENCODER = EFML_WEIGHTS
 
 # --- The tables --------------------------------------------------------------------------------------------------
 
@@ -167,3 +170,9 @@ def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
         for piece in pieces:
             state[piece.parameter][piece.part] += piece.change(files[name][piece.name].float())
     return config, state
+
+
+def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
+    """Load the model in a directory; it never has a softmax. Errors are those of `read_efml`."""
+    config, state_dict = read_efml(directory)
+    return Pretrained(filled(lambda: BiLM(config), state_dict), card=read_card(directory))

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
+from elmokit.checkpoints.pretrained import Pretrained
 
 WEIGHTS = "model.hdf5"
 NEEDED, OPTIONAL = ("options.json",), ("vocab.txt", "vocab.txt.gz", "meta.json", "README.md")
@@ -78,3 +80,13 @@ def unpacked(path: str | Path) -> Iterator[Path]:
                 raise
             raise CheckpointError(f"{path} cannot be read as a model in a zip archive: {error}") from error
         yield folder
+
+
+def load_nlpl_zip(archive: Path, softmax: bool = True) -> Pretrained:
+    """Load the model of an archive; it never has a softmax. CheckpointError where the archive is damaged."""
+    with unpacked(archive) as folder:
+        try:
+            return load_bilm_hdf5(folder / WEIGHTS)
+        except ValueError as error:
+            # Users know the archive, not the temporary folder.
+            raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error

@@ -6,20 +6,23 @@ Sources: bilm-tf `bilm/training.py` (names and `dump_weights`); the module's nam
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.detect import find_companion
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.formats.bilm_hdf5 import fill_state_dict, pieces_of, weights_shape
 from elmokit.checkpoints.formats.bilm_options import read_options
+from elmokit.checkpoints.formats.companions import VOCABULARIES, read_vocabulary, with_boundary_words
 from elmokit.checkpoints.formats.tensor_bundle import StoredTensor, read_index, read_tensor
-from elmokit.checkpoints.pretrained import MixWeights
+from elmokit.checkpoints.native import filled, read_card
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 
 # Whatever stands before these ends: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
@@ -39,47 +42,13 @@ OF_TRAINING = re.compile(r"(?:.*/)?(global_step|train_perplexity|beta[12]_power)
 
 @dataclass(frozen=True)
 class TFModel:
-    """What a checkpoint holds of a model. `softmax` reads the output layer when it is called."""
+    """The parts of a model in a checkpoint; `num_softmax_words` is known even where the softmax was not read."""
 
     config: BiLMConfig
     state_dict: dict[str, Tensor]
-    softmax: Callable[[], FullSoftmax] | None
+    softmax: FullSoftmax | None
     num_softmax_words: int | None
     mix: MixWeights | None
-
-
-# --- Where it is -------------------------------------------------------------------------------------------------
-
-
-def _last_step(indices: Iterable[Path]) -> Path:
-    return max(indices, key=lambda path: (int((re.findall(r"-(\d+)$", path.stem) or ["-1"])[0]), path.name))
-
-
-def find_prefix(path: str | Path) -> Path | None:
-    """What the files of a checkpoint begin with; None where there is none.
-
-    `path` may be just that, the index, a SavedModel, or a folder of checkpoints, of which the latest is taken.
-    """
-    path = Path(path)
-    if path.suffix == ".index" and path.is_file():
-        return path.with_suffix("")
-    if Path(f"{path}.index").is_file():
-        return path
-    if (path / "variables" / "variables.index").is_file():
-        return path / "variables" / "variables"
-    record = path / "checkpoint"
-    if record.is_file():
-        # It may name the folder where training ran, so only the last part counts.
-        latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', record.read_bytes()[:4096])
-        if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
-            return path / latest[1].decode()
-    indices = list(path.glob("*.index"))
-    return _last_step(indices).with_suffix("") if indices else None
-
-
-def find_beside(prefix: Path, name: str) -> Path | None:
-    """A file in the folder of the checkpoint, or in the one above."""
-    return next((path for path in (prefix.parent / name, prefix.parent.parent / name) if path.is_file()), None)
 
 
 # --- What it is called -------------------------------------------------------------------------------------------
@@ -155,7 +124,7 @@ def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
 
 
 def _config(prefix: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    options = find_beside(prefix, "options.json")
+    options = find_companion(prefix, ["options.json"])
     if options is not None:
         return read_options(options, shapes.get("embedding", (0,))[0])
     if "aggregation/weights" not in shapes:
@@ -190,42 +159,62 @@ def _softmax_shapes(shapes: Mapping[str, Shape], dim: int) -> dict[str, Shape]:
     return {"softmax/b": num_words, "embedding" if shared else "softmax/W": (*num_words, dim)}
 
 
-def _softmax_loader(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape]) -> Callable[[], FullSoftmax]:
+def _read_softmax(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape]) -> FullSoftmax:
+    """The output layer, from the two tensors that `_softmax_shapes` names."""
     bias, weight = shapes
-
-    def load_softmax() -> FullSoftmax:
-        with shapes_only():
-            softmax = FullSoftmax(*shapes[weight])
-        arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors[bias])}
-        softmax.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()}, assign=True)
-        return softmax
-
-    return load_softmax
+    arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors[bias])}
+    return filled(
+        lambda: FullSoftmax(*shapes[weight]), {name: torch.from_numpy(array) for name, array in arrays.items()}
+    )
 
 
 # --- All together ------------------------------------------------------------------------------------------------
 
 
-def read_tf_checkpoint(prefix: str | Path) -> TFModel:
-    """Read a biLM from PREFIX.index and its data, with options.json beside them or one folder up.
+def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
+    """Read a model from PREFIX.index and its data, with options.json beside them or in the parent directory.
 
-    The module of TensorFlow Hub needs none. CheckpointError naming every variable that is missing, unknown or of
-    another shape.
+    Args:
+        prefix: The common beginning of the files' names, see `detect.find_prefix`.
+        softmax: Read the output layer too, where there is one.
+
+    Raises:
+        FileNotFoundError: There are no options. (The module of TensorFlow Hub needs none.)
+        CheckpointError: The files are damaged; every variable that is missing, unknown or of another shape is named.
     """
     prefix = Path(prefix)
     tensors = _by_dataset(prefix, read_index(prefix))
     shapes = {name: weights_shape(name, tensor.shape) for name, tensor in tensors.items()}
     config = _config(prefix, shapes)
     encoder = {piece.dataset: piece.shape for piece in pieces_of(config)}
-    softmax = _softmax_shapes(shapes, config.lstm.projection_dim)
-    check_shapes(prefix, encoder | softmax | _mix_shapes(shapes, config.num_representations), shapes)
+    output_layer = _softmax_shapes(shapes, config.lstm.projection_dim)
+    check_shapes(prefix, encoder | output_layer | _mix_shapes(shapes, config.num_representations), shapes)
     return TFModel(
         config,
         fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder}),
-        _softmax_loader(tensors, softmax) if softmax else None,
-        softmax["softmax/b"][0] if softmax else None,
+        _read_softmax(tensors, output_layer) if softmax and output_layer else None,
+        output_layer["softmax/b"][0] if output_layer else None,
         _read_mix(tensors),
     )
+
+
+def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
+    """Load a model from PREFIX.index and the files beside it, with or without its softmax.
+
+    Raises:
+        FileNotFoundError, CheckpointError: As `read_tf_checkpoint`, also where the vocabulary does not fit.
+    """
+    model = read_tf_checkpoint(prefix, softmax)
+    words = find_companion(prefix, VOCABULARIES)
+    vocab = read_vocabulary(words, model.config)
+    if vocab is not None and model.num_softmax_words not in (None, len(vocab)):
+        raise CheckpointError(f"{prefix} has a softmax over {model.num_softmax_words} words, {words} has {len(vocab)}")
+    try:
+        config = with_boundary_words(model.config, vocab)
+        bilm = filled(lambda: BiLM(config), model.state_dict)
+        return Pretrained(bilm, softmax=model.softmax, vocab=vocab, card=read_card(prefix.parent), mix=model.mix)
+    except ValueError as error:
+        raise CheckpointError(f"{prefix} does not fit the files beside it: {error}") from error
 
 
 def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

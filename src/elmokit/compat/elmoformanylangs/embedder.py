@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from elmokit.compat.notice import warn_once
+from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
@@ -40,7 +41,7 @@ class Embedder:
         self.model_dir, self.batch_size = model_dir, batch_size
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._config = self._embedder.model.config
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
         self.interleaved = self._config.lstm.interleaved  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
@@ -117,9 +118,7 @@ class Embedder:
     @torch.no_grad()
     def _batch(self, sentences: list[list[str]]) -> np.ndarray:
         """Vectors of one batch with boundaries, (B, T+2, 2D)."""
-        config, device = self._config, self._embedder.device
-        bilm = self._embedder.model.bilm.to(device)
-        encoder = config.efml
+        bilm, device, encoder = self._embedder.model.bilm, self._embedder.device, self._config.efml
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])
         ids = bilm.token_encoder.ids(list(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)))
