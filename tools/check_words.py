@@ -3,10 +3,10 @@
     python tools/check_words.py               # status 1 with file:line for every violation
     python tools/check_words.py FILE ...      # check only these files
 
-The first check searches the text of all source and documentation files for expressions of a former private vocabulary
-(RULES). The second parses the tests for patches of private names in `elmokit.ops`, `elmokit.nn` and `elmokit.embed`: a
-kernel is chosen by `ELMOKIT_BACKEND`, `elmokit.set_backend` or the fixtures of `tests/support/processors.py`, never by
-replacing a private function. Needs the standard library only.
+Three checks: the text of all source and documentation files is searched for expressions of a former private vocabulary
+(RULES); variables and arguments of the package must not be named after a participle (VAGUE_NAMES); and tests must not
+patch private names of `elmokit.ops`, `elmokit.nn` and `elmokit.embed`, as kernels are chosen by `ELMOKIT_BACKEND`,
+`elmokit.set_backend` or the fixtures of `tests/support/processors.py`. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -123,9 +123,34 @@ def check_text(path: str, text: str) -> Iterator[Violation]:
                 yield Violation(path, number, f'"{match.group()}" ({rule.sense}): write {rule.instead}')
 
 
+# --- Names -----------------------------------------------------------------------------------------------------------
+
+VAGUE_NAMES = {"found", "made", "wanted", "room", "rooms", "piece", "pieces"}  # instead: the noun of what it is
+
+
+def check_names(path: str, text: str) -> Iterator[Violation]:
+    """The variables and arguments in a Python file whose names do not say what they are."""
+    for node in ast.walk(ast.parse(text, path)):
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
+            continue
+        if name in VAGUE_NAMES:
+            yield Violation(path, node.lineno, f'the name "{name}": write the noun of what it is')
+
+
 # --- Patches of private names ----------------------------------------------------------------------------------------
 
 PATCHED_PACKAGES = ("elmokit.ops", "elmokit.nn", "elmokit.embed")
+# Patches that choose no kernel, by the last part of the private name.
+ALLOWED_PATCHES = {
+    "_write_npy": "an interruption while the output is written",
+    "_Block": "a failing allocation",
+    "_library": "a library file that cannot be loaded, for the tests of the loader",
+    "_table": "an empty cache",
+}
 
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
@@ -178,7 +203,8 @@ def check_patches(path: str, text: str) -> Iterator[Violation]:
         target = _patch_target(node, imported) if isinstance(node, ast.Call) else None
         if target is None or not target.startswith(PATCHED_PACKAGES):
             continue
-        if any(part.startswith("_") and not part.startswith("__") for part in target.split(".")):
+        names = target.split(".")
+        if names[-1] not in ALLOWED_PATCHES and any(re.match("_(?!_)", name) for name in names):
             yield Violation(path, node.lineno, f"patches the private name {target}: choose a backend instead")
 
 
@@ -201,6 +227,8 @@ def check(files: Iterable[Path]) -> list[Violation]:
             continue
         text = file.read_text(encoding="utf-8")
         violations += check_text(path, text)
+        if path.startswith("src/") and file.suffix == ".py":
+            violations += check_names(path, text)
         if path.startswith("tests/") and file.suffix == ".py":
             violations += check_patches(path, text)
     return violations

@@ -314,4 +314,4 @@ def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> 
     result = Elements(shown)
     assert result.names["circle"] == len(hostile.uses) and result.names["section"] == len(hostile.clusters)
     assert result.names["img"] == 0 and result.names["script"] == 2
-    assert "2 of 2: the top" in shown
+    assert "2 of 2: top layer" in shown

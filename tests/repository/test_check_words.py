@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from check_words import RULES, check, check_patches, check_text, main  # noqa: E402
+from check_words import RULES, check, check_names, check_patches, check_text, main  # noqa: E402
 
 # A violation of each rule, in order, in a file to which the rule applies.
 EXAMPLES = [
@@ -54,6 +54,18 @@ def test_check_text_accepts_older_keys_where_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "code", ["found = 1", "for piece in text: pass", "def f(wanted): pass", "made: int = 2", "(found, b) = 1, 2"]
+)
+def test_check_names_reports_vague_variables_and_arguments(code: str) -> None:
+    (violation,) = check_names("src/elmokit/example.py", code)
+    assert violation.line == 1 and "noun" in violation.message
+
+
+def test_check_names_accepts_attributes_and_other_names() -> None:
+    assert not list(check_names("src/elmokit/example.py", "matches = report.found\nfounded = found_files"))
+
+
+@pytest.mark.parametrize(
     "patch",
     [
         'import elmokit.ops.native.lstm as kernel\nmonkeypatch.setattr(kernel, "_fits", None)',
@@ -76,6 +88,7 @@ def test_check_patches_reports_private_names_of_computing_packages(patch: str) -
         'from elmokit.data import corpus\nmonkeypatch.setattr(corpus, "_blocks", None)',
         'import torch\nmonkeypatch.setattr(torch, "_C", None)',
         'monkeypatch.setenv("ELMOKIT_BACKEND", "reference")',
+        'monkeypatch.setattr("elmokit.ops.workspace._Block", fail)',  # a failure, listed as allowed
         'from elmokit.nn.bilm import BiLM\nmonkeypatch.setattr(BiLM, "__call__", None)',
     ],
 )

@@ -361,7 +361,7 @@ def test_pretrain_builds_a_vocabulary_sorted_by_frequency(settings: PretrainConf
 
 
 @pytest.mark.parametrize("which", ["corpus", "heldout"])
-@pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "holds no sentence")])
+@pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "has no sentences")])
 def test_pretrain_raises_for_bad_text_before_training(
     settings: PretrainConfig, tmp_path: Path, which: str, content: bytes, message: str
 ) -> None:

@@ -36,8 +36,8 @@ def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]
     """The representations to compare, by the name that is printed."""
     if layers != "all":
         return {f"layer {layers}" if isinstance(layers, int) else layers: layers}
-    contextual = {f"layer {number} (the word in its sentence)": number for number in range(1, num_layers)}
-    return {"layer 0 (the word alone)": 0, **contextual, "mix of all layers": "mix"}
+    contextual = {f"layer {number} (contextual)": number for number in range(1, num_layers)}
+    return {"layer 0 (context-independent)": 0, **contextual, "mix of all layers": "mix"}
 
 
 def compare(

@@ -14,4 +14,4 @@ CHINESE_SENTENCE = re.compile(r".+?(?:[\u3002\uff01\uff1f!?\u2026]+[\u201d\u2019
 
 def split_chinese_sentences(paragraph: str) -> list[str]:
     """Split a paragraph into sentences, each with its final punctuation and closing quotes."""
-    return [sentence for piece in CHINESE_SENTENCE.findall(paragraph) if (sentence := piece.strip())]
+    return [stripped for sentence in CHINESE_SENTENCE.findall(paragraph) if (stripped := sentence.strip())]
