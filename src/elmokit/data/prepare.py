@@ -98,6 +98,31 @@ def _unfinished(directory: Path) -> Iterator[None]:
         raise
 
 
+def _check_arguments(
+    inputs: Sequence[str | Path],
+    exclude: Sequence[str | Path],
+    compression: str,
+    drop_duplicates: str,
+    similarity: float,
+    num_shards: int | None,
+    processes: int,
+) -> None:
+    """ValueError for arguments of `prepare` that are out of range."""
+    if compression not in SUFFIX_OF:
+        raise ValueError(f"compression must be one of {', '.join(SUFFIX_OF)}, not {compression!r}")
+    if drop_duplicates not in get_args(DropDuplicates):
+        raise ValueError(f"drop_duplicates must be near, exact or none, not {drop_duplicates!r}")
+    if not 0 < similarity <= 1:
+        raise ValueError(f"similarity must be above 0 and at most 1, not {similarity}")
+    for name, number in (("num_shards", num_shards), ("processes", processes)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, not {number}")
+    if not inputs:
+        raise ValueError("there is no input: give at least one text file")
+    for path in set(map(str, inputs)) & set(map(str, exclude)):
+        raise ValueError(f"{path} is both an input and excluded: remove it from one of them")
+
+
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -150,21 +175,8 @@ def prepare(
         FileExistsError: The output exists and is not a corpus.
         OSError: The output cannot be written, or a worker process was killed.
     """
-    if compression not in SUFFIX_OF:
-        raise ValueError(f"compression is {compression!r}: choose one of {', '.join(SUFFIX_OF)}")
-    if drop_duplicates not in get_args(DropDuplicates):
-        raise ValueError(f"drop_duplicates is {drop_duplicates!r}: choose near, exact or none")
-    if not 0 < similarity <= 1:
-        raise ValueError(f"similarity must be above 0 and at most 1, not {similarity}")
-    if num_shards is not None and num_shards < 1:
-        raise ValueError(f"num_shards must be at least 1, not {num_shards}")
-    processes = processes or cpu_count()
-    if processes < 1:
-        raise ValueError(f"processes must be at least 1, not {processes}")
-    if not inputs:
-        raise ValueError("there is no input: give at least one text file")
-    for path in set(map(str, inputs)) & set(map(str, exclude)):
-        raise ValueError(f"{path} is both an input and excluded: remove it from one of them")
+    processes = cpu_count() if processes is None else processes
+    _check_arguments(inputs, exclude, compression, drop_duplicates, similarity, num_shards, processes)
     chosen = tokenizer_for(tokenizer, language)
     warning = missing_rules(chosen, language)
     if warning is not None:
