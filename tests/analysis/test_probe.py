@@ -1,4 +1,4 @@
-"""Linear probes: the classifier against its optimality conditions, the layers against what they can know."""
+"""Linear probes: the classifier against its optimality conditions, the layers on tags of known difficulty."""
 
 import os
 import re
@@ -29,12 +29,12 @@ def embedder() -> Embedder:
     return Embedder(Pretrained(bilm), device="cpu")
 
 
-# --- The classifier ------------------------------------------------------------------------------------------------
+# --- Classifier ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def examples() -> tuple[np.ndarray, np.ndarray]:
-    """Three classes in five features, of which one says nothing, one is large and one never varies."""
+    """Three classes and five features, among them noise, a large feature and a constant one."""
     random = np.random.default_rng(5)
     classes = random.integers(3, size=300)
     features = random.normal(size=(300, 5)).astype(np.float16)
@@ -47,7 +47,7 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 def gradient_at(
     weight: np.ndarray, bias: np.ndarray, features: np.ndarray, classes: np.ndarray, l2: float
 ) -> np.ndarray:
-    """Of the mean cross-entropy + l2 / 2 |w|^2, w the weights of standardized features; float64, from the equations."""
+    """Gradient of the mean cross-entropy + l2 / 2 |w|^2, with w for standardized features, in float64."""
     x = features.astype(np.float64)
     mean, scale = x.mean(axis=0), x.std(axis=0)
     scale[scale == 0] = 1
@@ -92,7 +92,7 @@ def test_standardization_keeps_the_scale_of_constant_features() -> None:
     assert result.mean.tolist() == [2, 5] and result.scale.tolist() == [1, 1]
 
 
-# --- Layers in files -----------------------------------------------------------------------------------------------
+# --- LayerFiles ----------------------------------------------------------------------------------------------------
 
 
 def test_layer_files_round_trip_and_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_layer_files_raises_beyond_float16_and_removes_files(tmp_path: Path, mon
     assert not os.listdir(tmp_path)
 
 
-# --- The probe -----------------------------------------------------------------------------------------------------
+# --- Probe ---------------------------------------------------------------------------------------------------------
 
 WORDS = ["Alpha", "beta", "gamma", "Delta", "x", "yy"]
 
 
 def tagged(count: int, seed: int, of_context: bool) -> list[TaggedSentence]:
-    """Tags that say how a word begins, or of context, how the word before it does."""
+    """Sentences tagged by the case of each word, or with `of_context`, of the word before it."""
     random = np.random.default_rng(seed)
     sentences = []
     for _ in range(count):
@@ -151,8 +151,8 @@ def test_probe_baseline_is_the_most_frequent_tag_of_each_word(embedder: Embedder
     test = [TaggedSentence(("a", "a", "new", "b"), ("N", "V", "V", "V"))]
     result = probe(train, test, None, embedder, "zeros", penalties=[1.0])
     counts = Counter(tag for sentence in train for tag in sentence.tags)
-    assert counts.most_common(1) == [("V", 4)]  # what an unknown word gets
-    assert result.scores["most frequent tag of the word"].dev == 75  # a: N, new: V, b: V, the first of two equals
+    assert counts.most_common(1) == [("V", 4)]  # the tag of unknown words
+    assert result.scores["most frequent tag of the word"].dev == 75  # a: N, new: V, b: V (a tie)
     assert result.scores["layer 0"].test is None
 
 
@@ -166,7 +166,7 @@ def test_probe_reports_the_requested_state(embedder: Embedder) -> None:
     train, dev = tagged(60, 1, True), tagged(30, 2, True)
     reports = {state: probe(train, dev, None, embedder, state) for state in ("zeros", "carry")}
     assert [report.state for report in reports.values()] == ["zeros", "carry"]
-    assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # it has no state
+    assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # independent of the state
 
 
 def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The map of a word: its geometry against brute force, its sample against chance, its page against hostile text."""
+"""Word maps: geometry against brute force, uniform sampling, the page with hostile text."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def test_principal_components_equal_eigenvectors_of_the_covariance() -> None:
     projected = (vectors - vectors.mean(axis=0)) @ directions[:, ::-1][:, :3]
     np.testing.assert_allclose(np.abs(result), np.abs(projected), atol=1e-6)
     assert (result[np.abs(result).argmax(axis=0), range(3)] > 0).all()
-    assert not principal_components(np.ones((3, 5)), 4).any()  # nothing differs, and there are fewer than four
+    assert not principal_components(np.ones((3, 5)), 4).any()  # constant vectors, fewer than four
 
 
 def test_align_undoes_rotation_and_reflection() -> None:
@@ -69,7 +69,7 @@ def test_silhouette_equals_brute_force() -> None:
     random = np.random.default_rng(2)
     points, labels = random.normal(size=(30, 3)), random.integers(3, size=30)
     labels[labels == 2] = 5  # labels need not be dense
-    labels[7] = 2  # a point alone
+    labels[7] = 2  # a cluster of one point
     assert silhouette(points, labels) == pytest.approx(brute_force_silhouette(points, labels))
 
 
@@ -100,22 +100,22 @@ def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
     assert cluster(np.array([[0.0], [0.0], [1.0]])).labels.tolist() == [0, 0, 1]
 
 
-# --- The sample ----------------------------------------------------------------------------------------------------
+# --- Sampling ------------------------------------------------------------------------------------------------------
 
 
 def test_sample_is_uniform_and_in_corpus_order() -> None:
     uses = [Use((f"word{number}",), 0) for number in range(10)]
     assert _sample(iter(uses), 20, 0) == (uses, 10)
-    assert _sample(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # the same use twice
+    assert _sample(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # a repeated use
     counts: Counter[Use] = Counter()
     for seed in range(600):
         result, count = _sample(iter(uses), 3, seed)
         assert count == 10 and result == sorted(result, key=uses.index) and len(result) == 3
         counts.update(result)
-    assert all(abs(counts[use] - 180) < 60 for use in uses)  # 180 on average, standard deviation 11
+    assert all(abs(counts[use] - 180) < 60 for use in uses)  # mean 180, standard deviation 11
 
 
-# --- The map -------------------------------------------------------------------------------------------------------
+# --- Word map -------------------------------------------------------------------------------------------------------
 
 VOCAB = ["<S>", "</S>", "<UNK>", "the", ".", "river", "money", "bank", "Bank", "lent", "tree", "42"]
 
@@ -154,7 +154,7 @@ def test_word_map_projects_every_use_in_each_layer(corpus: Path, embedder: Embed
     top /= np.linalg.norm(top, axis=1, keepdims=True)
     np.testing.assert_allclose(result.planes[2], principal_components(top, 2), atol=1e-5)
     distances = np.linalg.norm(result.planes[0][:7] - result.planes[0][0], axis=1)
-    np.testing.assert_allclose(distances, 0, atol=1e-5)  # the token layer sees one spelling, one vector
+    np.testing.assert_allclose(distances, 0, atol=1e-5)  # equal spelling, equal vector in the token layer
     assert sum(each.size for each in result.clusters) == 8
     assert [each.size for each in result.clusters] == sorted((each.size for each in result.clusters), reverse=True)
     assert all(result.labels[use] == number for number, each in enumerate(result.clusters) for use in each.typical)
@@ -189,7 +189,7 @@ def test_word_map_has_no_substitutes_without_softmax(corpus: Path, embedder: Emb
 
 
 def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:
-    lines = [f"{n} now of the bank of the king" for n in range(6)]  # the same from three words before it on
+    lines = [f"{n} now of the bank of the king" for n in range(6)]  # equal contexts
     (tmp_path / "repeated.txt").write_text("\n".join([*lines, "a bank"]))
     result = word_map("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
     assert result.clusters[0].size == 7
@@ -207,7 +207,7 @@ def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedde
         MapConfig(clusters=0)
 
 
-# --- The files -----------------------------------------------------------------------------------------------------
+# --- Files ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def hostile() -> WordMap:
 
 
 class Elements(HTMLParser):
-    """The elements of a page, the attributes that load something, and the text of its scripts."""
+    """The elements of a page, its attributes that load resources, and the text of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
 def test_page_loads_no_external_resources(hostile: WordMap) -> None:
     text = page(hostile)
     assert "default-src 'none'" in text
-    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # the name of a namespace
+    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # an XML namespace
     assert not re.search(r"@import|url\(", text)
 
 

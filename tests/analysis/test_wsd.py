@@ -1,4 +1,4 @@
-"""Word senses by the nearest mean, against sentences embedded one by one and plain NumPy."""
+"""Word-sense disambiguation, against sentences embedded one by one and NumPy."""
 
 import json
 from pathlib import Path
@@ -43,11 +43,11 @@ TRAIN = [
 
 
 def alone(embedder: Embedder, words: tuple[str, ...]) -> np.ndarray:
-    """(L+1, T, 2D) of one sentence by itself, from zeros."""
+    """Layers of a single sentence from zero state, (L+1, T, 2D)."""
     return embedder.embed([list(words)], "all", "zeros")[0]
 
 
-# --- The mean of a sense -------------------------------------------------------------------------------------------
+# --- Sense centroids -----------------------------------------------------------------------------------------------
 
 
 def test_sense_centroids_are_means_and_nearest_maximizes_cosine(embedder: Embedder) -> None:
@@ -154,7 +154,7 @@ PEAR, PEAR_TREE = "pear%1:13:00::", "pear%1:20:00::"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    # the training text is the test text once more, and another use of the river's bank, which is then most frequent
+    # the training text is the test text and another use of the river bank, which is therefore most frequent
     write_xml(tmp_path, "train", [LENT, SHORE, SHORE])
     write_xml(tmp_path, "one", [LENT, SHORE])
     write_xml(tmp_path, "two", [[*plain("a"), ("pear", "pear", PEAR)], [("pear", "pear", PEAR_TREE)], SHORE])

@@ -62,7 +62,7 @@ def test_elmo_trains_only_mixes_unless_requires_grad(files: tuple[Path, Path]) -
         grads = {name: parameter.grad for name, parameter in elmo.named_parameters()}
         assert grads["scalar_mix_0.gamma"] is not None and grads["scalar_mix_0.weights"] is not None
         assert all((grad is not None) == requires_grad for name, grad in grads.items() if "bilm" in name)
-        elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state holds no old graph
+        elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state is detached
 
 
 def test_elmo_cached_words_receive_gradients(files: tuple[Path, Path]) -> None:
@@ -112,7 +112,7 @@ def test_elmo_token_embedder_projects_one_representation(files: tuple[Path, Path
 
 
 def test_elmo_embedder_gives_empty_arrays_for_empty_sentences(files: tuple[Path, Path]) -> None:
-    embedder = ElmoEmbedder(*files)  # AllenNLP's had always (3, 0, 1024)
+    embedder = ElmoEmbedder(*files)  # in AllenNLP always (3, 0, 1024)
     assert embedder.embed_sentence([]).shape == (3, 0, 32)
     assert [array.shape for array in embedder.embed_batch(SENTENCES)] == [(3, n, 32) for n in (4, 0, 2, 1)]
     assert not embedder.batch_to_embeddings(SENTENCES)[0].requires_grad

@@ -37,7 +37,7 @@ def by_tf_hub(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
 
 
 def never_prepacked(build: Callable[..., Any], folder: Path) -> tuple[Any, Callable[[], Tensor]]:
-    """A biLM that other processes may write to runs itself."""
+    """A biLM in shared memory is not prepacked."""
     _, bilm, call = build(folder)
     bilm.share_memory()
     return bilm, call
@@ -49,7 +49,7 @@ def test_compat_prepacks_the_bilm_once(build: Callable[..., Any], old_model: Pat
     holder, _, call = build(old_model)
     _, call_original = never_prepacked(build, old_model)
     kept = None
-    for _ in range(3):  # the state is carried from call to call, but for the TF-Hub module
+    for _ in range(3):  # the state is carried from call to call, except in the TF-Hub module
         torch.testing.assert_close(call(), call_original(), rtol=1e-5, atol=1e-5)
         assert holder._frozen._prepacked is not None and kept in (None, holder._frozen._prepacked)
         kept = holder._frozen._prepacked

@@ -1,7 +1,7 @@
 """Programs for the original libraries run after changing only their import lines.
 
-Each text below imports the old library; `run` exchanges that line alone. The old caches hold tiny random models under
-the URLs that the programs name. Programs for TensorFlow are in eager form: no placeholders, no session.
+Each program imports an original library; `run` replaces only that line. The libraries' caches contain tiny random
+models under the URLs that the programs use. Programs for TensorFlow run eagerly, without placeholders and sessions.
 """
 
 import hashlib

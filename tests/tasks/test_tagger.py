@@ -19,7 +19,7 @@ from elmokit.tasks.fit import fit, fit_files, load_task_model, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
 from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
-# The tag of a word depends on its neighbour too: "x" is A after an upper-case word, else B.
+# The tag of "x" depends on the word before it: A after an upper-case word, else B.
 WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
 
 
@@ -166,7 +166,7 @@ def test_batches_do_not_pad_others_to_a_very_long_sentence(model):
     assert [len(row) for row in tags] == [len(sentence.words) for sentence in sentences]
 
 
-# --- The tagger ----------------------------------------------------------------------------------------------------
+# --- Tagger --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
-    """About 40 steps."""
+    """Settings of a run of about 40 steps."""
     return FinetuneConfig(
         corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"),
         heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,

@@ -81,7 +81,7 @@ def wait_for_step(output: Path, step: int, has_ended: Callable[[], bool]) -> Non
 
 
 def kill_at_step(settings: PretrainConfig, step: int, output: Path | None = None) -> None:
-    """Start a run in a process of its own; kill it at the step, or soon after, of the log in `output`."""
+    """Start a run in another process, and kill it when the log in `output` reaches the step."""
     process = start_process(pretrain, settings)
     wait_for_step(output or settings.output, step, lambda: not process.is_alive())
     kill(process)
@@ -93,7 +93,7 @@ def assert_same_model(left: Path, right: Path) -> None:
         assert (left / name).read_bytes() == (right / name).read_bytes(), name
 
 
-# --- Stopped and resumed ----------------------------------------------------------------------------------------------
+# --- Interrupted and resumed ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_pretrain_on_a_full_disk_keeps_the_previous_checkpoint(
 
 @pytest.fixture
 def endless(settings: PretrainConfig) -> PretrainConfig:
-    """A constant run of 33 steps of 20 positions, 6 words in 7 of them."""
+    """Settings of a constant run of 33 steps, each of 20 positions, six sevenths of which are words."""
     return replace(settings, recipe="muon", schedule="constant", max_words=566)
 
 
@@ -195,7 +195,7 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: Pre
     assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
-    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # still warming up
+    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # during the warm-up
 
 
 def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
@@ -216,7 +216,7 @@ def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, t
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
 
-    again = pretrain(replace(endless, cool_down=0.5, cool_down_from=33))  # of 33 steps
+    again = pretrain(replace(endless, cool_down=0.5, cool_down_from=33))  # half of 33 steps
     assert again.model is not None and again.model.parent.name == "cool-down-00000033-16" and again.step == 49
     more, whole = (
         pretrained(replace(endless, max_words=800, output=output)) for output in (endless.output, tmp_path / "whole")
@@ -286,7 +286,7 @@ def test_pretrain_diverging_and_killed_ends_with_the_same_bytes(settings: Pretra
     assert_same_model(pretrained(settings), whole)
 
 
-# --- The whole run ------------------------------------------------------------------------------------------------
+# --- Whole runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig, text: Path) -
     assert [event["step"] for event in heldout] == [60, 120, 180, 240]
     assert heldout[0]["mean"] > heldout[-1]["mean"] > ended["mean"]
     for direction in ("forward", "backward"):
-        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # of 7 predictions each, among 13 words
+        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # 7 predictions per sentence, 13 words
     assert ended["sentences"] == NUM_SENTENCES
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
@@ -402,7 +402,7 @@ def test_pretrain_refuses_a_checkpoint_of_another_corpus(settings: PretrainConfi
     pretrain(settings)
     text = settings.corpus[0].read_text()
     (tmp_path / "moved.txt").write_text(text)
-    pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the same text elsewhere is the same corpus
+    pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the path of a corpus does not matter
     (tmp_path / "changed.txt").write_text(text.replace("cat", "cow"))
     with pytest.raises(ValueError, match=r"belongs to another run: .*corpus was"):
         pretrain(replace(settings, corpus=(tmp_path / "changed.txt",)))
