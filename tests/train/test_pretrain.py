@@ -93,7 +93,7 @@ def assert_same_model(left: Path, right: Path) -> None:
         assert (left / name).read_bytes() == (right / name).read_bytes(), name
 
 
-# --- Interrupted and resumed ----------------------------------------------------------------------------------------------
+# --- Interrupted and resumed ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
