@@ -21,8 +21,7 @@ class Probe:
     """
 
     train: Positional[Path]
-    """Tagged sentences to train on, one token per line: CoNLL-U, or columns separated by white space (plain, .gz or
-    .zst)."""
+    """Tagged sentences to train on, one token per line: CoNLL-U, or columns (plain, .gz or .zst)."""
     dev: Positional[Path]
     """Tagged sentences to select the L2 penalty on."""
     test: Annotated[Path | None, UNSET] = None
@@ -48,14 +47,11 @@ class Wsd:
     """Score word-sense disambiguation by nearest sense centroid, for each layer, against the most frequent sense."""
 
     data: Annotated[Positional[tuple[Path, ...]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
-    """Directory of CoarseWSD folders; or all-words test sets (NAME.data.xml, with NAME.gold.key.txt in the same
-    directory), or a directory of them."""
+    """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their NAME.gold.key.txt."""
     train: Annotated[Path | None, UNSET] = None
-    """Sense-tagged training text for all-words test sets: SemCor as NAME.data.xml or as JSON lines. CoarseWSD brings
-    its own."""
+    """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings its own."""
     first_senses: Annotated[Path | None, UNSET] = None
-    """WordNet's index.sense, or its directory: the first sense answers for lemmas absent from the training text
-    (default: no answer)."""
+    """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
     output: ReportFile = None
     model: Model = None
     state: OptionalState = None
@@ -79,8 +75,7 @@ class Senses:
     corpus: Path
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     output: Annotated[Path | None, UNSET] = None
-    """Directory for senses.json, senses.html (a page with one scatter plot per layer) and senses.png (needs
-    matplotlib)."""
+    """Directory for senses.json, senses.html (scatter plots of all layers) and senses.png (needs matplotlib)."""
     clusters: Annotated[int | None, UNSET] = None
     """Number of clusters (default: from 2 to 8, by the largest silhouette)."""
     max_uses: int = 500
@@ -91,7 +86,7 @@ class Senses:
     """Seed of the sampling and the clustering."""
     model: Model = None
     layers: OneLayer = "top"
-    """Representation to cluster: the model's weighted mix, the average, the top layer, or one layer's number."""
+    """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
     overwrite: Overwrite = False
 

@@ -65,8 +65,7 @@ class ELMoForManyLangsTest:
     output_format: str = "hdf5"
     """hdf5 (one dataset per sentence), txt (one line per word), or both, separated by a comma."""
     input_format: Literal["plain", "conll", "conll_char", "conll_char_vi"] = "plain"
-    """plain (one sentence per line, words separated by tabs), conll (CoNLL-U), conll_char (CoNLL-U, split into
-    characters) or conll_char_vi (CoNLL-U, words split at spaces)."""
+    """Words separated by tabs; CoNLL-U; CoNLL-U split into characters, or with words split at spaces."""
     batch_size: Annotated[int, arg(aliases=("--batch",))] = 1
     """Sentences per batch: sentence i starts from the final state of sentence i - batch size."""
     gpu: int = -1

@@ -141,8 +141,7 @@ class Substitutes:
     top: int = 10
     """Number of candidates per word."""
     direction: Literal["both", "forward", "backward"] = "both"
-    """Condition on the left context (forward), the right context (backward), or both (the sum of the two
-    log-probabilities)."""
+    """Context: the words before (forward), the words after (backward), or both (adding log-probabilities)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
     """Initial LSTM state: zeros, or the model's warm state."""

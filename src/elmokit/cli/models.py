@@ -19,8 +19,7 @@ class Convert:
     output: Path
     """Directory for the model, or HDF5 file for token-embeddings. It must not exist."""
     to: Literal["native", "hdf5", "token-embeddings"] = "native"
-    """Format: elmokit's directory (native), options.json and weights.hdf5 (hdf5), or bilm-tf's file of
-    context-independent word vectors (token-embeddings)."""
+    """elmokit's directory, options.json and weights.hdf5, or bilm-tf's file of context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
 

@@ -20,8 +20,7 @@ class Embed:
     """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "mix"
-    """Representation: the model's weighted mix, the average, the top layer, all layers, or one layer's number (0 is
-    the context-independent token layer)."""
+    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -50,8 +49,7 @@ class Encode:
     normalize_embeddings: bool = False
     """Scale every vector to unit length."""
     layers: OneLayer = "mix"
-    """Representation: the model's weighted mix, the average, the top layer, or one layer's number (0 is the
-    context-independent token layer)."""
+    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
@@ -77,8 +75,7 @@ class Compare:
     """Sentences that contain the word."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "all"
-    """Representation: the model's weighted mix, the average, the top layer, all layers, or one layer's number (0 is
-    the context-independent token layer)."""
+    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
     device: Device = None
 
     def run(self) -> None:
@@ -101,8 +98,7 @@ class Neighbors:
     """Number of neighbors to print."""
     model: Model = None
     layers: OneLayer = "top"
-    """Representation: the model's weighted mix, the average, the top layer, or one layer's number (0 is the
-    context-independent token layer)."""
+    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
     device: Device = None
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""

@@ -22,11 +22,11 @@ class ColumnsConfig:
     """The format and columns of task files."""
 
     format: Literal["conllu", "columns"] | None = None
-    """Format of the files (default: by the suffix of each file)."""
+    """Format of the files; None: by the suffix of each file."""
     word_column: int = 0
     """Column of the words, from 0. Ignored for CoNLL-U."""
     tag_column: str | int | None = None
-    """Column of the tags: a name for CoNLL-U (default: upos), a number for columns (default: the last)."""
+    """Column of the tags: a name for CoNLL-U (None: upos), a number for columns (None: the last)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class FitConfig:
     max_grad_norm: float = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         _check_at_least(self, 0, ("seed",))

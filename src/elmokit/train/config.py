@@ -12,45 +12,37 @@ class PretrainConfig:
     """Settings of a pretraining run: the text, the model, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text, one sentence per line: files (plain, .gz or .zst), or directories written by `elmokit
-    prepare`."""
+    """Tokenized text, one sentence per line: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/ and, at the end, model/. Rerun the command to resume an interrupted
-    run."""
+    """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
-    """Tokenized held-out text for the perplexity during training (default: none)."""
+    """Tokenized held-out text for the perplexity during training."""
     preset: Literal["tiny", "small", "medium", "original"] = "small"
     """Size of the model."""
     config: Path | None = None
-    """Model configuration that replaces the preset: a model's config.json, or its "model" section in a file of its
-    own."""
+    """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
-    """Vocabulary of the softmax, one word per line, sorted by descending frequency (default: built from the corpus)."""
+    """Vocabulary of the softmax, one word per line, sorted by frequency; None: built from the corpus."""
     vocab_size: int = 50_000
     """Maximum size of a vocabulary built from the corpus."""
     min_count: int = 2
     """Minimum frequency of a word in a vocabulary built from the corpus."""
     recipe: Literal["muon", "modern", "original"] = "modern"
-    """muon: Muon for the hidden matrices and AdamW for the rest; modern: AdamW; original: bilm-tf's AdaGrad on the loss
-    times unroll_steps, with gradients clipped to a norm of 10."""
+    """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as in bilm-tf)."""
     schedule: Literal["cosine", "constant", "none"] | None = None
-    """Learning rate schedule: cosine (warm-up, then cosine decay until the end of the run), constant (warm-up, then a
-    constant rate without a planned end; see cool_down), none (a constant rate). Default: the recipe's."""
+    """cosine (warm-up, decay), constant (warm-up, no planned end) or none (a constant rate); None: the recipe's."""
     epochs: float = 1.0
     """Passes over the corpus. Ignored with a constant schedule, which has no planned end."""
     max_words: int | None = None
-    """Maximum number of words to train on (default: no limit)."""
+    """Maximum number of words to train on; None: no limit."""
     max_hours: float | None = None
-    """Maximum duration of this command in hours, after which it writes a checkpoint and stops; rerun it to resume
-    (default: no limit)."""
+    """Hours after which this command writes a checkpoint and stops; rerun it to resume. None: no limit."""
     patience: int | None = None
-    """Stop after this many held-out evaluations without improvement, and keep the best model (default: never)."""
+    """Stop after this many held-out evaluations without improvement, and keep the best model; None: never."""
     cool_down: float | None = None
-    """Finish a run with a constant schedule: decay the learning rate linearly to zero, from a checkpoint, over this
-    many words, or (below 1) over this fraction of the words read so far. The run itself can be resumed, and finished
-    again later."""
+    """Finish a constant schedule: decay to zero over this many words, or (below 1) share of the words read so far."""
     cool_down_from: int | None = None
-    """Step of the checkpoint to cool down from (default: the latest)."""
+    """Step of the checkpoint to cool down from; None: the latest."""
     batch_size: int = 128
     """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
@@ -58,19 +50,17 @@ class PretrainConfig:
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
-    """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon)."""
+    """Peak learning rate; None: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon."""
     fresh_starts: float | None = None
-    """Fraction of sentences that start from a zero state, as in embedding, instead of the final state of the sentence
-    before (default: 0 for the recipe original, else 0.1)."""
+    """Fraction of sentences that start from zeros, not from carried state; None: 0 for original, else 0.1."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Number type of matrix multiplications; auto is bfloat16 where the hardware supports it, else float32. Weights are
-    float32."""
+    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
     threads: int | None = None
-    """CPU threads (default: PyTorch's)."""
+    """CPU threads; None: PyTorch's default."""
     seed: int = 0
     """Seed of the initial weights, the order of sentences, dropout and negative samples."""
     log_every: int = 20
@@ -84,7 +74,7 @@ class PretrainConfig:
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
     tokenizer: str | None = None
-    """Tokenizer to record in the model (default: the one in the corpus.json of `elmokit prepare`, if any)."""
+    """Tokenizer to record in the model; None: the one in the corpus.json of `elmokit prepare`, if any."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboard)."""
 
@@ -126,24 +116,21 @@ class FinetuneConfig:
     """Settings of a fine-tuning run: the model, the text of the domain, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Text of the domain, tokenized like the model's training text, one sentence per line: files (plain, .gz or .zst),
-    or directories written by `elmokit prepare`."""
+    """Tokenized text of the domain, one sentence per line: files, or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/ and, at the end, model/ and report.json. If the model has no
-    softmax, a new one is trained first in softmax/. Rerun the command to resume an interrupted run."""
+    """Directory of the run: log.jsonl, checkpoints/, model/, report.json; and softmax/ if a softmax is trained."""
     model: str | None = None
-    """Model to fine-tune: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub (default: bundled
-    English)."""
+    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME; None: the bundled English model."""
     heldout: tuple[Path, ...] = ()
-    """Held-out text of the domain for the perplexity before, during and after training (default: none)."""
+    """Held-out text of the domain for the perplexity before, during and after training."""
     others: tuple[Path, ...] = ()
-    """Text of other domains for the perplexity before and after training (default: none)."""
+    """Text of other domains for the perplexity before and after training."""
     epochs: float = 2.0
     """Passes over the corpus."""
     softmax_epochs: float = 1.0
     """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Maximum number of words to train on (default: no limit)."""
+    """Maximum number of words to train on; None: no limit."""
     vocab_size: int = 50_000
     """Maximum size of the vocabulary of a new softmax, built from the corpus."""
     min_count: int = 2
@@ -157,17 +144,15 @@ class FinetuneConfig:
     learning_rate: float = 0.0005
     """Peak learning rate of fine-tuning; a new softmax is trained with 0.002."""
     fresh_starts: float = 0.1
-    """Fraction of sentences that start from a zero state, as in embedding, instead of the final state of the sentence
-    before."""
+    """Fraction of sentences that start from zeros, not from carried state."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Number type of matrix multiplications; auto is bfloat16 where the hardware supports it, else float32. Weights are
-    float32."""
+    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
     threads: int | None = None
-    """CPU threads (default: PyTorch's)."""
+    """CPU threads; None: PyTorch's default."""
     seed: int = 0
     """Seed of the order of sentences, dropout, negative samples and a new softmax."""
     log_every: int = 20
