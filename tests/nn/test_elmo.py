@@ -138,3 +138,10 @@ def test_the_penalty_sums_over_mixes() -> None:
         elmo.mixes[0].weights.fill_(1.0)
         elmo.mixes[1].weights.fill_(2.0)
     assert elmo.penalty(0.1).item() == pytest.approx(0.1 * (3 + 12))
+
+
+def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
+    elmo = Elmo(BiLM(BiLMConfig.preset("tiny")), num_mixes=2, dropout=0.25)
+    assert repr(elmo).startswith("Elmo(2 mixes, dropout 0.25, frozen BiLM(reads characters; ")
+    output = elmo(torch.from_numpy(encode_sentences([["a", "b"], ["c"]])).long())
+    assert repr(output) == "ElmoOutput(representations (2, 2, 32), (2, 2, 32); 3 words)"

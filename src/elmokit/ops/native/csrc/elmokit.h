@@ -106,18 +106,6 @@ ELMOKIT_LOGSUMEXP_BACKWARD(bfloat16)
 
 /* --- For any processor ------------------------------------------------------------------------------------------------ */
 
-/* A highway layer after its product (highway.c). */
-#define ELMOKIT_HIGHWAY_FORWARD(TYPE)                                                                                  \
-    void elmokit_highway_forward_##TYPE(ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, TYPE *out);
-ELMOKIT_HIGHWAY_FORWARD(float)
-ELMOKIT_HIGHWAY_FORWARD(bfloat16)
-#define ELMOKIT_HIGHWAY_BACKWARD(TYPE)                                                                                 \
-    void elmokit_highway_backward_##TYPE(                                                                              \
-        ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, const TYPE *grad_out, TYPE *grad_x,               \
-        float *grad_bias);
-ELMOKIT_HIGHWAY_BACKWARD(float)
-ELMOKIT_HIGHWAY_BACKWARD(bfloat16)
-
 /* Maxima over all places of sums of rows of a table, and their gradient (characters.c). */
 void elmokit_characters_forward(
     ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
