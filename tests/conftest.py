@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# An example may take long where the machine is busy.
+settings.register_profile("elmokit", deadline=None)
+settings.load_profile("elmokit")
 
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,11 +52,11 @@ def _why_not_native(dtype: object = None) -> str | None:
     """Why the compiled kernels, or those for prepacked weights of a number type, cannot be tested here."""
     import torch
 
-    from elmokit.ops.dispatch import available_backends, has
+    from elmokit.ops.dispatch import available_backends, has_prepacked_products
 
     if "native" not in available_backends():
         return "no compiled kernels: there was no C compiler at installation"
-    if dtype is None or has("prepacked linear", "avx512", torch.device("cpu"), dtype):  # type: ignore[arg-type]
+    if dtype is None or has_prepacked_products(torch.device("cpu"), dtype):  # type: ignore[arg-type]
         return None
     return f"no kernels for prepacked {dtype}: a processor without AVX-512 for it, or ELMOKIT_BACKEND"
 
@@ -61,7 +66,10 @@ def pytest_report_header() -> str:
     import elmokit
     from elmokit.ops.dispatch import available_backends, get_backend
 
-    return f"elmokit: {Path(elmokit.__file__).parent}, {get_backend()} of {', '.join(available_backends())}"
+    backends = ", ".join(available_backends())
+    return (
+        f"elmokit: {Path(elmokit.__file__).parent}; backends: {backends}; the highest that is allowed: {get_backend()}"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 
 from elmokit.config import BiLMConfig, CharCNNConfig
-from elmokit.ops.dispatch import has
-from elmokit.ops.native.gemm import pack, product, value_dtype
+from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.ops.native.gemm import prepack, product, value_dtype
 from elmokit.text.characters import BOS, EOS
 
 ROWS = (64, 128, 256, 512)
@@ -111,9 +111,9 @@ def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | 
 def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
     """elmokit's own, on a weight that was packed before; in int8 with the rows quantised as they come."""
     kind = DTYPES.get(dtype, torch.int8)
-    if not has("prepacked linear", "avx512", torch.device("cpu"), kind, inputs):
+    if not has_prepacked_products(torch.device("cpu"), kind, inputs):
         return None
-    x, weight = torch.randn(rows, inputs).to(value_dtype(kind)), pack(torch.randn(outputs, inputs), kind)
+    x, weight = torch.randn(rows, inputs).to(value_dtype(kind)), prepack(torch.randn(outputs, inputs), kind)
     return lambda: product(x, weight)
 
 

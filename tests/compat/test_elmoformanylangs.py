@@ -51,7 +51,7 @@ def test_every_array_is_that_of_elmoformanylangs(goldens: Callable[[str], Path],
         for key, arrays in found.items():
             for number, array in enumerate(arrays):
                 assert array.dtype == np.float32
-                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-5, rtol=0, err_msg=key)
+                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-6, rtol=0, err_msg=key)
         assert sum(map(len, found.values())) == len(golden.files)
 
 

@@ -10,13 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp, bilm_tf, tf_hub
-from elmokit.ops.dispatch import prepacking_pays
 
 SENTENCES = [["the", "cat", "is", "on", "the", "mat"], ["dogs"], [], ["First", "sentence", "."]]
-
-needs_products = pytest.mark.skipif(
-    not prepacking_pays(torch.device("cpu"), torch.float32), reason="no compiled products on this machine"
-)
 
 
 def old_files(folder: Path) -> tuple[Path, Path]:
@@ -48,7 +43,7 @@ def never_prepared(build: Callable[..., Any], folder: Path) -> tuple[Any, Callab
     return bilm, call
 
 
-@needs_products
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
 def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -> None:
     holder, _, call = build(old_model)
@@ -60,7 +55,7 @@ def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -
         kept = holder._frozen._prepacked
 
 
-@needs_products
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
 def test_loaded_weights_are_read(build: Callable[..., Any], old_model: Path) -> None:
     _, bilm, call = build(old_model)

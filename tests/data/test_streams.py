@@ -59,7 +59,7 @@ def rows_of(window: Window, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     return words.transpose(0, 2, 1), window.targets.numpy().reshape(2, -1, batch_size).transpose(0, 2, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SENTENCES, st.integers(1, 4), st.integers(1, 7), st.integers(1, 6))
 def test_windows_cut_the_streams_of_their_rows(
     sentences: list[list[str]], batch_size: int, steps: int, windows: int
@@ -159,7 +159,7 @@ def both_orders(block: Block, number: int) -> tuple[list[str], list[str]]:
 TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, st.integers(1, 3), st.booleans())
 def test_blocks_hold_whole_sentences_with_their_boundaries(
     sentences: list[list[str]], num_rows: int, reset: bool
@@ -175,7 +175,7 @@ def test_blocks_hold_whole_sentences_with_their_boundaries(
     assert (embedding.margin, bare.margin) == (1, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 6))
 def test_sentences_are_dealt_evenly(lengths: list[int], num_rows: int) -> None:
     rows = deal_evenly(lengths, num_rows)
@@ -184,7 +184,7 @@ def test_sentences_are_dealt_evenly(lengths: list[int], num_rows: int) -> None:
     assert fill.max() - fill.min() <= max(lengths, default=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, st.integers(1, 20))
 def test_groups_never_cut_or_lose_a_sentence(sentences: list[list[str]], words: int) -> None:
     groups = list(blocks_of(iter(sentences), words))

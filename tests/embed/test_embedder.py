@@ -208,7 +208,7 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
     warm = BiLMState(*(torch.randn(2, 2, 1, width) for width in (16, 32)))
     embedder = Embedder(Pretrained(bilm, mix=None if joined else MIX, warm_state=warm), device="cpu")
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
-    found = list(embedder.embed_end_to_end(iter(groups), layers, state, dtype))
+    found = [result.vectors[0] for result in embedder.embed_batches(iter(groups), layers, state, dtype)]
     assert [array.dtype for array in found] == [np.dtype(dtype)] * len(groups)
     expected = np.concatenate(embedder.embed(SENTENCES, layers, state), axis=-2)
     by_word = expected.swapaxes(0, 1) if expected.ndim == 3 else expected
@@ -216,11 +216,9 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
 
 
 def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match="carries no state"):
-        embedder.embed_end_to_end([SENTENCES], state="carry")
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        list(large.embed_end_to_end([SENTENCES], storage_dtype="float16"))
+        list(large.embed_batches([SENTENCES], storage_dtype="float16"))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -151,7 +151,7 @@ def test_perplexity_is_that_of_bilm_tf(goldens: Callable[[str], Path], trained_b
     found = evaluate([heldout], trained_by_bilm_tf).total
     assert found.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
-    assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
+    assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-6)
 
 
 def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(

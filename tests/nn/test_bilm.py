@@ -86,7 +86,7 @@ def assert_equals_oracle(
                 np.testing.assert_allclose(c, expected_c, atol=1e-9, rtol=0)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(configurations(), st.integers(1, 4), st.integers(0, 6), st.booleans(), st.booleans(), st.integers(0, 2**31))
 def test_any_model_on_any_mask_equals_the_oracle(
     config: BiLMConfig, rows: int, tokens: int, carried: bool, hidden_words: bool, seed: int
@@ -184,7 +184,7 @@ def test_pieces_of_a_stream_equal_the_whole(monkeypatch: pytest.MonkeyPatch, slo
     bilm = model(TINY)
     words, tokens, packing = ragged_stream(bilm)
     expected, state = bilm.run(words, tokens, packing)  # with gradients a stream is never cut
-    monkeypatch.setattr(portable_lstm, "SLOTS_AT_ONCE", slots)
+    monkeypatch.setattr(portable_lstm, "CHUNK_SLOTS", slots)
     with torch.no_grad():
         found, after = bilm.run(words, tokens, packing)
     torch.testing.assert_close(found, expected.detach(), atol=1e-12, rtol=0)
@@ -218,7 +218,7 @@ def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatc
         drops.append((torch.rand(x.shape, generator=torch.Generator().manual_seed(len(drops))) < 0.5) * 2.0)
         return x * drops[-1]
 
-    monkeypatch.setattr(lstm_module, "dropped", drop)
+    monkeypatch.setattr(lstm_module, "apply_dropout", drop)
     found, _ = bilm.run(words, tokens, packing, dropout=0.5)
     count = len(bilm.sequence_encoder.stacks[0].layers)
     assert len(drops) == 2 * (count + 1)

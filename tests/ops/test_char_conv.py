@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.config import CHARACTER_SHIFT
-from elmokit.ops.char_conv import char_conv, prepack_char_conv
 from elmokit.ops.dispatch import available_backends
+from elmokit.ops.functional import char_conv, prepack_char_conv
 from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 

@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from elmokit.ops.dropout import LEVELS, dropped
+from elmokit.ops.functional import DROPOUT_LEVELS, apply_dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])
 def test_as_many_values_fall_as_asked_for_and_the_mean_stays(probability: float) -> None:
     torch.manual_seed(0)
     x = torch.ones(3, 257, 333)  # whose number is not a multiple of four
-    found = dropped(x, probability)
+    found = apply_dropout(x, probability)
     count = x.numel()
     spread = math.sqrt(probability * (1 - probability) / count)
-    assert abs(int((found == 0).sum()) / count - probability) < 5 * spread + 1 / LEVELS
+    assert abs(int((found == 0).sum()) / count - probability) < 5 * spread + 1 / DROPOUT_LEVELS
     larger = found[found != 0]
     torch.testing.assert_close(larger, torch.full_like(larger, 1 / (1 - probability)), atol=0, rtol=1e-3)
     assert abs(float(found.mean()) - 1) < 5 * spread / (1 - probability)
@@ -24,7 +24,7 @@ def test_as_many_values_fall_as_asked_for_and_the_mean_stays(probability: float)
 def test_neighbours_fall_independently() -> None:
     """Four values share a draw: any two of them fall together as often as chance has it."""
     torch.manual_seed(1)
-    fallen = (dropped(torch.ones(100_000, 4), 0.5) == 0).double()
+    fallen = (apply_dropout(torch.ones(100_000, 4), 0.5) == 0).double()
     together = fallen.T @ fallen / len(fallen)
     expected = torch.full((4, 4), 0.25, dtype=torch.float64).fill_diagonal_(0.5)
     torch.testing.assert_close(together, expected, atol=0.01, rtol=0)
@@ -32,7 +32,7 @@ def test_neighbours_fall_independently() -> None:
 
 def test_the_gradient_is_what_the_values_were_multiplied_by() -> None:
     x = torch.rand(50, 7, dtype=torch.float64).add_(1).requires_grad_()
-    found = dropped(x, 0.3)
+    found = apply_dropout(x, 0.3)
     found.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, (found / x).detach())
@@ -42,25 +42,25 @@ def test_the_gradient_is_what_the_values_were_multiplied_by() -> None:
 def test_one_seed_gives_one_result_and_calls_differ() -> None:
     x = torch.ones(1000)
     torch.manual_seed(5)
-    first, second = dropped(x, 0.5), dropped(x, 0.5)
+    first, second = apply_dropout(x, 0.5), apply_dropout(x, 0.5)
     torch.manual_seed(5)
-    assert torch.equal(dropped(x, 0.5), first) and not torch.equal(first, second)
+    assert torch.equal(apply_dropout(x, 0.5), first) and not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("probability", [1e-9, 1 - 1e-9])
 def test_the_smallest_chances_are_a_level(probability: float) -> None:
     x = torch.ones(1000, 1000)
-    share = float((dropped(x, probability) == 0).double().mean())
-    assert 0 < min(share, 1 - share) < 5 / LEVELS
+    share = float((apply_dropout(x, probability) == 0).double().mean())
+    assert 0 < min(share, 1 - share) < 5 / DROPOUT_LEVELS
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.0, 50, math.nan])
 def test_what_is_no_probability_is_refused(probability: float) -> None:
     with pytest.raises(ValueError, match="at least 0 and below 1"):
-        dropped(torch.ones(3), probability)
+        apply_dropout(torch.ones(3), probability)
 
 
 def test_nothing_falls_at_zero_and_an_empty_tensor_stays_empty() -> None:
     x = torch.rand(5)
-    assert dropped(x, 0) is x
-    assert dropped(torch.empty(0, 3), 0.5).shape == (0, 3)
+    assert apply_dropout(x, 0) is x
+    assert apply_dropout(torch.empty(0, 3), 0.5).shape == (0, 3)

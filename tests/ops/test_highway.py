@@ -7,7 +7,7 @@ import torch
 from processors import WIDE_AND_LOW
 from torch import Tensor
 
-from elmokit.ops.highway import highway
+from elmokit.ops.functional import highway
 
 SHAPES = [(5, 3), (130, 70), (0, 4), (1, 64)]  # (M, F)
 

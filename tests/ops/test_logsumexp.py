@@ -4,18 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from processors import has_products
 from torch import Tensor
 
-from elmokit.ops.dispatch import has
-from elmokit.ops.logsumexp import linear_logsumexp
+from elmokit.ops.functional import linear_logsumexp
 from elmokit.ops.portable import logsumexp as portable
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-def is_packed(dtype: torch.dtype, *depths: int) -> bool:
-    return has("logsumexp", "avx512", CPU, dtype, *depths)
 
 
 @pytest.fixture(params=["avx512", "portable", "reference"], autouse=True)
@@ -24,7 +20,7 @@ def is_compiled(
 ) -> bool:
     backend(request.param)
     monkeypatch.setattr(portable, "LOGITS_AT_ONCE", 1 << 15)
-    if request.param == "avx512" and not is_packed(torch.float32):
+    if request.param == "avx512" and not has_products(torch.float32):
         pytest.skip("no packed products on this processor")
     return request.param == "avx512"
 
@@ -59,7 +55,7 @@ def tolerances(dtype: torch.dtype, depth: int) -> tuple[float, float]:
     if dtype == torch.float32:
         return 1e-5, 1e-5
     # The compiled passes round only probabilities to bfloat16, PyTorch's products logits too.
-    return (1e-5, 4e-3) if is_packed(dtype, depth) else (5e-2, 5e-2)
+    return (1e-5, 4e-3) if has_products(dtype, depth) else (5e-2, 5e-2)
 
 
 def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> None:

@@ -15,8 +15,8 @@ from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import LSTMLayer, LSTMStack
 from elmokit.ops import reference
 from elmokit.ops.dispatch import available_backends, explain
-from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights, lstm, prepack_lstm
-from elmokit.ops.native.lstm import PackedLSTM
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, lstm, prepack_lstm
+from elmokit.ops.native.lstm import PrepackedLSTM
 from elmokit.ops.packing import Packing, pack_sentences
 
 RAGGED = ([4, 1, 0, 3, 2, 5, 9, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6, 7], 9)  # row 2 is empty, so is row 8
@@ -271,8 +271,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
-@pytest.mark.parametrize("slots_at_once", [1, 5, 1000])
-def test_an_index_reads_shared_rows(backend_name: str, slots_at_once: int, backend: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("chunk_slots", [1, 5, 1000])
+def test_an_index_reads_shared_rows(backend_name: str, chunk_slots: int, backend: Callable[[str], None]) -> None:
     if backend_name not in available_backends():
         pytest.skip(f"no backend {backend_name} on this machine")
     backend(backend_name)
@@ -282,7 +282,7 @@ def test_an_index_reads_shared_rows(backend_name: str, slots_at_once: int, backe
     index, start = torch.randint(0, len(x), (len(x),)), case.start
     assert start is not None
     shared = run(x, case.packing, LSTMState(h, c), case.clips, start, index)
-    settings = {"slots_at_once": slots_at_once} if isinstance(run, PackedLSTM) else {}
+    settings = {"chunk_slots": chunk_slots} if isinstance(run, PrepackedLSTM) else {}
     gathered = run(x[index], case.packing, LSTMState(h, c), case.clips, start, **settings)
     for left, right in zip((shared[0], *shared[1]), (gathered[0], *gathered[1]), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.ops.unpack import unpack_sentences, unpack_words
+from elmokit.ops.functional import unpack_sentences, unpack_words
 
 LARGEST, TOO_LARGE = 65519.996, 65520.0  # in float32, next to one another: what float16 holds, and what it does not
 

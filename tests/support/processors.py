@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from elmokit.ops.dispatch import has
+from elmokit.ops.dispatch import has_prepacked_products
 
 WIDE_AND_LOW = (torch.float32, torch.bfloat16)
 
 
 def has_products(dtype: torch.dtype, *depths: int) -> bool:
     """Whether there are kernels for prepacked weights of this type, for dot products of these lengths."""
-    return has("prepacked linear", "avx512", torch.device("cpu"), dtype, *depths)
+    return has_prepacked_products(torch.device("cpu"), dtype, *depths)
 
 
 def needs_products(dtype: torch.dtype) -> pytest.MarkDecorator:

@@ -83,9 +83,9 @@ def test_english_sentences() -> None:
 @pytest.mark.parametrize("chunk", ["a-" * 50_000, "a." * 50_000, "x" * 100_000, "'" * 100_000, "1," * 50_000])
 @pytest.mark.parametrize("name", ["english-1", "words-1"])
 def test_a_huge_chunk_takes_linear_time(name: str, chunk: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert "".join(get_tokenizer(name).tokenize(chunk)) == chunk
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_chinese_characters() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -158,26 +157,38 @@ class Embedder:
         What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
         are too long are counted in each item, without a warning.
         """
-        spec, start = OutputSpec(select_layers(self.model, layers)), self._same_start(state)
+        if self._carried(state, 1) is not None:
+            raise ValueError("a stream carries no state: use `embed`, which gives it back, or another state")
         batches = split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words)
-        return map(_embeddings, self._pipeline.embed_all(batches, spec, start))
+        return map(_embeddings, self._results(batches, OutputSpec(select_layers(self.model, layers)), state))
 
-    def embed_end_to_end(
+    def embed_batches(
         self,
         batches: Iterable[Sequence[Sequence[str]]],
         layers: str | int = "mix",
-        state: StatePolicy | None = None,
+        state: StatePolicy | BiLMState | None = None,
         storage_dtype: str = "float32",
-    ) -> Iterator[np.ndarray]:
-        """The vectors of all words of each batch of sentences (lists of tokens), as a store of vectors has them.
+        pooling: Pooling | None = None,
+    ) -> Generator[BatchResult, None, None]:
+        """Embed batches of sentences as a store has them; some batches are taken and computed ahead.
 
-        (N, 2D), or (N, L+1, 2D) for all layers, float32 or float16: ValueError for numbers that it does not hold. A
-        batch is run at once, however large. The rest is as with `embed_stream`; too long words are not counted.
+        Args:
+            batches: Lists of sentences, each a list of tokens; a batch is run at once, however large.
+            layers: See `embed`.
+            state: See `embed`, with one row.
+            storage_dtype: float32 or float16.
+            pooling: One vector for each sentence; None: for each word.
+
+        Returns:
+            The vectors of each batch as one array (N, 2D), or (N, L+1, 2D) for all layers; with a pooling one array
+            (1, 2D) float32 for each sentence. Words that are too long are not counted.
+
+        Raises:
+            ValueError: If numbers are too large for float16.
         """
-        start = self._same_start(state)
-        spec = OutputSpec(select_layers(self.model, layers), stored_dtype=storage_dtype)
-        results = self._pipeline.embed_all(((list(batch), False) for batch in batches), spec, start)
-        return (result.vectors[0] for result in results)
+        selection = select_layers(self.model, layers)
+        spec = OutputSpec(selection, pooling) if pooling else OutputSpec(selection, storage_dtype=storage_dtype)
+        return self._results(((list(batch), False) for batch in batches), spec, state)
 
     def embed_windows(
         self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
@@ -191,10 +202,9 @@ class Embedder:
         """
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
-        selection, state = select_layers(self.model, layers), self.model.state_policy if state is None else state
-        carries = isinstance(state, BiLMState) or state == "carry"
-        start = self._carried_from(state, 1) if carries else self._start(cast(StatePolicy, state))
-        return self._pipeline.embed_windows(words, selection, start)
+        if (start := self._carried(state, 1)) is None:
+            start = self._start(state or self.model.state_policy)
+        return self._pipeline.embed_windows(words, select_layers(self.model, layers), start)
 
     def encode(
         self,
@@ -233,8 +243,8 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: StatePolicy) -> BiLMState | None:
-        """What every sentence starts from; None: zeros."""
+    def _start(self, state: StatePolicy | BiLMState) -> BiLMState | None:
+        """The state that every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
         if state == "zeros":
@@ -243,12 +253,26 @@ class Embedder:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         return self.model.warm_state.to(self.device)
 
-    def _same_start(self, state: StatePolicy | None) -> BiLMState | None:
-        """As `_start`, by default the model's own; ValueError for one that is carried."""
+    def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
+        """The state that the rows go on from; None where no state is carried."""
         state = self.model.state_policy if state is None else state
-        if state == "carry":
-            raise ValueError("this carries no state: use `embed`, which gives it back, or another state")
-        return self._start(state)
+        if not isinstance(state, BiLMState):
+            return self._pipeline.bilm.initial_state(batch_size or 1) if state == "carry" else None
+        if batch_size not in (None, state.h.shape[2]):
+            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
+        return state.to(self.device)
+
+    def _results(
+        self,
+        batches: Iterable[tuple[Sequence[Sequence[str]], bool]],
+        spec: OutputSpec,
+        state: StatePolicy | BiLMState | None,
+        batch_size: int | None = None,
+    ) -> Generator[BatchResult, None, None]:
+        """Of each batch, as `split_batches` has them."""
+        if (carried := self._carried(state, batch_size)) is not None:
+            return self._pipeline.embed_all_carrying(batches, spec, carried)
+        return self._pipeline.embed_all(batches, spec, self._start(state or self.model.state_policy), batch_size)
 
     def _embed(
         self,
@@ -257,15 +281,10 @@ class Embedder:
         state: StatePolicy | BiLMState | None,
         batch_size: int | None,
     ) -> Embeddings:
-        found, pipeline = Embeddings(), self._pipeline
-        state = self.model.state_policy if state is None else state
-        if isinstance(state, BiLMState) or state == "carry":
-            found.state = self._carried_from(state, batch_size)
-            results = pipeline.embed_all_carrying(split_batches(tokens, pipeline.sizes.batch_words), spec, found.state)
-        else:
-            batches = split_evenly(tokens, pipeline.sizes.batch_words)
-            results = pipeline.embed_all(batches, spec, self._start(state), batch_size)
-        for result in results:
+        found = Embeddings()
+        found.state = self._carried(state, batch_size)
+        batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
+        for result in self._results(batches, spec, state, batch_size):
             found += result.vectors
             found.truncated_words += result.truncated_words
             if found.state is not None:
@@ -273,14 +292,6 @@ class Embedder:
         if found.truncated_words:
             warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
         return found
-
-    def _carried_from(self, state: StatePolicy | BiLMState, batch_size: int | None) -> BiLMState:
-        """What the rows of carried state start from."""
-        if not isinstance(state, BiLMState):
-            return self._pipeline.bilm.initial_state(batch_size or 1)
-        if batch_size not in (None, state.h.shape[2]):
-            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
-        return state.to(self.device)
 
 
 def resolve_embedder(

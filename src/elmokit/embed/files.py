@@ -11,7 +11,7 @@ import numpy as np
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.file_pipeline import make_parts
+from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, TextFile
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import atomic_path
@@ -70,16 +70,9 @@ def embed_file(
         )
     parts = _parts_beside(output) if is_hdf5 else output
     embedder = resolve_embedder(model, device, dtype)
-    job = FileJob(
-        text=TextFile.read(file),
-        embedder=embedder,
-        layers=layers,
-        state=state or embedder.model.state_policy,
-        dtype=storage_dtype,
-        sentences_per_part=sentences_per_part,
-        tokenize=tokenize,
-    )
-    report = make_parts(job, parts, output)
+    state = state or embedder.model.state_policy
+    job = FileJob(TextFile.read(file), embedder, layers, state, storage_dtype, sentences_per_part, tokenize)
+    report = write_parts(job, parts, output)
     if is_hdf5:
         write_allennlp_hdf5(EmbeddingStore(parts), output)
         _discard(parts)
@@ -124,17 +117,9 @@ def encode_file(
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
     embedder = resolve_embedder(model, device, dtype)
-    job = FileJob(
-        text=TextFile.read(file),
-        embedder=embedder,
-        layers=layers,
-        state=state or embedder.model.state_policy,
-        dtype="float32",
-        sentences_per_part=sentences_per_part,
-        tokenize=tokenize,
-        pooling=pooled,
-    )
-    report = make_parts(job, parts, output)
+    state = state or embedder.model.state_policy
+    job = FileJob(TextFile.read(file), embedder, layers, state, "float32", sentences_per_part, tokenize, pooled)
+    report = write_parts(job, parts, output)
     _write_npy(EmbeddingStore(parts), output)
     _discard(parts)
     return report
@@ -145,7 +130,7 @@ def _aside(parts: Path) -> Path:
 
 
 def _parts_beside(output: Path) -> Path:
-    """Where the parts of a single file grow. An output without them is finished, and of what is not known."""
+    """The store of a single file while it is computed; FileExistsError for an output without one."""
     parts = output.with_name(output.name + ".parts")
     shutil.rmtree(_aside(parts), ignore_errors=True)  # which a kill may have left
     if output.exists() and not parts.exists():

@@ -1,9 +1,9 @@
-"""What goes into a file of vectors, and what is told of it: the text, the settings, the progress, the report."""
+"""The job of embedding a file: its text, its settings, its progress and its report."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -46,15 +46,15 @@ class TextFile:
         return TextFile(Path(path), lines, characters, digest.hexdigest())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FileJob:
-    """All that decides the vectors of a file. ValueError for layers or a state that the model has not."""
+    """All that decides the vectors of a file."""
 
     text: TextFile
     embedder: Embedder
     layers: str | int
     state: StatePolicy
-    dtype: str
+    storage_dtype: str
     sentences_per_part: int
     tokenize: bool
     pooling: Pooling | None = None  # None: a vector for every word
@@ -73,25 +73,22 @@ class FileJob:
     def tokenizer(self) -> Tokenizer:
         return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
 
-    def count_truncated(self, words: Sequence[str]) -> int:
-        return self.embedder.count_truncated(words)
-
     @cached_property
     def index(self) -> StoreIndex:
-        """What marks a directory as that of this job."""
+        """The index of a store, by which it is known as that of this job."""
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
             "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
             "pooling": self.pooling,
-            "products": str(self.embedder.dtype).removeprefix("torch."),
+            "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
             "text": self.text.digest,
         }
         return StoreIndex(
             model=self.embedder.fingerprint(),
             layers=str(self.layers),
             vector_shape=(*shape[:-2], shape[-1]),
-            dtype=self.dtype,
+            dtype=self.storage_dtype,
             sentences_per_part=self.sentences_per_part,
             source_bytes=self.text.path.stat().st_size,
             arguments=", ".join(f"{name} {value}" for name, value in settings.items()),
@@ -100,14 +97,14 @@ class FileJob:
 
 @dataclass(frozen=True)
 class FileReport:
-    """What was written. The counts are of the whole file, `seconds` and `words_per_second` of this run."""
+    """The result of embedding a file: counts of the whole file, `seconds` and `words_per_second` of this run."""
 
     output: Path
     sentences: int
     words: int
     truncated_words: int  # too long for the model, which read their first bytes only
     parts: int
-    parts_kept: int  # made by an earlier run that was stopped
+    parts_kept: int  # of an earlier run that was stopped
     seconds: float
     words_per_second: float
 
@@ -117,18 +114,18 @@ class Progress:
 
     def __init__(self, text: TextFile) -> None:
         self.bar = tqdm(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name, disable=None)
-        self.words = self.truncated_words = self._words_made = 0
+        self.words = self.truncated_words = self._words_done = 0
         self._start = time.perf_counter()
 
     def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
         """The words of a line, some at a time."""
         for words in tokenize_in_pieces(job.tokenizer, line):
             self.words += len(words)
-            self.truncated_words += job.count_truncated(words)
+            self.truncated_words += job.embedder.count_truncated(words)
             yield words
 
-    def made(self, characters: int, words: int) -> None:
-        self._words_made += words
+    def advance(self, characters: int, words: int) -> None:
+        self._words_done += words
         self.bar.set_postfix_str(f"{self.speed:,.0f} words/s", refresh=False)
         self.bar.update(characters)
 
@@ -138,7 +135,7 @@ class Progress:
 
     @property
     def speed(self) -> float:
-        return self._words_made / max(self.seconds, 1e-9)
+        return self._words_done / max(self.seconds, 1e-9)
 
     def report(self, output: Path, job: FileJob, parts_kept: int) -> FileReport:
         counts = job.text.lines, self.words, self.truncated_words, job.num_parts, parts_kept

@@ -1,4 +1,4 @@
-"""What is made of the layers: which of them, and one vector a word or a text."""
+"""The output of embedding: which layers, and one vector for a word or for a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """Of layers (L+1, 2, N, D) their sum by `weights`, (1, 2, N, D), or without weights all `count` of them."""
+    """Layers (L+1, 2, N, D) -> their sum by `weights`, (1, 2, N, D), or without weights all `count` of them."""
 
     count: int
     weights: Tensor | None = None
@@ -29,7 +29,7 @@ class LayerSelection:
 
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
-    """(L+1,): what each layer adds to "mix", "average", "sum", "top" or the layer of that number."""
+    """The weight of each layer (L+1,) in "mix", "average", "sum", "top" or the layer of that number."""
     count = model.config.num_representations
     if layers == "mix" and model.mix is not None:
         return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights), dim=0)
@@ -45,7 +45,7 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
 
 
 def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:
-    """What makes of a model's layers those that `layers` names; ValueError where there are no such."""
+    """The selection that `layers` names; ValueError if the model has no such layers."""
     if layers == "all":
         return LayerSelection(model.config.num_representations)
     return LayerSelection(1, layer_weights(model, layers))
@@ -57,7 +57,7 @@ POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda vectors: vectors.mean(axis=0),
     "max": lambda vectors: vectors.max(axis=0),
 }
-# The same, a part at a time: how parts come together, and what there is before the first.
+# The same, window by window: how windows are joined, and the value before the first.
 RUNNING: dict[str, tuple[np.ufunc, float]] = {"mean": (np.add, 0.0), "max": (np.maximum, -np.inf)}
 
 
@@ -82,7 +82,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class HalfVectors:
-    """Vectors of one direction, (n, D) or (L+1, n, D) in text order: of which words of a sentence, in which columns."""
+    """Vectors of one direction, (n, D) or (L+1, n, D) in text order: those words of a sentence, those columns."""
 
     rows: slice
     columns: slice
@@ -90,7 +90,7 @@ class HalfVectors:
 
 
 class RunningPool:
-    """A pooling of vectors that come in parts, each direction by itself; adds up in float64."""
+    """A pooling of vectors that come window by window, each direction by itself; adds up in float64."""
 
     def __init__(self, pooling: Pooling, dim: int) -> None:
         self._pooling = pooling
@@ -99,38 +99,23 @@ class RunningPool:
         self._words = 0
 
     def add(self, half: HalfVectors) -> None:
-        of_part = self._rule.reduce(half.vectors, axis=0, dtype=np.float64, initial=self._start)
-        self._pooled[half.columns] = self._rule(self._pooled[half.columns], of_part)
+        of_window = self._rule.reduce(half.vectors, axis=0, dtype=np.float64, initial=self._start)
+        self._pooled[half.columns] = self._rule(self._pooled[half.columns], of_window)
         self._words = max(self._words, half.rows.stop)
 
     def vectors(self) -> np.ndarray:
-        """(1, 2D) float32, once both directions of all words were there."""
+        """(1, 2D) float32, once both directions of all words were added."""
         whole = self._pooled / self._words if self._pooling.name == "mean" else self._pooled
         return self._pooling(whole.astype(np.float32)[None])
 
 
-class WholeSentence:
-    """(T, 2D), or (L+1, T, 2D), filled half by half."""
-
-    def __init__(self, words: int, dim: int) -> None:
-        self._shape, self._array = (words, dim), np.empty(0, np.float32)
-
-    def add(self, half: HalfVectors) -> None:
-        if not self._array.size:
-            self._array = np.empty((*half.vectors.shape[:-2], *self._shape), np.float32)
-        self._array[..., half.rows, half.columns] = half.vectors
-
-    def vectors(self) -> np.ndarray:
-        return self._array
-
-
 @dataclass(frozen=True)
 class OutputSpec:
-    """What is made of a batch: an array a sentence, one vector a sentence, or the vectors of all words end to end.
+    """The output of a batch: an array a sentence, one vector a sentence, or the vectors of all words end to end.
 
-    `stored_dtype` asks for the last, as a store has them: (N, 2D) or (N, L+1, 2D), float32 or float16.
+    `storage_dtype` asks for the last, as a store has them: (N, 2D) or (N, L+1, 2D), float32 or float16.
     """
 
     layers: LayerSelection
     pooling: Pooling | None = None
-    stored_dtype: str | None = None
+    storage_dtype: str | None = None

@@ -7,7 +7,7 @@ Batches are independent of each other but for carried state, so several are on t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -21,20 +21,20 @@ from torch import Tensor
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import PAD_CHARACTER, BiLMConfig
 from elmokit.data.streams import Block, blocks_of, deal_evenly, embedding_block, one_row
-from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool, WholeSentence
+from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
 from elmokit.embed.windows import Window, plan_windows, row_of, with_row
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.inference import PrepackedCharCNN, prepack
+from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
-from elmokit.ops.unpack import unpack_sentences, unpack_words
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import BOS, EOS
 
 Sentences = Sequence[Sequence[str]]
 
 GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
-WORDS_TOGETHER, CHARACTERS_TOGETHER = 128, 8  # see `_in_few_shapes`
+WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8  # see `_in_few_shapes`
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sentences that are run together, or a long one alone, and the arrays that take their vectors.
+    """Sentences that are run together, or a long one alone, and the arrays that will hold their vectors.
 
     The arrays are allocated here, by the thread that will release them: allocators keep memory apart for each thread.
     """
@@ -124,7 +124,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """What a window gives: half of the vectors of some words, and half of those of others; the state after it."""
+    """The halves of the vectors of some words, and the other halves of others; the state after the window."""
 
     halves: tuple[HalfVectors, HalfVectors]
     state: BiLMState
@@ -137,9 +137,9 @@ def _in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
     the text by about 80 MB for every 85,000 words.
     """
     if config.char_cnn is not None:
-        missing = min(-ids.shape[1] % CHARACTERS_TOGETHER, config.char_cnn.max_characters - ids.shape[1])
+        missing = min(-ids.shape[1] % CHARACTERS_MULTIPLE, config.char_cnn.max_characters - ids.shape[1])
         ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_TOGETHER, *ids.shape[1:])])
+    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
 
 
 class Pipeline:
@@ -159,9 +159,9 @@ class Pipeline:
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
         encoder = self.bilm.token_encoder
-        # Only these products give a word the same vector, to the last bit, whatever other words are beside it.
-        has_use = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
-        self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if has_use else None
+        # Only prepacked products give a word the same vector, to the last bit, whatever other words are beside it.
+        can_cache = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
+        self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if can_cache else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
 
     # Plan
@@ -171,8 +171,8 @@ class Pipeline:
         count, dim, lengths = spec.layers.count, self.config.output_dim, list(map(len, sentences))
         if is_long:
             outs = []
-        elif spec.stored_dtype is not None:
-            outs = [np.empty((sum(lengths), count, dim), spec.stored_dtype)]
+        elif spec.storage_dtype is not None:
+            outs = [np.empty((sum(lengths), count, dim), spec.storage_dtype)]
         else:
             outs = [np.empty((count, length, dim), np.float32) for length in lengths]
         return Plan(sentences, is_long, outs)
@@ -224,7 +224,7 @@ class Pipeline:
         block, streams = layers.block, spec.layers(layers.streams)
         ends = np.cumsum(block.lengths)
         begins = ends - block.lengths + block.margin
-        if spec.stored_dtype is not None:
+        if spec.storage_dtype is not None:
             slots, out = block.text.slots, plan.outs[0]
             if block.margin:
                 boundaries = np.concatenate([begins - 1, ends - block.margin])
@@ -252,8 +252,8 @@ class Pipeline:
     ) -> BatchResult:
         """A batch, every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
 
-        What the directions make of the boundary that they read first is the same for all sentences, and nobody asks for
-        what they make of the last one: where the directions do not merge, only words are run.
+        The state after the boundary that a direction reads first is the same for all sentences, and no output is that
+        of the last one: unless directions are interleaved, only words are run.
         """
         if plan.is_long:
             return self._embed_long(plan.sentences[0], spec, start)
@@ -278,31 +278,36 @@ class Pipeline:
         self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
     ) -> Iterator[WindowResult]:
         """One sentence from `state` on (one row; None: zeros), window by window."""
-        # Where directions merge after each layer, both must have read the whole sentence.
-        merges = self.config.lstm.interleaved
-        for window in plan_windows(words, len(words) + 2 if merges else self.sizes.window_positions):
+        # Interleaved directions must both have read the whole sentence after each layer.
+        is_interleaved = self.config.lstm.interleaved
+        for window in plan_windows(words, len(words) + 2 if is_interleaved else self.sizes.window_positions):
             result = self._embed_window(window, layers, state)
             state = result.state
             yield result
 
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
-        found, dim = self.run(self.encode(window.block), state), self.config.output_dim // 2
+        result, dim = self.run(self.encode(window.block), state), self.config.output_dim // 2
         array = np.empty((layers.count, int(window.block.lengths[0]), 2 * dim), np.float32)
-        unpack_sentences(layers(found.streams), window.block.text.slots, np.array([0]), [array])
+        unpack_sentences(layers(result.streams), window.block.text.slots, np.array([0]), [array])
         vectors = (array[0] if layers.count == 1 else array)[..., window.words, :]
         forward = HalfVectors(window.forward, slice(0, dim), vectors[..., :dim])
         backward = HalfVectors(window.backward, slice(dim, 2 * dim), vectors[..., ::-1, dim:])
-        return WindowResult((forward, backward), found.state)
+        return WindowResult((forward, backward), result.state)
 
     def _embed_long(self, words: Sequence[str], spec: OutputSpec, state: BiLMState | None) -> BatchResult:
-        dim = self.config.output_dim
-        found = RunningPool(spec.pooling, dim) if spec.pooling else WholeSentence(len(words), dim)
+        pool = RunningPool(spec.pooling, self.config.output_dim) if spec.pooling else None
+        vectors = np.empty((spec.layers.count, len(words), 0 if pool else self.config.output_dim), np.float32)
+        vectors = vectors[0] if spec.layers.count == 1 else vectors
         for result in self.embed_windows(words, spec.layers, state):
             state = result.state
             for half in result.halves:
-                found.add(half)
+                if pool is not None:
+                    pool.add(half)
+                else:
+                    vectors[..., half.rows, half.columns] = half.vectors
         assert state is not None
-        return BatchResult([found.vectors()], self.bilm.token_encoder.count_truncated(words), state)
+        truncated = self.bilm.token_encoder.count_truncated(words)
+        return BatchResult([vectors if pool is None else pool.vectors()], truncated, state)
 
     def embed_all(
         self,
@@ -310,15 +315,15 @@ class Pipeline:
         spec: OutputSpec,
         start: BiLMState | None,
         rows: int | None = None,
-    ) -> Iterator[BatchResult]:
-        """Batches as those of `split_batches`, taken as they are needed, every sentence from `start`."""
+    ) -> Generator[BatchResult, None, None]:
+        """Batches as those of `split_batches`, taken as they are needed, some ahead; every sentence from `start`."""
         plans = (self.plan(sentences, is_long, spec) for sentences, is_long in batches)
         ahead = self.sizes.batches_ahead if self.device.type != "cpu" or num_threads() > 1 else 1
         return overlapped(partial(self.embed_batch, spec=spec, start=start, rows=rows), plans, ahead)
 
     def embed_all_carrying(
         self, batches: Iterable[tuple[Sentences, bool]], spec: OutputSpec, state: BiLMState
-    ) -> Iterator[BatchResult]:
+    ) -> Generator[BatchResult, None, None]:
         """The same, one after the other, each from the state that the one before it left."""
         first = 0
         for sentences, is_long in batches:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import NO_CLIPS, BiLMState, LSTMLayer
-from elmokit.ops.lstm import LSTMState
+from elmokit.ops.functional import LSTMState
 from elmokit.ops.packing import Packing
 
 

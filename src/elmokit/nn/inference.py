@@ -13,12 +13,15 @@ from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharCNN, Filters, Highway
-from elmokit.ops.autograd import records_gradients
-from elmokit.ops.char_conv import prepack_char_conv
-from elmokit.ops.dispatch import multiplies_row_by_row, prepacking_pays
-from elmokit.ops.highway import prepack_highway
-from elmokit.ops.linear import prepack_linear
-from elmokit.ops.lstm import LSTMState, prepack_lstm
+from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.ops.functional import (
+    LSTMState,
+    prepack_char_conv,
+    prepack_highway,
+    prepack_linear,
+    prepack_lstm,
+    records_gradients,
+)
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import parallel_rows
 
@@ -60,7 +63,7 @@ class PrepackedCharCNN(CharCNN):
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
         # Whether a word's vector is the same, to the last bit, whatever words are beside it.
-        self.is_row_exact = multiplies_row_by_row(encoder.char_embedding.device, dtype, self.config.num_filters)
+        self.is_row_exact = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.activation(self._convolve(ids - CHARACTER_SHIFT)).to(self._fine)
@@ -185,4 +188,6 @@ class Frozen:
         same = {(weight.dtype, weight.device) for weight in weights}
         carried = state is not None and records_gradients(state.h, state.c)
         autocast = torch.is_autocast_enabled(bilm.device.type)
-        return counted and len(same) == 1 and not (carried or autocast) and prepacking_pays(bilm.device, bilm.dtype)
+        return (
+            counted and len(same) == 1 and not (carried or autocast) and has_prepacked_products(bilm.device, bilm.dtype)
+        )

@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.ops.autograd import records_gradients
-from elmokit.ops.dropout import dropped
-from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights, lstm
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, apply_dropout, lstm, records_gradients
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import run_side_by_side
 from elmokit.ops.workspace import allocate
@@ -122,7 +120,7 @@ class LSTMStack(nn.Module):
         x = F.embedding(tokens, words) if out is None else torch.index_select(words, 0, tokens, out=out[0])
         layers, finals = [x], []
         for index, layer in enumerate(self.layers):
-            x = dropped(x, dropout)
+            x = apply_dropout(x, dropout)
             place = None if out is None else out[index + 1]
             if index == 0 and out is not None and not dropout:  # each distinct word is multiplied once
                 outputs, final = layer(words, packing, states[0], starts[0], index=tokens, out=place)
@@ -130,7 +128,7 @@ class LSTMStack(nn.Module):
                 outputs, final = layer(x, packing, states[index], starts[index], out=place)
             if self.use_skip_connections and index > 0:
                 outputs = outputs + x if out is None else outputs.add_(x)
-            x = dropped(outputs, dropout) if index + 1 == len(self.layers) else outputs
+            x = apply_dropout(outputs, dropout) if index + 1 == len(self.layers) else outputs
             if out is not None and x is not place:
                 x = out[index + 1].copy_(x)
             layers.append(x)

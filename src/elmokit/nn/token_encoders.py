@@ -24,8 +24,7 @@ from elmokit.config import (
     CharCNNConfig,
     EfmlEncoderConfig,
 )
-from elmokit.ops.char_conv import char_conv
-from elmokit.ops.highway import highway
+from elmokit.ops.functional import char_conv, highway
 from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.lexicon import count_cut, encode_with_lexicon
 

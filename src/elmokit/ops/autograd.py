@@ -58,14 +58,3 @@ def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any)
         settings: Its other arguments, passed to both functions.
     """
     return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]
-
-
-def records_gradients(*tensors: Tensor | None) -> bool:
-    """Whether a gradient of what is computed from these tensors can be asked for."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def product_dtype(weight: Tensor) -> torch.dtype:
-    """The number type of products with this weight: that of autocast where it is on."""
-    device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype

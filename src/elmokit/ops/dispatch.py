@@ -27,7 +27,7 @@ MAX_INT8_DEPTH = 1 << 16  # as many products, 255 * 127 at most, add up to 32 bi
 
 
 class Request(NamedTuple):
-    """What an implementation is chosen for. `depths` are the lengths of the dot products in it."""
+    """An op, and the device, number type and lengths of dot products that an implementation of it is chosen for."""
 
     op: str
     device: str
@@ -35,8 +35,7 @@ class Request(NamedTuple):
     depths: tuple[int, ...] = ()
 
 
-# --- What an implementation needs ------------------------------------------------------------------------------------
-# Each returns why it cannot serve a request, or None.
+# --- Requirements of implementations: each gives the reason why a request cannot be served, or None -------------------
 
 
 def _anything(request: Request) -> str | None:
@@ -47,13 +46,9 @@ def _floats(request: Request) -> str | None:
     return None if request.dtype.is_floating_point else "it is for floating-point numbers"
 
 
-def _cpu(request: Request) -> str | None:
-    return None if request.device == "cpu" else f"it runs on a CPU, not on {request.device}"
-
-
 def _library_on_cpu(request: Request) -> str | None:
-    if (reason := _cpu(request)) is not None:
-        return reason
+    if request.device != "cpu":
+        return f"it runs on a CPU, not on {request.device}"
     return None if library.is_built() else "there was no C compiler when elmokit was installed"
 
 
@@ -63,14 +58,13 @@ def _compiled_cell(request: Request) -> str | None:
     return _library_on_cpu(request)
 
 
-def _tables(request: Request) -> str | None:
-    """Sums in float32."""
+def _float32_sums(request: Request) -> str | None:
     if torch.promote_types(request.dtype, torch.float32) != torch.float32:
         return f"it adds up in float32, not {request.dtype}"
     return _library_on_cpu(request)
 
 
-def _packed_products(request: Request) -> str | None:
+def _prepacked_products(request: Request) -> str | None:
     dtype, depths = request.dtype, request.depths
     if (reason := _library_on_cpu(request)) is not None:
         return reason
@@ -87,146 +81,140 @@ def _packed_products(request: Request) -> str | None:
     return None if dtype == torch.float32 else f"it is for float32, bfloat16 and int8, not {dtype}"
 
 
-def _packed_float_products(request: Request) -> str | None:
-    return "it is for floating-point numbers" if request.dtype == torch.int8 else _packed_products(request)
+def _prepacked_float_products(request: Request) -> str | None:
+    return _floats(request) or _prepacked_products(request)
 
 
-# --- The table -------------------------------------------------------------------------------------------------------
+# --- The table: of each op its backends, best first, each with its module in elmokit.ops and its requirement ----------
 
-
-class Implementation(NamedTuple):
-    backend: str
-    module: str  # within elmokit.ops
-    lacks: Callable[[Request], str | None]
-
-
-IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
-    "lstm": (
-        Implementation("avx512", "native.lstm", _packed_products),
-        Implementation("native", "native.stepwise_lstm", _compiled_cell),
-        Implementation("portable", "portable.lstm", _floats),
-        Implementation("reference", "reference", _floats),
-    ),
-    "prepacked linear": (
-        Implementation("avx512", "native.linear", _packed_products),
-        Implementation("reference", "reference", _floats),
-    ),
-    "prepacked highway": (
-        Implementation("avx512", "native.linear", _packed_products),
-        Implementation("reference", "reference", _floats),
-    ),
-    "highway": (
-        Implementation("native", "native.highway", _compiled_cell),
-        Implementation("reference", "reference", _floats),
-    ),
-    "char_conv": (
-        Implementation("native", "native.char_conv", _tables),
-        Implementation("portable", "portable.char_conv", _floats),
-        Implementation("reference", "reference", _floats),
-    ),
-    "logsumexp": (
-        Implementation("avx512", "native.logsumexp", _packed_float_products),
-        Implementation("portable", "portable.logsumexp", _floats),
-        Implementation("reference", "reference", _floats),
-    ),
-    "gather": (
-        Implementation("portable", "portable.gather", _cpu),
-        Implementation("reference", "reference", _anything),
-    ),
-    "unpack": (
-        Implementation("native", "native.unpack", _library_on_cpu),
-        Implementation("reference", "reference", _anything),
-    ),
+Requirement = Callable[[Request], str | None]
+IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
+    "lstm": {
+        "avx512": ("native.lstm", _prepacked_products),
+        "portable": ("portable.lstm", _floats),
+        "reference": ("reference", _floats),
+    },
+    "lstm cell": {  # which portable.lstm runs between two products
+        "native": ("native.lstm_cell", _compiled_cell),
+        "reference": ("portable.lstm", _floats),
+    },
+    "prepacked linear": {
+        "avx512": ("native.gemm", _prepacked_products),
+        "reference": ("reference", _floats),
+    },
+    "prepacked highway": {
+        "avx512": ("native.gemm", _prepacked_products),
+        "reference": ("reference", _floats),
+    },
+    "highway": {
+        "native": ("native.highway", _compiled_cell),
+        "reference": ("reference", _floats),
+    },
+    "char_conv": {
+        "native": ("native.char_conv", _float32_sums),
+        "portable": ("portable.char_conv", _floats),
+        "reference": ("reference", _floats),
+    },
+    "logsumexp": {
+        "avx512": ("native.logsumexp", _prepacked_float_products),
+        "portable": ("portable.logsumexp", _floats),
+        "reference": ("reference", _floats),
+    },
+    "unpack": {
+        "native": ("native.unpack", _library_on_cpu),
+        "reference": ("reference", _anything),
+    },
 }
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str | None, source: str) -> str:
-    if name is not None and name not in BACKENDS:
+def _level(name: str, source: str) -> int:
+    if name not in BACKENDS:
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-    return name or BACKENDS[-1]
+    return BACKENDS.index(name)
 
 
 class _Allowed:
-    """The highest backend that may run; read from the environment when it is first asked for."""
+    """The highest level that may run; None until it is read from the environment."""
 
-    backend: str | None = None
+    level: int | None = None
 
 
 def set_backend(name: str | None) -> None:
-    """Let nothing above a backend run, in this process; None: what ELMOKIT_BACKEND says, else whatever is fastest.
+    """Let nothing above a backend run in this process.
 
     Weights that were prepacked before stay with the implementation that prepacked them.
 
     Args:
-        name: "reference", "portable", "native" or "avx512". ValueError for another.
+        name: "reference", "portable", "native" or "avx512"; None: what ELMOKIT_BACKEND says, else the fastest.
+
+    Raises:
+        ValueError: If there is no such backend.
     """
-    _Allowed.backend = None if name is None else _checked(name, "the backend")
+    _Allowed.level = None if name is None else _level(name, "the backend")
 
 
 def get_backend() -> str:
-    """The highest backend that may run: what `set_backend` or ELMOKIT_BACKEND says, else the last of `BACKENDS`."""
-    if _Allowed.backend is None:
-        _Allowed.backend = _checked(os.environ.get(VARIABLE) or None, VARIABLE)
-    return _Allowed.backend
+    """The highest backend that may run, as `set_backend` or ELMOKIT_BACKEND says."""
+    if _Allowed.level is None:
+        _Allowed.level = _level(os.environ.get(VARIABLE) or BACKENDS[-1], VARIABLE)
+    return BACKENDS[_Allowed.level]
 
 
 def available_backends() -> tuple[str, ...]:
     """The backends that have something to run on this machine's CPU."""
     request = Request("", "cpu", torch.float32)
-    there = {"native": _library_on_cpu(request) is None, "avx512": _packed_products(request) is None}
-    return tuple(name for name in BACKENDS if there.get(name, True))
+    requirements = {"native": _library_on_cpu, "avx512": _prepacked_products}
+    return tuple(name for name in BACKENDS if requirements.get(name, _anything)(request) is None)
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:
-    """Of each backend that has the op why it is not taken, best first; None for the one that is, which is the last."""
+    """Why a backend runs an op.
+
+    Returns:
+        For each backend that has the op, best first, why it is not taken; None for the one that is, which is the last.
+    """
     found: dict[str, str | None] = {}
-    for implementation in IMPLEMENTATIONS[op]:
-        reason = implementation.lacks(Request(op, device, dtype, depths))
-        if BACKENDS.index(implementation.backend) > BACKENDS.index(get_backend()):
-            reason = f"only {get_backend()} is allowed"
-        found[implementation.backend] = reason
+    for backend, (_, requirement) in IMPLEMENTATIONS[op].items():
+        is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
+        reason = requirement(Request(op, device, dtype, depths)) if is_allowed else f"only {get_backend()} is allowed"
+        found[backend] = reason
         if reason is None:
             break
     return found
 
 
 @cache
-def _choose(request: Request, allowed: str) -> Any:
-    for implementation in IMPLEMENTATIONS[request.op]:
-        is_allowed = BACKENDS.index(implementation.backend) <= BACKENDS.index(allowed)
-        if is_allowed and implementation.lacks(request) is None:
-            return import_module(f"elmokit.ops.{implementation.module}")
-    return None
+def _chosen(request: Request, allowed: str) -> Any:
+    """The module for a request; `allowed` tells the answers of one setting from those of another."""
+    reasons = explain(*request[:3], *request.depths)
+    backend, reason = list(reasons.items())[-1]
+    if reason is not None:
+        told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        raise ValueError(f"nothing here runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({told})")
+    return import_module(f"elmokit.ops.{IMPLEMENTATIONS[request.op][backend][0]}")
 
 
 def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> Any:
-    """The module whose functions run the op.
+    """The module whose functions run an op.
+
+    Args:
+        op: A key of `IMPLEMENTATIONS`.
+        device: Where its tensors are.
+        dtype: The number type of its products.
+        depths: The lengths of its dot products.
 
     Raises:
-        ValueError: where no backend that is allowed has it, as int8 without AVX-512 VNNI.
+        ValueError: If no backend that is allowed has it, as int8 without AVX-512 VNNI.
     """
-    if (found := _choose(Request(op, device.type, dtype, depths), get_backend())) is None:
-        reasons = [f"{name}: {reason}" for name, reason in explain(op, device.type, dtype, *depths).items()]
-        raise ValueError(f"nothing here runs {op} in {str(dtype).removeprefix('torch.')} ({'; '.join(reasons)})")
-    return found
+    return _chosen(Request(op, device.type, dtype, depths), get_backend())
 
 
-def has(op: str, backend: str, device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
-    """Whether this backend would run the op."""
-    return explain(op, device.type, dtype, *depths).get(backend, "") is None
-
-
-def prepacking_pays(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether weights that are prepacked once run faster than weights that are not."""
-    return has("lstm", "avx512", device, dtype)
-
-
-def multiplies_row_by_row(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
-    """Whether prepacked products give a row the same result, to the last bit, whatever rows are beside it."""
-    return has("prepacked linear", "avx512", device, dtype, *depths)
+def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
+    """Whether products with prepacked weights run there: faster, and the same bits for a row in any batch."""
+    return explain("prepacked linear", device.type, dtype, *depths).get("avx512", "") is None
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

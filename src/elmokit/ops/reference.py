@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """x @ weight.T of factors that are rounded to `dtype`, summed in float32 at least."""
+    """x @ weight.T of inputs that are rounded to `dtype`, summed in float32 at least."""
     wide = torch.promote_types(dtype, torch.float32)
     return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
 
@@ -114,10 +114,6 @@ def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | N
         # finite, so that a row with no other class has a gradient of 0 and not NaN
         logits = logits.masked_fill(is_excluded, torch.finfo(logits.dtype).min)
     return torch.logsumexp(logits, dim=1)
-
-
-def gather(table: Tensor, sets: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return F.embedding(torch.cat([*sets]), table).split([len(ids) for ids in sets])
 
 
 def _words(streams: Tensor, slots: Tensor) -> Tensor:

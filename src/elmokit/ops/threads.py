@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -163,7 +163,7 @@ def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: t
     parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
 
 
-def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
     """process(item) of each item, in order, `ahead` of them at a time, each on a thread of its own.
 
     So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they are needed. Where the

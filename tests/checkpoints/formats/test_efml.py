@@ -52,7 +52,7 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
         keys = [f"b1_L-2_{i}" for i in range(2)] if name == "lstm_cnn" else [f"L-2_{i}" for i in range(6)]
         found = Embedder.load(folder / name).embed(sentences, "all")
         for key, layers in zip(keys, found, strict=False):
-            np.testing.assert_allclose(layers, golden[key], atol=1e-5, rtol=0)
+            np.testing.assert_allclose(layers, golden[key], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit.nn.token_encoders import Highway
 from elmokit.ops.dispatch import explain
-from elmokit.ops.native.gemm import columns_in_panels, pack, packed_highway, panel_order, product
+from elmokit.ops.native.gemm import columns_in_panels, panel_order, prepack, prepacked_highway, product
 
 CPU = torch.device("cpu")
 ROWS = [0, *range(1, 20), 63, 64, 127, 130]
@@ -44,7 +44,7 @@ def assert_close(found: Tensor, expected: np.ndarray) -> None:
 def test_products_of_any_size(dtype: torch.dtype, biased: bool, out_dtype: torch.dtype | None) -> None:
     for columns, depth in all_pairs(COLUMNS, DEPTHS[dtype]):
         weight, bias = draw(columns, depth, terms=depth), draw(columns) if biased else None
-        packed = pack(weight, dtype)
+        packed = prepack(weight, dtype)
         for rows in ROWS:
             a = draw(rows, depth, seed=1)
             out = None if out_dtype is None else torch.empty(rows, columns, dtype=out_dtype)
@@ -58,7 +58,7 @@ def test_products_of_any_size(dtype: torch.dtype, biased: bool, out_dtype: torch
 def test_a_depth_that_is_summed_in_parts(dtype: torch.dtype, depth: int) -> None:
     weight, bias, a = draw(70, depth, terms=depth), draw(70), draw(13, depth, seed=1)
     for out_dtype in {dtype, torch.float32}:
-        found = product(a, pack(weight, dtype), bias, torch.full((13, 70), torch.nan, dtype=out_dtype))
+        found = product(a, prepack(weight, dtype), bias, torch.full((13, 70), torch.nan, dtype=out_dtype))
         assert_close(found, exact(a, weight, bias, dtype))
 
 
@@ -67,7 +67,7 @@ def test_only_the_result_is_written(dtype: torch.dtype) -> None:
     for out_dtype, rows, columns in all_pairs({dtype, torch.float32}, [1, 7, 64], COLUMNS):
         weight, a = draw(columns, 6, terms=6), draw(rows, 6)
         around = torch.full((rows + 2, columns + 40), UNTOUCHED, dtype=out_dtype)
-        product(a, pack(weight, dtype), out=around[1:-1, 20:-20])
+        product(a, prepack(weight, dtype), out=around[1:-1, 20:-20])
         assert_close(around[1:-1, 20:-20], exact(a, weight, None, dtype))
         around[1:-1, 20:-20] = UNTOUCHED
         assert (around == torch.tensor(UNTOUCHED, dtype=out_dtype)).all()
@@ -77,7 +77,7 @@ def test_only_the_result_is_written(dtype: torch.dtype) -> None:
 def test_factors_of_any_strides(dtype: torch.dtype) -> None:
     whole, a = draw(40, 150), draw(10, 14, seed=1).T  # (14, 10)
     for weight in (whole[:10, :70].T, whole[3:33:3, 5:75].T, whole.T[::2, 20:30], whole[:33, 40:60:2]):
-        found = product(a, pack(weight, dtype), out=torch.empty(14, len(weight)))
+        found = product(a, prepack(weight, dtype), out=torch.empty(14, len(weight)))
         torch.testing.assert_close(found, torch.from_numpy(exact(a, weight, None, dtype)).float(), rtol=1e-5, atol=2e-5)
 
 
@@ -86,7 +86,7 @@ def test_factors_of_any_strides(dtype: torch.dtype) -> None:
 def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) -> None:
     units, depth, across, pair = 37, 10, 64 // gates, 1 if dtype == torch.float32 else 2
     weight = draw(gates * units, depth)
-    panels = pack(weight, dtype, gates).panels.view(-1, depth // pair, gates, across, pair)
+    panels = prepack(weight, dtype, gates).panels.view(-1, depth // pair, gates, across, pair)
     for number, panel in enumerate(panels):
         for gate, place in all_pairs(range(gates), range(across)):
             unit, of_unit = number * across + place, panel[:, gate, place].flatten()
@@ -108,7 +108,7 @@ def test_columns_in_the_order_of_panels(gates: int, units: int) -> None:
 
 @each_product_type
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(dtype: torch.dtype) -> None:
-    packed, a = pack(draw(70, 2050), dtype), draw(50, 2050, seed=1)
+    packed, a = prepack(draw(70, 2050), dtype), draw(50, 2050, seed=1)
     together = product(a, packed)
     for begin, end in [(0, 1), (3, 10), (17, 50), (49, 50)]:
         assert torch.equal(product(a[begin:end], packed), together[begin:end])
@@ -119,18 +119,18 @@ def test_a_row_is_the_same_to_the_last_bit_beside_any_others(dtype: torch.dtype)
 def test_what_is_no_number_comes_through(dtype: torch.dtype, value: float) -> None:
     a, weight = torch.ones(7, 4), torch.ones(70, 4)
     a[2, 1] = value
-    found = product(a, pack(weight, dtype))
+    found = product(a, prepack(weight, dtype))
     assert torch.equal(found[2].isnan(), torch.full((70,), value != value)) and not found[2].isfinite().any()
     assert found[[0, 1, 3, 4, 5, 6]].isfinite().all()
     weight[69, 3] = value
-    assert not product(a[:1], pack(weight, dtype))[0, 69].isfinite()
+    assert not product(a[:1], prepack(weight, dtype))[0, 69].isfinite()
 
 
 @needs_products(torch.bfloat16)
 def test_packing_rounds_as_torch_does() -> None:
     bits = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7F7FFFFF, 0x3F808000, 0x3F818000, 0x3F808001], dtype=torch.int32)
     values = torch.cat([bits.view(torch.float32), draw(64 * 4 - len(bits))]).view(64, 4)
-    packed = pack(values, torch.bfloat16).panels.view(2, 64, 2).transpose(0, 1).reshape(64, 4)
+    packed = prepack(values, torch.bfloat16).panels.view(2, 64, 2).transpose(0, 1).reshape(64, 4)
     torch.testing.assert_close(packed, values.bfloat16(), rtol=0, atol=0, equal_nan=True)
 
 
@@ -142,14 +142,14 @@ def test_what_cannot_be_packed_is_refused() -> None:
 @needs_products(torch.float32)
 def test_what_does_not_fit_is_refused() -> None:
     """Addresses go to the kernel: it would read and write beside the tensors."""
-    packed = pack(draw(5, 4), torch.float32)
+    packed = prepack(draw(5, 4), torch.float32)
     for call in (
         lambda: product(draw(3, 5), packed),
         lambda: product(draw(3, 4), packed, bias=draw(4)),
         lambda: product(draw(3, 4), packed, out=torch.empty(2, 5)),
         lambda: product(draw(3, 4), packed, out=torch.empty(3, 5, dtype=torch.float64)),
         lambda: product(draw(3, 4), packed, out=torch.empty(5, 3).T),
-        lambda: packed_highway(draw(3, 4), packed, draw(8)),
+        lambda: prepacked_highway(draw(3, 4), packed, draw(8)),
     ):
         with pytest.raises(AssertionError):
             call()
@@ -160,12 +160,12 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_highway_equals_its_definition(dtype: torch.dtype, units: int) -> None:
     layer = Highway(units)
     weight, bias = layer.gates.weight.detach(), draw(2 * units)
-    packed = pack(weight, dtype, gates=2)
+    packed = prepack(weight, dtype, gates=2)
     for rows in (0, 1, 6, 7, 50):
         x = draw(rows, units).to(dtype)
         gates = exact(x, weight, bias, dtype)
         carry, before = sigmoid(gates[:, units:]), x.double().numpy()
-        found = packed_highway(x, packed, bias)
+        found = prepacked_highway(x, packed, bias)
         assert found.dtype == dtype
         assert_close(found, carry * relu(gates[:, :units]) + (1 - carry) * before)
         if rows and dtype == torch.float32:
@@ -179,7 +179,7 @@ def test_highway_of_anything(dtype: torch.dtype, value: float) -> None:
     """Of a gate without bounds one side is left; a NaN passes."""
     x, bias = torch.ones(3, 4, dtype=dtype), torch.zeros(8)
     bias[5] = value  # the carry gate of unit 1
-    found = packed_highway(x, pack(torch.zeros(8, 4), dtype, gates=2), bias)
+    found = prepacked_highway(x, prepack(torch.zeros(8, 4), dtype, gates=2), bias)
     expected = torch.full((3, 4), 0.5)
     expected[:, 1] = torch.nan if value != value else float(value < 0)
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6, equal_nan=True)
@@ -190,5 +190,5 @@ def test_threads_pack_the_same_panels(dtype: torch.dtype, num_threads: Callable[
     weight, found = draw(4 * 700, 10), []
     for threads in (1, 2, 3, 8):
         num_threads(threads)
-        found.append(pack(weight, dtype, gates=4).panels)
+        found.append(prepack(weight, dtype, gates=4).panels)
     assert all(torch.equal(panels, found[0]) for panels in found)

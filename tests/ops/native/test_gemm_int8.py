@@ -16,11 +16,11 @@ from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import encode_file
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.inference import prepack
+from elmokit.nn.inference import prepack as prepack_bilm
 from elmokit.ops import reference
 from elmokit.ops.dispatch import MAX_INT8_DEPTH, choose
-from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights, prepack_lstm
-from elmokit.ops.native.gemm import pack, packed_highway, product
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, prepack_lstm
+from elmokit.ops.native.gemm import prepack, prepacked_highway, product
 from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.runtime import DTYPES_OF_USE, pick_dtype
 
@@ -56,7 +56,7 @@ def exactly(a: Tensor, weight: Tensor) -> np.ndarray:
 
 
 def float_product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return product(a, pack(weight, torch.int8), bias, torch.empty(len(a), len(weight)))
+    return product(a, prepack(weight, torch.int8), bias, torch.empty(len(a), len(weight)))
 
 
 # --- Products --------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_what_is_no_number_is_lost_with_its_row_or_column_alone(value: float) ->
 def test_results_in_bfloat16_are_rounded_as_torch_rounds() -> None:
     a, weight, bias = draw(30, 10), draw(70, 10), draw(70)
     a[3, 3], bias[1], bias[2] = torch.nan, 3.4e38, -torch.inf
-    narrow = product(a, pack(weight, torch.int8), bias)
+    narrow = product(a, prepack(weight, torch.int8), bias)
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow, float_product(a, weight, bias).bfloat16(), rtol=0, atol=0, equal_nan=True)
 
@@ -129,7 +129,7 @@ def test_only_the_result_is_written() -> None:
     for dtype, rows, columns in all_pairs([torch.bfloat16, torch.float32], [1, 7], [1, 17, 63, 65]):
         weight, a = draw(columns, 6), draw(rows, 6)
         around = torch.full((rows + 2, columns + 40), UNTOUCHED, dtype=dtype)
-        product(a, pack(weight, torch.int8), out=around[1:-1, 20:-20])
+        product(a, prepack(weight, torch.int8), out=around[1:-1, 20:-20])
         assert torch.equal(around[1:-1, 20:-20], torch.from_numpy(exactly(a, weight)).to(dtype))
         around[1:-1, 20:-20] = UNTOUCHED
         assert (around == torch.tensor(UNTOUCHED, dtype=dtype)).all()
@@ -146,12 +146,12 @@ def test_factors_of_any_strides_and_type() -> None:
 
 @needs_int8
 def test_what_does_not_fit_is_refused() -> None:
-    packed = pack(draw(6, 4), torch.int8)
+    packed = prepack(draw(6, 4), torch.int8)
     for call in (
         lambda: product(draw(3, 5), packed),
         lambda: product(draw(3, 4), packed, out=torch.empty(3, 6, dtype=torch.int8)),
         lambda: product(draw(3, 4), packed, bias=draw(4)),
-        lambda: packed_highway(draw(3, 4), packed, draw(8)),
+        lambda: prepacked_highway(draw(3, 4), packed, draw(8)),
     ):
         with pytest.raises(AssertionError):
             call()
@@ -165,7 +165,7 @@ def test_highway_equals_its_definition(units: int) -> None:
         x = draw(rows, units)
         gates, before = exactly(x, weight).astype(np.float64) + bias.numpy(), x.double().numpy()
         carry = sigmoid(gates[:, units:])
-        found = packed_highway(x, pack(weight, torch.int8, gates=2), bias)
+        found = prepacked_highway(x, prepack(weight, torch.int8, gates=2), bias)
         assert found.dtype == torch.float32
         expected = carry * relu(gates[:, :units]) + (1 - carry) * before
         np.testing.assert_allclose(found.numpy(), expected, rtol=3e-6, atol=3e-6)
@@ -283,7 +283,7 @@ def test_a_sentence_is_the_same_to_the_last_bit_in_any_company(sentences: list[l
 def test_models_of_odd_sizes(characters: CharCNNConfig | None) -> None:
     lstm = LSTMConfig(cell_dim=19, projection_dim=7, num_layers=3)
     bilm = BiLM(BiLMConfig(lstm, characters, num_words=None if characters else 30))
-    prepacked, packing = prepack(bilm, torch.int8), Packing.rectangle(5, 3)
+    prepacked, packing = prepack_bilm(bilm, torch.int8), Packing.rectangle(5, 3)
     ids = torch.randint(1, 200, (8, 12)) if characters else torch.arange(1, 9)
     tokens = torch.randint(0, 8, (2, 15))
     with torch.no_grad():

@@ -7,16 +7,16 @@ a table; a convolution is then a sum of rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiably, records_gradients
-from elmokit.ops.char_conv import check_ids
+from elmokit.ops.autograd import Tensors, differentiably
+from elmokit.ops.functional import records_gradients
 from elmokit.ops.native.library import native
 from elmokit.ops.portable import char_conv as portable
 from elmokit.ops.threads import parallel_for
@@ -131,26 +131,14 @@ def char_conv(
 # --- Without gradients: tables of all characters, once ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CharacterTables:
-    """ids (U, C) -> (U, sum of F) float32. A word's sums are the same, to the last bit, whatever words are beside
-    it."""
-
-    tables: list[Tensor]
-    filters: tuple[int, ...]
-    num_characters: int
-    widest: int
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        check_ids(ids, self.num_characters, self.widest)
-        return _pooled(ids.to(torch.int32).contiguous(), self.filters, self.tables, None)
+def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tensor:
+    """ids (U, C) -> (U, sum of F) float32: the same bits for a word, whatever words are beside it."""
+    return _pooled(ids.to(torch.int32).contiguous(), filters, tables, None)
 
 
 def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Any:
+) -> Callable[[Tensor], Tensor]:
     if len(embedding) > MAX_CHARACTERS:
         return portable.prepack_char_conv(embedding, weights, biases, dtype)
-    widest = max(weight.shape[2] for weight in weights)
-    filters = tuple(len(bias) for bias in biases)
-    return CharacterTables(_tables(embedding.detach(), weights, biases), filters, len(embedding), widest)
+    return partial(_sums, tables=_tables(embedding.detach(), weights, biases), filters=[len(bias) for bias in biases])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,21 +17,21 @@ from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
 MAX_STRIDE = 1 << 27  # of a weight's columns, which are found by 32 bits
-PANELS_AT_ONCE = 16  # that a thread packs before it takes the next ones
+CHUNK_PANELS = 16  # that a thread prepacks before it takes the next ones
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of what is multiplied in products of this type: rows become int8 within them."""
+    """The number type of the inputs of products of this type: rows become int8 within them."""
     return torch.float32 if dtype == torch.int8 else dtype
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of what products of this type write when float32 is not asked for."""
+    """The number type in which products of this type are written where float32 is not asked for."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def quantized_bytes(depth: int) -> int:
-    """Of a row of int8 values and their scale (csrc/avx512_int8.h)."""
+    """The size of a row of int8 values and their scale (csrc/avx512_int8.h)."""
     return -(-depth // QUAD) * QUAD + 4
 
 
@@ -42,7 +44,7 @@ def quantize(values: Tensor) -> Tensor:
 
 
 def columns_in_panels(columns: int, gates: int) -> int:
-    """Of whole panels, each with the same units of every gate."""
+    """The columns of whole panels, each with the same units of every gate."""
     across = PANEL // gates
     return -(-columns // gates // across) * PANEL
 
@@ -55,14 +57,14 @@ def panel_order(weight: Tensor, gates: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PackedWeight:
+class PrepackedWeight:
     """A weight (columns, depth) in the order in which a product reads it."""
 
     panels: Tensor
     columns: int
     depth: int
 
-    def in_huge_pages(self) -> PackedWeight:
+    def in_huge_pages(self) -> PrepackedWeight:
         """The same where it is read faster, if it is large: worth the copy for a weight that is used often."""
         size = self.panels.numel() * self.panels.itemsize
         if size < HUGE_PAGE:
@@ -70,34 +72,48 @@ class PackedWeight:
         return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
 
 
-def pack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PackedWeight:
-    """weight (columns, depth), of any strides. With `gates` = 4 a panel holds the gates of 16 units side by side."""
+def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeight:
+    """Prepack a weight for products of one number type.
+
+    Args:
+        weight: (columns, depth), of any strides.
+        dtype: float32, bfloat16 or int8.
+        gates: 2 or 4: each panel holds the same units of all gates, whose rows follow one another in the weight.
+    """
     weight = weight.detach().float()
     columns, depth = weight.shape
     require(weight.stride(0) < MAX_STRIDE and columns % gates == 0, (weight.shape, weight.stride(), gates))
     bytes_of_column = depth
-    if dtype == torch.int8:  # and what a column's sum begins with, beside its scale
+    if dtype == torch.int8:  # the column's scale, and the value at which its sum begins
         weight, bytes_of_column = quantize(weight), quantized_bytes(depth) + 4
     num_panels = columns_in_panels(columns, gates) // PANEL
-    panels, function = allocate((num_panels * PANEL * bytes_of_column,), dtype), native("pack", dtype)
+    panels, function = allocate((num_panels * PANEL * bytes_of_column,), dtype), native("prepack", dtype)
 
-    def chunk(number: int) -> None:
-        first = number * PANELS_AT_ONCE
+    def run(number: int) -> None:
+        first = number * CHUNK_PANELS
         function(
             columns=columns, depth=depth, gates=gates, first_panel=first,
-            end_panel=min(first + PANELS_AT_ONCE, num_panels), weight=Strided(weight),
+            end_panel=min(first + CHUNK_PANELS, num_panels), weight=Strided(weight),
             column_stride=weight.stride(0), depth_stride=weight.stride(1), panels=panels,
         )  # fmt: skip
 
-    parallel_for(chunk, -(-num_panels // PANELS_AT_ONCE))
-    return PackedWeight(panels, columns, depth)
+    parallel_for(run, -(-num_panels // CHUNK_PANELS))
+    return PrepackedWeight(panels, columns, depth)
 
 
-def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """a (M, depth) -> a @ weight.T + bias (M, columns), summed in float32; of the weight's type, or that of `out`.
+def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Multiply rows by a prepacked weight, on the calling thread.
 
-    With a weight in int8 the rows of a are quantized too, and the result is of bfloat16, or of the type of `out`.
-    Computed by the calling thread alone. A row's result is the same, to the last bit, whatever rows are beside it.
+    A row's result is the same, to the last bit, whatever rows are beside it.
+
+    Args:
+        a: (M, depth); for a weight in int8 its rows are quantized.
+        weight: See `prepack`.
+        bias: (columns,), or None.
+        out: Takes the result, in float32 or in the type of `result_dtype`, which is that of the default.
+
+    Returns:
+        a @ weight.T + bias (M, columns), summed in float32, or exactly and scaled in float32 for int8.
     """
     dtype = weight.panels.dtype
     a = a.to(value_dtype(dtype)).contiguous()
@@ -115,14 +131,28 @@ def product(a: Tensor, weight: PackedWeight, bias: Tensor | None = None, out: Te
     return out
 
 
-def packed_highway(x: Tensor, gates: PackedWeight, bias: Tensor) -> Tensor:
-    """x (M, F) through a highway layer whose weight is packed as two gates. Computed by the calling thread alone."""
+def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
+    """`product` in float32."""
+    return product(a, weight, bias, torch.empty(len(a), weight.columns))
+
+
+def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:
+    """x (M, F) through a highway layer whose weight is prepacked as two gates, on the calling thread."""
     dtype = gates.panels.dtype
     x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
     require((gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,), x.shape)
     out = torch.empty_like(x)
-    native("packed_highway", dtype)(
+    native("prepacked_highway", dtype)(
         rows=len(x), units=x.shape[1], x=x, panels=gates.panels, bias=bias, out=out,
         quantized=quantize(x) if dtype == torch.int8 else None,
     )  # fmt: skip
     return out
+
+
+def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return partial(wide_product, weight=prepack(weight, dtype).in_huge_pages(), bias=bias.detach().float().clone())
+
+
+def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    gates = prepack(weight, dtype, gates=2).in_huge_pages()
+    return partial(prepacked_highway, gates=gates, bias=bias.detach().float().clone())

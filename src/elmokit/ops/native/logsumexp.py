@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.native.gemm import PANEL, pack
+from elmokit.ops.native.gemm import PANEL, prepack
 from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
 
@@ -37,7 +37,7 @@ def forward(
         own = groups[number]
         native("logsumexp", dtype)(
             positions=own.stop - own.start, classes=len(weight), depth=weight.shape[1],
-            panels=pack(hidden[own], dtype).panels, weight=weight, bias=bias,
+            panels=prepack(hidden[own], dtype).panels, weight=weight, bias=bias,
             excluded=None if excluded is None else excluded[own], max=maximum[own], total=total[own],
         )  # fmt: skip
 
@@ -50,8 +50,8 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
     hidden, weight, bias, excluded, result = saved
     assert hidden is not None and weight is not None and bias is not None and result is not None
     (count, depth), grad = hidden.shape, gradients[0].contiguous()
-    panels = pack(hidden, dtype).panels
-    across = pack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels  # bfloat16 values are multiplied in pairs
+    panels = prepack(hidden, dtype).panels
+    across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels  # bfloat16 values are multiplied in pairs
     groups = _slices(len(weight), MAX_GROUPS, TILE)
     grad_hidden, grad_weight = torch.zeros(len(groups), depth, count), torch.zeros(weight.shape)
     grad_bias = torch.zeros(len(weight))

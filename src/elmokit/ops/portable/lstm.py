@@ -1,7 +1,7 @@
-"""`lstm` step by step in PyTorch, with its gradients: a backward pass over what the forward pass left of every slot.
+"""`lstm` step by step, with its gradients: a backward pass over what the forward pass left of every slot.
 
-The gradient of a weight is one product over all steps. The cell between two products may be another module's (as
-`native.stepwise_lstm` has it).
+The gradient of a weight is one product over all steps. The cell between two products is the one here in PyTorch, or
+where there is a compiled library that of `native.lstm_cell`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.lstm import Clips, LSTMState, LSTMWeights
+from elmokit.ops.dispatch import choose
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
 from elmokit.ops.workspace import allocate
 
-# Without gradients the products of a layer's input are made for about so many slots at a time: enough for the speed of
-# a large product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
-SLOTS_AT_ONCE, SLOTS_AT_ONCE_ON_GPU = 512, 16_384
+# Without gradients the products of a layer's input are computed for about so many slots at a time: enough for the speed
+# of a large product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
+CHUNK_SLOTS, CHUNK_SLOTS_ON_GPU = 512, 16_384
 
 
 # --- The cell --------------------------------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ def cell_forward(
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
 
     Args:
-        gates: i, g, f, o before their functions (B, 4H); with a trace, left as their functions made them.
+        gates: i, g, f, o before their functions (B, 4H); with a trace, overwritten by their values after them.
         c: (B, H), float32 at least.
         out: (B, H).
         clip: None: no bound.
@@ -82,7 +83,7 @@ def cell_backward(
 
 
 def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[slice, int, Tensor | None]]:
-    """Of each step its slots, its number of rows, and the ranks of the rows that are reset (None: no row)."""
+    """The slots of each step, its number of rows, and the ranks of the rows that are reset (None: no row)."""
     steps = list(packing.steps())
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
@@ -92,9 +93,8 @@ def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[sli
     return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, ranks, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Trace:
-    """What the backward pass needs of every slot."""
+class _Trace(NamedTuple):
+    """The values of every slot that the backward pass needs."""
 
     gates: Tensor  # (N, 4H), after their functions
     hidden: Tensor  # (N, H), the output before the projection
@@ -102,33 +102,20 @@ class _Trace:
     previous_c: Tensor
     previous_h: Tensor  # (N, D)
 
-    @staticmethod
-    def empty(
-        slots: int, hidden: int, width: int, dtype: torch.dtype, wide: torch.dtype, device: torch.device
-    ) -> _Trace:
-        sizes = (4 * hidden, dtype), (hidden, dtype), (hidden, wide), (hidden, wide), (width, dtype)
-        return _Trace(*(allocate((slots, size), of_type, device) for size, of_type in sizes))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.gates, self.hidden, self.cells, self.previous_c, self.previous_h
-
 
 def _forward_steps(
     inputs: Tensor,
     packing: Packing,
     state: LSTMState,
-    recurrent: Tensor,
-    projection: Tensor | None,
+    weights: LSTMWeights,
     clips: Clips,
     start: LSTMState,
     outputs: Tensor,
-    trace: _Trace | None,
-    cell: Any,
+    trace: _Trace | None = None,
 ) -> None:
-    """Fills `outputs` and, where there is one, `trace`; the state runs on in place."""
-    rows_at_once = max(packing.batch_sizes, default=0)
-    scratch = inputs.new_empty(rows_at_once, inputs.shape[1])
-    scratch_hidden = inputs.new_empty(rows_at_once, state.c.shape[1])
+    """Fills `outputs` and, where there is one, `trace` from the products of the input; the state runs on in place."""
+    max_rows, cell = max(packing.batch_sizes, default=0), choose("lstm cell", inputs.device, inputs.dtype)
+    scratch, scratch_hidden = (inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1]))
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
         if resets is not None:
             state.h[resets], state.c[resets] = start.h, start.c
@@ -138,10 +125,10 @@ def _forward_steps(
             gates, hidden = trace.gates[slots], trace.hidden[slots]
             of_cell = trace.cells[slots], trace.previous_c[slots]
             trace.previous_h[slots] = h
-        torch.addmm(inputs[slots], h.to(inputs.dtype), recurrent.T, out=gates)
+        torch.addmm(inputs[slots], h.to(inputs.dtype), weights.recurrent.T, out=gates)
         cell.cell_forward(gates, c, hidden, clips.cell, of_cell)
-        if projection is not None:
-            hidden = hidden @ projection.T
+        if weights.projection is not None:
+            hidden = hidden @ weights.projection.T
             if clips.projection is not None:
                 hidden.clamp_(-clips.projection, clips.projection)
         h.copy_(hidden)
@@ -155,25 +142,24 @@ def forward(
     x: Tensor,
     h: Tensor,
     c: Tensor,
-    input: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    *,
+    *weights: Tensor,
     packing: Packing,
     clips: Clips,
     start: LSTMState,
     dtype: torch.dtype,
-    cell: Any,
 ) -> tuple[tuple[Tensor, ...], Tensors]:
-    low_x, input, recurrent = x.to(dtype), input.to(dtype), recurrent.to(dtype)
-    projection = None if projection is None else projection.to(dtype)
+    input, recurrent, bias = (weight.to(dtype) for weight in weights[:3])
+    projection = None if weights[3] is None else weights[3].to(dtype)
+    (slots, hidden, width), low_x = (len(x), c.shape[1], h.shape[1]), x.to(dtype)
     state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in (h, c)))
-    outputs = allocate((len(x), h.shape[1]), h.dtype, x.device)
-    trace = _Trace.empty(len(x), c.shape[1], h.shape[1], dtype, c.dtype, x.device)
-    inputs = torch.addmm(bias.to(dtype), low_x, input.T)
-    _forward_steps(inputs, packing, state, recurrent, projection, clips, start, outputs, trace, cell)
-    return (outputs, *state), (*trace.tensors(), outputs, low_x, input, recurrent, projection)
+    outputs = allocate((slots, width), h.dtype, x.device)
+    sizes = (4 * hidden, dtype), (hidden, dtype), (hidden, c.dtype), (hidden, c.dtype), (width, dtype)
+    trace = _Trace(*(allocate((slots, size), of_type, x.device) for size, of_type in sizes))
+    inputs = torch.addmm(bias, low_x, input.T)
+    _forward_steps(
+        inputs, packing, state, LSTMWeights(input, recurrent, bias, projection), clips, start, outputs, trace
+    )
+    return (outputs, *state), (*trace, outputs, low_x, input, recurrent, projection)
 
 
 def backward(
@@ -185,11 +171,10 @@ def backward(
     clips: Clips,
     start: LSTMState,
     dtype: torch.dtype,
-    cell: Any,
 ) -> Tensors:
     *of_trace, outputs, x, input, recurrent, projection = saved
     assert outputs is not None and x is not None and input is not None and recurrent is not None
-    trace = _Trace(*of_trace)  # type: ignore[arg-type]
+    trace, cell = _Trace(*of_trace), choose("lstm cell", x.device, dtype)  # type: ignore[arg-type]
     grad_outputs, grad_h, grad_c = (part.clone(memory_format=torch.contiguous_format) for part in gradients)
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
@@ -223,23 +208,20 @@ def lstm(
     clips: Clips,
     start: LSTMState,
     dtype: torch.dtype,
-    cell: Any = None,
 ) -> tuple[Tensor, LSTMState]:
     settings = {"packing": packing, "clips": clips, "start": start, "dtype": dtype}
-    this = sys.modules[__name__]
-    outputs, h, c = differentiably(this, x, *state, *weights, **settings, cell=cell or this)
+    outputs, h, c = differentiably(sys.modules[__name__], x, *state, *weights, **settings)
     return outputs, LSTMState(h, c)
 
 
 # --- Without gradients -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class StepwiseLSTM:
-    """Weights in the number type of their products."""
+    """Weights in the number type of their products; see `functional.PrepackedLSTM`."""
 
-    def __init__(self, weights: LSTMWeights, dtype: torch.dtype, cell: str = __name__, slots_at_once: int = 0) -> None:
-        self._weights = weights.copied(dtype)._replace(bias=weights.bias.detach().to(dtype, copy=True))
-        self._cell, self._slots = cell, slots_at_once
+    weights: LSTMWeights
 
     def __call__(
         self,
@@ -251,22 +233,19 @@ class StepwiseLSTM:
         index: Tensor | None = None,
         out: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        weights, low_x = self._weights, x.to(self._weights.recurrent.dtype)
+        weights, low_x = self.weights, x.to(self.weights.bias.dtype)
         state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in state))
         if out is None:
             out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)
         table = None if index is None else torch.addmm(weights.bias, low_x, weights.input.T)
-        slots_at_once = self._slots or (SLOTS_AT_ONCE if x.device.type == "cpu" else SLOTS_AT_ONCE_ON_GPU)
-        for slots, window in packing.windows(slots_at_once):
-            inputs = table[index[slots]] if table is not None and index is not None else torch.addmm(
-                weights.bias, low_x[slots], weights.input.T
-            )  # fmt: skip
-            _forward_steps(
-                inputs, window, state, weights.recurrent, weights.projection, clips, start, out[slots], None,
-                sys.modules[self._cell],
-            )  # fmt: skip
+        for slots, chunk in packing.windows(CHUNK_SLOTS if x.device.type == "cpu" else CHUNK_SLOTS_ON_GPU):
+            if table is None or index is None:
+                inputs = torch.addmm(weights.bias, low_x[slots], weights.input.T)
+            else:
+                inputs = table[index[slots]]
+            _forward_steps(inputs, chunk, state, weights, clips, start, out[slots])
         return out, state
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> StepwiseLSTM:
-    return StepwiseLSTM(weights, dtype)
+    return StepwiseLSTM(weights.copied(dtype)._replace(bias=weights.bias.detach().to(dtype, copy=True)))

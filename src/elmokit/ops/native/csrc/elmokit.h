@@ -22,13 +22,13 @@ int elmokit_avx512_int8(void);
 /* --- Products with prepacked weights (gemm.c) ----------------------------------------------------------------------- */
 
 /* Panels first_panel to end_panel of a weight whose column j has at depth k weight[j * column_stride + k * depth_stride]. */
-#define ELMOKIT_PACK(TYPE)                                                                                             \
-    void elmokit_pack_##TYPE(                                                                                          \
+#define ELMOKIT_PREPACK(TYPE)                                                                                             \
+    void elmokit_prepack_##TYPE(                                                                                          \
         ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t gates, ptrdiff_t first_panel, ptrdiff_t end_panel,               \
         const void *weight, ptrdiff_t column_stride, ptrdiff_t depth_stride, void *panels);
-ELMOKIT_PACK(float)
-ELMOKIT_PACK(bfloat16)
-ELMOKIT_PACK(int8)
+ELMOKIT_PREPACK(float)
+ELMOKIT_PREPACK(bfloat16)
+ELMOKIT_PREPACK(int8)
 
 /* out (rows, columns) = a (rows, depth) times the weight, plus a bias; out is of float where `wide`. */
 #define ELMOKIT_PRODUCT(TYPE)                                                                                          \
@@ -40,13 +40,13 @@ ELMOKIT_PRODUCT(bfloat16)
 ELMOKIT_PRODUCT(int8)
 
 /* x (rows, units) through a highway layer whose weight is packed with two gates; `quantized`: the rows of x, for int8. */
-#define ELMOKIT_PACKED_HIGHWAY(TYPE)                                                                                   \
-    void elmokit_packed_highway_##TYPE(                                                                                \
+#define ELMOKIT_PREPACKED_HIGHWAY(TYPE)                                                                                   \
+    void elmokit_prepacked_highway_##TYPE(                                                                                \
         ptrdiff_t rows, ptrdiff_t units, const void *x, const void *panels, const float *bias, void *out,              \
         const void *quantized);
-ELMOKIT_PACKED_HIGHWAY(float)
-ELMOKIT_PACKED_HIGHWAY(bfloat16)
-ELMOKIT_PACKED_HIGHWAY(int8)
+ELMOKIT_PREPACKED_HIGHWAY(float)
+ELMOKIT_PREPACKED_HIGHWAY(bfloat16)
+ELMOKIT_PREPACKED_HIGHWAY(int8)
 
 /* Rows of floats to rows of int8 and their scale (avx512_int8.h). */
 void elmokit_quantize(ptrdiff_t rows, ptrdiff_t depth, const float *values, uint8_t *quantized);

@@ -1,9 +1,11 @@
-/* Matrix products on packed weights, and the recurrence of a layer made of them, for processors with AVX-512.
+/* Matrix products with prepacked weights, and the recurrence of a layer on top of them, for processors with AVX-512.
  *
  * A weight (columns, depth) is kept as panels of 64 columns: in a panel the 64 values of one depth lie together (of two
- * depths, alternating, in bfloat16, as its instruction wants them). A tile of up to six rows by one panel is summed in
- * registers. In the recurrence a panel holds the four gates of 16 units, so that the cell is computed on the sums while
- * they are still in registers: gates never see memory, except as the trace that training asks for.
+ * depths, alternating, in bfloat16, and of four in int8, as their instructions read them). A tile of up to six rows by
+ * one panel is summed in registers. In the recurrence a panel holds the four gates of 16 units, so that the cell is
+ * computed on the sums while they are still in cache: gates never see memory, except as the trace for training.
+ *
+ * Common parts come first; then each template (avx512_*.h) is included once for each TYPE of the products.
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(NO_AVX512)
 #include <float.h>
@@ -18,7 +20,6 @@
 #define GROUPS 4 /* of lanes in a panel: four gates in the recurrence */
 #define PANEL (LANES * GROUPS)
 #define MAX_ROWS 6
-#define MAX_DEPTH 1024 /* so that this much of all rows, and of a panel, stays in cache */
 
 #define FOR_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,fma")))
 #define INLINE FOR_AVX512 static inline __attribute__((always_inline))
@@ -182,74 +183,6 @@ INLINE __m512 highway_of_tile(
 
 INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
-INLINE void multiply_rows_float(
-    const int rows, ptrdiff_t depth, const float *a, ptrdiff_t stride, const float *panel, const prefetch_plan *plan,
-    tile *result) {
-    prefetcher left = start_prefetch(plan, depth * sizeof(float));
-    __m512 sums[MAX_ROWS][GROUPS];
-    for (int row = 0; row < rows; row++)
-        for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
-    for (ptrdiff_t begin = 0; begin < depth; begin += LINE_OF(float)) {
-        prefetch_some(&left);
-        for (ptrdiff_t k = begin, end = smaller(begin + LINE_OF(float), depth); k < end; k++) {
-            __m512 weights[GROUPS];
-            for (int group = 0; group < GROUPS; group++)
-                weights[group] = _mm512_loadu_ps(panel + k * PANEL + group * LANES);
-            for (int row = 0; row < rows; row++) {
-                __m512 value = _mm512_set1_ps(a[row * stride + k]);
-                for (int group = 0; group < GROUPS; group++)
-                    sums[row][group] = _mm512_fmadd_ps(value, weights[group], sums[row][group]);
-            }
-        }
-    }
-    for (int row = 0; row < rows; row++)
-        for (int group = 0; group < GROUPS; group++) _mm512_store_ps(result->values[row] + group * LANES, sums[row][group]);
-}
-
-/* depth is even: pairs of values, each pair one number of 32 bits */
-INLINE void multiply_rows_bfloat16(
-    const int rows, ptrdiff_t depth, const bfloat16 *a, ptrdiff_t stride, const bfloat16 *panel,
-    const prefetch_plan *plan, tile *result) {
-    prefetcher left = start_prefetch(plan, depth * sizeof(bfloat16));
-    __m512 sums[MAX_ROWS][GROUPS];
-    for (int row = 0; row < rows; row++)
-        for (int group = 0; group < GROUPS; group++) sums[row][group] = _mm512_setzero_ps();
-    for (ptrdiff_t begin = 0; begin < depth; begin += LINE_OF(bfloat16)) {
-        prefetch_some(&left);
-        for (ptrdiff_t k = begin, end = smaller(begin + LINE_OF(bfloat16), depth); k < end; k += 2) {
-            __m512bh weights[GROUPS];
-            for (int group = 0; group < GROUPS; group++)
-                weights[group] = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + group * 2 * LANES);
-            for (int row = 0; row < rows; row++) {
-                int32_t pair;
-                memcpy(&pair, a + row * stride + k, sizeof pair);
-                __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
-                for (int group = 0; group < GROUPS; group++)
-                    sums[row][group] = _mm512_dpbf16_ps(sums[row][group], value, weights[group]);
-            }
-        }
-    }
-    for (int row = 0; row < rows; row++)
-        for (int group = 0; group < GROUPS; group++) _mm512_store_ps(result->values[row] + group * LANES, sums[row][group]);
-}
-
-/* result = a (rows, depth) times a panel. A loop for each number of rows, so that the sums have registers of their own. */
-#define DEFINE_MULTIPLY(TYPE)                                                                                            \
-    FOR_AVX512 static __attribute__((noinline)) void multiply_##TYPE(                                                    \
-        ptrdiff_t rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, const prefetch_plan *plan,    \
-        tile *result) {                                                                                                  \
-        switch (rows) {                                                                                                  \
-            case 1: multiply_rows_##TYPE(1, depth, a, stride, panel, plan, result); break;                               \
-            case 2: multiply_rows_##TYPE(2, depth, a, stride, panel, plan, result); break;                               \
-            case 3: multiply_rows_##TYPE(3, depth, a, stride, panel, plan, result); break;                               \
-            case 4: multiply_rows_##TYPE(4, depth, a, stride, panel, plan, result); break;                               \
-            case 5: multiply_rows_##TYPE(5, depth, a, stride, panel, plan, result); break;                               \
-            default: multiply_rows_##TYPE(6, depth, a, stride, panel, plan, result);                                     \
-        }                                                                                                                \
-    }
-DEFINE_MULTIPLY(float)
-DEFINE_MULTIPLY(bfloat16)
-
 /* How many rows the next tile takes, so that tiles are about equally high. */
 static inline ptrdiff_t tile_rows(ptrdiff_t rows_left) {
     ptrdiff_t tiles = (rows_left + MAX_ROWS - 1) / MAX_ROWS;
@@ -319,21 +252,94 @@ INLINE __m512i excluded_at(const int32_t *excluded, ptrdiff_t position, __mmask1
     return excluded ? _mm512_maskz_loadu_epi32(lanes, excluded + position) : _mm512_set1_epi32(-1);
 }
 
+/* --- The types of products ------------------------------------------------------------------------------------------
+ *
+ * TYPE is multiplied. STEP values of a column's depth lie together in a panel: four bytes, which are multiplied at once
+ * into a lane of SUM. Values between products are of VALUE, and products that are not asked for in float are of RESULT.
+ */
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define OF_TYPE(name) JOIN(name, TYPE)
+#define LOAD_VALUE JOIN(load_, VALUE)
+#define STORE_VALUE JOIN(store_, VALUE)
+#define LOAD_RESULT JOIN(load_, RESULT)
+#define STORE_RESULT OF_TYPE(store_result_)
+
+/* Of float and bfloat16: where sums begin, what a step adds, how many values a row and a panel have, and rows from
+ * floats and from values. */
+#define DEFINE_ROWS(TYPE)                                                                                                \
+    INLINE ptrdiff_t row_size_##TYPE(ptrdiff_t depth) { return depth; }                                                  \
+    INLINE ptrdiff_t panel_size_##TYPE(ptrdiff_t depth) { return PANEL * depth; }                                        \
+    INLINE __m512 first_sum_##TYPE(const TYPE *panel, ptrdiff_t depth, int group) {                                      \
+        (void)panel, (void)depth, (void)group;                                                                           \
+        return _mm512_setzero_ps();                                                                                      \
+    }                                                                                                                    \
+    INLINE void store_tile_##TYPE(                                                                                       \
+        int rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, __m512 sums[][GROUPS],            \
+        tile *result) {                                                                                                  \
+        (void)depth, (void)a, (void)stride, (void)panel;                                                                 \
+        for (int row = 0; row < rows; row++)                                                                             \
+            for (int group = 0; group < GROUPS; group++) to_tile(result, row, group, sums[row][group]);                  \
+    }                                                                                                                    \
+    INLINE void to_row_##TYPE(ptrdiff_t count, const float *from, TYPE *to) {                                            \
+        for (ptrdiff_t k = 0; k < count; k += LANES)                                                                     \
+            store_##TYPE(to + k, first_lanes(count - k), load_float(from + k, first_lanes(count - k)));                  \
+    }                                                                                                                    \
+    INLINE const TYPE *rows_of_values_##TYPE(                                                                            \
+        ptrdiff_t rows, ptrdiff_t count, const TYPE *values, void *scratch) {                                            \
+        (void)rows, (void)count, (void)scratch;                                                                          \
+        return values;                                                                                                   \
+    }                                                                                                                    \
+    INLINE void store_result_##TYPE(TYPE *to, __mmask16 lanes, __m512 x) { store_##TYPE(to, lanes, x); }
+DEFINE_ROWS(float)
+DEFINE_ROWS(bfloat16)
+
+INLINE __m512 add_products_float(__m512 sum, __m512i value, __m512i weights) {
+    return _mm512_fmadd_ps((__m512)value, (__m512)weights, sum);
+}
+INLINE __m512 add_products_bfloat16(__m512 sum, __m512i value, __m512i weights) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)value, (__m512bh)weights);
+}
+
+#include "avx512_int8.h"
 
 #define TYPE float
-#define PAIR 1
-#include "avx512_layer.h"
-#include "avx512_softmax.h"
+#define VALUE float
+#define RESULT float
+#define SUM __m512
+#define STEP 1
+#define MAX_SUM 1024 /* depth that is summed before a float result is added to: so much of all rows stays in cache */
+#include "avx512_prepack.h"
+#include "avx512_product.h"
+#include "avx512_lstm_forward.h"
+#include "avx512_lstm_backward.h"
+#include "avx512_logsumexp.h"
 #undef TYPE
-#undef PAIR
+#undef VALUE
+#undef RESULT
+#undef STEP
 #define TYPE bfloat16
-#define PAIR 2
-#include "avx512_layer.h"
-#include "avx512_softmax.h"
-#include "avx512_int8.h"
+#define VALUE bfloat16
+#define RESULT bfloat16
+#define STEP 2
+#include "avx512_prepack.h"
+#include "avx512_product.h"
+#include "avx512_lstm_forward.h"
+#include "avx512_lstm_backward.h"
+#include "avx512_logsumexp.h"
+#undef TYPE
+#undef VALUE
+#undef SUM
+#undef STEP
+#undef MAX_SUM
+#define TYPE int8
+#define VALUE float
+#define SUM int32_lanes
+#define STEP 4
+#define MAX_SUM PTRDIFF_MAX
+#include "avx512_product.h"
+#include "avx512_lstm_forward.h"
 #else
 int elmokit_avx512(void) { return 0; }
 #endif

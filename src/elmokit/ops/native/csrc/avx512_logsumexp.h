@@ -1,4 +1,4 @@
-/* Included by avx512.c once for each TYPE of the products: log(sum(exp(hidden @ weight.T + bias))) and its gradient.
+/* Included by gemm.c for float and bfloat16: log(sum(exp(hidden @ weight.T + bias))) and its gradient.
  *
  * The rows of a tile are classes, its lanes positions, so that a position's sum grows in a lane of its own; logits are
  * used where they are made, and never reach memory. `panels` hold hidden (positions, depth), a position a column;
@@ -7,14 +7,11 @@
  * any position.
  */
 
-#define STORE OF_TYPE(store_)
-#define MULTIPLY OF_TYPE(multiply_)
-
 /* Into `logits`, of `rows` classes from `first` on. */
 INLINE void OF_TYPE(logits_tile_)(
     ptrdiff_t rows, ptrdiff_t first, ptrdiff_t depth, const TYPE *weight, const float *bias, const TYPE *panel,
     const __m512i *excluded, tile *logits) {
-    MULTIPLY(rows, depth, weight + first * depth, depth, panel, &no_prefetch, logits);
+    OF_TYPE(multiply_)(rows, depth, weight + first * depth, depth, panel, &no_prefetch, logits);
     for (ptrdiff_t row = 0; row < rows; row++) {
         __m512 constant = _mm512_set1_ps(bias[first + row] * LOG2_E);
         __m512i class = _mm512_set1_epi32((int32_t)(first + row));
@@ -97,24 +94,24 @@ INLINE void OF_TYPE(grad_logits_)(
                 part = _mm512_maskz_mul_ps(in, part, grad[group]);
                 sum = _mm512_add_ps(sum, part);
                 to_tile(&logits, row, group, part);
-                STORE(by_class + (begin + row) * POSITIONS + group * LANES, 0xffff, part);
+                STORE_VALUE(by_class + (begin + row) * POSITIONS + group * LANES, 0xffff, part);
             }
             _mm512_storeu_ps(grad_bias + (begin + row) * LANES, sum);
         }
-        for (ptrdiff_t row = 0; row < rows; row += PAIR)
+        for (ptrdiff_t row = 0; row < rows; row += STEP)
             for (int group = 0; group < GROUPS; group++) {
                 __m512 next = row + 1 < rows ? of_tile(&logits, row + 1, group) : _mm512_setzero_ps();
                 OF_TYPE(store_in_panel_)(
-                    by_position + (begin + row) * PANEL + group * LANES * PAIR, of_tile(&logits, row, group), next);
+                    by_position + (begin + row) * PANEL + group * LANES * STEP, of_tile(&logits, row, group), next);
             }
     }
 }
 
-/* out (rows, columns) += a (rows, depth) times panels that lie `apart` */
+/* out (rows, columns) += a (rows, depth) times panels `panel_stride` values from one to the next */
 INLINE void OF_TYPE(add_product_)(
     ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panels,
-    ptrdiff_t apart, float *out, ptrdiff_t out_stride) {
-    for (ptrdiff_t column = 0; column < columns; column += PANEL, panels += apart)
+    ptrdiff_t panel_stride, float *out, ptrdiff_t out_stride) {
+    for (ptrdiff_t column = 0; column < columns; column += PANEL, panels += panel_stride)
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
             height = tile_rows(rows - row);
             OF_TYPE(product_tile_)(
@@ -131,7 +128,7 @@ INLINE void OF_TYPE(add_gradients_)(const logsumexp_pass *pass) {
     TYPE *transposed = by_position + CLASSES * POSITIONS; /* weights (depth, CLASSES) */
     for (ptrdiff_t first = 0; first < pass->classes; first += CLASSES) {
         ptrdiff_t classes = pass->classes - first < CLASSES ? pass->classes - first : CLASSES;
-        ptrdiff_t over_classes = (classes + PAIR - 1) / PAIR * PAIR;
+        ptrdiff_t over_classes = (classes + STEP - 1) / STEP * STEP;
         const TYPE *weight = (const TYPE *)pass->weight + first * depth;
         float grad_bias[CLASSES * LANES];
         memset(grad_bias, 0, sizeof grad_bias);
@@ -165,6 +162,3 @@ FOR_AVX512 void OF_TYPE(elmokit_logsumexp_backward_)(
                            excluded,  result,  grad, grad_hidden, grad_weight, grad_bias, scratch};
     OF_TYPE(add_gradients_)(&pass);
 }
-
-#undef STORE
-#undef MULTIPLY

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from elmokit.ops.dispatch import available_backends
-from elmokit.ops.native import stepwise_lstm as native
+from elmokit.ops.native import lstm_cell as native
 from elmokit.ops.portable import lstm as portable
 
 pytestmark = pytest.mark.skipif("native" not in available_backends(), reason="no C compiler at installation")

@@ -1,0 +1,302 @@
+"""Every operation that the network needs: its signature, its number type and its errors.
+
+`reference` says in a few lines of PyTorch what each op computes, and `dispatch` chooses which implementation runs. An
+implementation is a module with a function for each op that it has, called by the op's name, and with `prepack_{op}`
+where the op has a form without gradients whose weights are prepacked.
+
+Products run in the number type of the weights, or in that of autocast; results are float32 at least unless an op says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.ops.dispatch import choose
+from elmokit.ops.packing import Packing
+
+DROPOUT_LEVELS = 1 << 16  # of the 16 random bits that decide about a value
+
+
+def records_gradients(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of what is computed from these tensors can be asked for."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _product_dtype(weight: Tensor) -> torch.dtype:
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+# --- LSTM ------------------------------------------------------------------------------------------------------------
+
+
+class LSTMState(NamedTuple):
+    """What a layer carries from step to step: its output `h` (B, D) and its cell `c` (B, H)."""
+
+    h: Tensor
+    c: Tensor
+
+
+class Clips(NamedTuple):
+    """Bounds of the cell and of the projection; None: no bound."""
+
+    cell: float | None
+    projection: float | None
+
+
+class LSTMWeights(NamedTuple):
+    """Rows of the gates in the order of the published files: i, g (TensorFlow's j), f, o."""
+
+    input: Tensor  # (4H, K)
+    recurrent: Tensor  # (4H, D)
+    bias: Tensor  # (4H,)
+    projection: Tensor | None  # (D, H); None: D = H
+
+    @property
+    def depths(self) -> tuple[int, int, int]:
+        """The lengths of the dot products with them."""
+        return self.input.shape[1], self.recurrent.shape[1], len(self.recurrent) // 4
+
+    def copied(self, dtype: torch.dtype) -> LSTMWeights:
+        """Copies in another number type, without gradients; the bias stays as it is."""
+        projection = None if self.projection is None else self.projection.detach().to(dtype, copy=True)
+        input, recurrent = (weight.detach().to(dtype, copy=True) for weight in (self.input, self.recurrent))
+        return LSTMWeights(input, recurrent, self.bias.detach().clone(), projection)
+
+
+class PrepackedLSTM(Protocol):
+    """Weights in the form in which an implementation reads them; runs without gradients."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        packing: Packing,
+        state: LSTMState,
+        clips: Clips,
+        start: LSTMState,
+        index: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> tuple[Tensor, LSTMState]:
+        """As `lstm`. With `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` where it is given."""
+        ...
+
+
+def lstm(
+    x: Tensor,
+    packing: Packing,
+    state: LSTMState,
+    weights: LSTMWeights,
+    clips: Clips,
+    start: LSTMState | None = None,
+) -> tuple[Tensor, LSTMState]:
+    """Run one layer of projected, clipped LSTM over a packed stream, in one direction.
+
+    Args:
+        x: The layer's input (N, K), in stream order.
+        packing: The stream's shape, with B rows.
+        state: What each row starts from, by rank.
+        weights: See `LSTMWeights`.
+        clips: See `Clips`.
+        start: The state that a reset sets, of one row; None: zeros.
+
+    Returns:
+        The outputs (N, D) and each row's state after its last step.
+    """
+    dtype = _product_dtype(weights.recurrent)
+    wide = torch.promote_types(dtype, torch.float32)
+    state = LSTMState(state.h.to(wide), state.c.to(wide))
+    start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state)) if start is None else start
+    start = LSTMState(start.h.to(wide), start.c.to(wide))
+    with torch.autocast(x.device.type, enabled=False):
+        if records_gradients(x, *state, *start, *weights):
+            implementation = choose("lstm", x.device, dtype, *weights.depths)
+            return implementation.lstm(x.to(wide), packing, state, weights, clips, start, dtype)
+        return prepack_lstm(weights, dtype)(x.to(wide), packing, state, clips, start)
+
+
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
+    """Prepack the weights of `lstm` for products of one number type.
+
+    Raises:
+        ValueError: If nothing here multiplies that type.
+    """
+    with torch.no_grad():
+        return choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(weights, dtype)
+
+
+# --- Characters to token vectors -------------------------------------------------------------------------------------
+
+
+def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
+    if ids.shape[1] < widest_filter:
+        raise ValueError(f"rows of {ids.shape[1]} characters are too short for filters {widest_filter} wide: pad them")
+    if len(ids) > 0 and not 0 <= ids.min() <= ids.max() < num_characters:
+        raise IndexError(f"characters must lie in 0..{num_characters - 1}, not {int(ids.min())}..{int(ids.max())}")
+
+
+def char_conv(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """Convolve over the characters of words, and take each filter's maximum over all positions of a word.
+
+    Args:
+        ids: Characters of words (U, C), rows of the embedding.
+        embedding: (n, E).
+        weights: The filters (F, E, w) of each width w.
+        biases: (F,) of each width.
+
+    Returns:
+        (U, sum of F), in the number type of the embedding, or that of autocast.
+
+    Raises:
+        IndexError: If a character has no row in the embedding.
+        ValueError: If C is less than a width.
+    """
+    _check_ids(ids, len(embedding), max(weight.shape[2] for weight in weights))
+    dtype = _product_dtype(embedding)
+    with torch.autocast(ids.device.type, enabled=False):
+        implementation = choose("char_conv", ids.device, torch.promote_types(dtype, embedding.dtype))
+        return implementation.char_conv(ids, embedding, weights, biases, dtype)
+
+
+def prepack_char_conv(
+    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """Prepack the weights of `char_conv`: a function of ids that runs without gradients, with the same errors."""
+    with torch.no_grad():
+        run = choose("char_conv", embedding.device, dtype).prepack_char_conv(embedding, weights, biases, dtype)
+    return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
+
+
+def _run_checked(run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor) -> Tensor:
+    _check_ids(ids, num_characters, widest_filter)
+    return run(ids)
+
+
+def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Run a highway layer: carry * relu(transform) + (1 - carry) * x.
+
+    Args:
+        x: (M, F).
+        weight: (2F, F); rows of transform, then those of carry, of which the sigmoid is taken.
+        bias: (2F,).
+
+    Returns:
+        (M, F), in the number type of the weight, or that of autocast.
+    """
+    dtype = _product_dtype(weight)
+    with torch.autocast(x.device.type, enabled=False):
+        return choose("highway", x.device, dtype, x.shape[1]).highway(x, weight, bias, dtype)
+
+
+def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Prepack the weights of `highway`: a function of x (M, F) without gradients, which runs on the calling thread."""
+    with torch.no_grad():
+        return choose("prepacked highway", weight.device, dtype, weight.shape[1]).prepack_highway(weight, bias, dtype)
+
+
+def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Prepack a linear map for use without gradients, on the calling thread.
+
+    Args:
+        weight: (M, K).
+        bias: (M,).
+        dtype: The number type of the products.
+
+    Returns:
+        A function of x (N, K) that gives x @ weight.T + bias (N, M).
+
+    Raises:
+        ValueError: If nothing here multiplies that type.
+    """
+    with torch.no_grad():
+        return choose("prepacked linear", weight.device, dtype, weight.shape[1]).prepack_linear(weight, bias, dtype)
+
+
+# --- Softmax ---------------------------------------------------------------------------------------------------------
+
+
+def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """Compute log(sum(exp(hidden @ weight.T + bias))), the denominator of a softmax, without ever holding all logits.
+
+    Args:
+        hidden: (N, D).
+        weight: (V, D).
+        bias: (V,).
+        excluded: A class that is left out in each row (N,), -1 for none.
+
+    Returns:
+        (N,).
+
+    Raises:
+        ValueError: If sizes do not fit.
+    """
+    count, dim = hidden.shape
+    if weight.shape[1] != dim or len(bias) != len(weight) or not (excluded is None or len(excluded) == count):
+        raise ValueError(f"a softmax of weights {tuple(weight.shape)} has no place for vectors {tuple(hidden.shape)}")
+    dtype = _product_dtype(weight)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return choose("logsumexp", hidden.device, dtype, dim).logsumexp(hidden, weight, bias, excluded, dtype)
+
+
+# --- Streams to text -------------------------------------------------------------------------------------------------
+
+
+def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+    """Write each sentence's vectors from the streams of a batch.
+
+    Args:
+        streams: (K, 2, N, D), in stream order.
+        slots: Where each token of the text lies in either direction (2, M).
+        begins: The first token of each sentence.
+        outs: An array (K, T, 2D) float32 of each sentence, to be filled.
+    """
+    choose("unpack", streams.device, streams.dtype).unpack_sentences(streams, slots, begins, outs)
+
+
+def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
+    """Write the vectors of words end to end, as they are stored.
+
+    Args:
+        streams: (K, 2, N, D), in stream order.
+        slots: Where each word lies in either direction (2, M).
+        out: (M, K, 2D), float32 or float16, to be filled.
+
+    Raises:
+        FloatingPointError: If finite numbers are too large for float16.
+    """
+    if choose("unpack", streams.device, streams.dtype).unpack_words(streams, slots, out):
+        raise FloatingPointError("finite numbers have become infinite")
+
+
+# --- Dropout ---------------------------------------------------------------------------------------------------------
+
+
+def apply_dropout(x: Tensor, probability: float) -> Tensor:
+    """Set each value to 0 by a probability, and scale the others so that the mean stays.
+
+    PyTorch's own dropout draws a random number for each value; this draws one for four values.
+
+    Args:
+        x: Of any shape.
+        probability: To the nearest of 65,536 levels; 0: x itself.
+
+    Returns:
+        A tensor like x. The draws are of PyTorch's generator of the device.
+
+    Raises:
+        ValueError: If the probability is below 0, or 1 or more.
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {probability}")
+    if probability == 0:
+        return x
+    kept = min(max(round((1 - probability) * DROPOUT_LEVELS), 1), DROPOUT_LEVELS - 1)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
+    chances = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    return x * (chances < kept - DROPOUT_LEVELS // 2).to(x.dtype).mul_(DROPOUT_LEVELS / kept)
