@@ -18,6 +18,13 @@ def needs_products(dtype: torch.dtype) -> pytest.MarkDecorator:
     return pytest.mark.native(dtype)
 
 
+FAST_BACKENDS = [
+    "portable",
+    pytest.param("native", marks=pytest.mark.native),
+    pytest.param("avx512", marks=needs_products(torch.float32)),
+]
+"""Those that a test compares with the reference."""
+
 each_product_type = pytest.mark.parametrize(
     "dtype", [pytest.param(dtype, marks=needs_products(dtype), id=str(dtype)[6:]) for dtype in WIDE_AND_LOW]
 )
