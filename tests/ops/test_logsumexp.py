@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from processors import each_product_type, has_products, needs_products
+from backends import each_avx512_dtype, has_avx512
 from torch import Tensor
 
 from elmokit.ops.functional import linear_logsumexp
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-AVX512 = pytest.param("avx512", marks=needs_products(torch.float32))
+AVX512 = pytest.param("avx512", marks=pytest.mark.native(torch.float32))
 
 
 @pytest.fixture(params=[AVX512, "portable", "reference"], autouse=True)
@@ -55,7 +55,7 @@ def tolerances(dtype: torch.dtype, depth: int) -> tuple[float, float]:
     if dtype == torch.float32:
         return 1e-5, 1e-5
     # The compiled passes round only probabilities to bfloat16, PyTorch's products logits too.
-    return (1e-5, 4e-3) if has_products(dtype, depth) else (5e-2, 5e-2)
+    return (1e-5, 4e-3) if has_avx512(dtype, depth) else (5e-2, 5e-2)
 
 
 def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> None:
@@ -164,7 +164,7 @@ def test_no_positions() -> None:
 
 
 @pytest.mark.parametrize("each_backend", [AVX512], indirect=True)
-@each_product_type
+@each_avx512_dtype
 def test_avx512_gives_the_same_bits_on_any_number_of_threads(
     dtype: torch.dtype, num_threads: Callable[[int], None]
 ) -> None:
