@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import pieces_of
+from elmokit.checkpoints.formats.bilm_hdf5 import table_of
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.notice import warn_once
@@ -60,7 +60,7 @@ def write_old_files(bilm: BiLM, folder: Path) -> None:
     (folder / "options.json").write_text(json.dumps(options_of(bilm.config)))
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     parameters, arrays = bilm.stored_tensors(), {}
-    for piece in pieces_of(bilm.config):
+    for piece in table_of(bilm.config):
         value = parameters[piece.parameter][piece.part].numpy()
         array = arrays.setdefault(piece.dataset, np.zeros(piece.shape, np.float32))
         array[piece.rows] = value.T if piece.reverse_axes else value

@@ -182,7 +182,7 @@ class CharCNN(nn.Module):
 # --- Both ------------------------------------------------------------------------------------------------------------
 
 
-class WordsAndCharacters(nn.Module):
+class EfmlEncoder(nn.Module):
     """The ELMoForManyLangs token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
 
     (Its modules/token_embedder.py, ConvTokenEmbedder.)
@@ -225,12 +225,12 @@ class WordsAndCharacters(nn.Module):
         return count_truncated_efml(words, self.config)
 
 
-def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | WordsAndCharacters:
+def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | EfmlEncoder:
     """The token encoder of a model's configuration."""
     dim = config.lstm.projection_dim
     if config.char_cnn is not None:
         return CharCNN(config.char_cnn, dim)
     if config.efml is not None:
-        return WordsAndCharacters(config.efml, dim)
+        return EfmlEncoder(config.efml, dim)
     assert config.num_words is not None
     return WordEmbedding(config.num_words, dim, config.boundary_words)
