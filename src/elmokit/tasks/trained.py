@@ -75,7 +75,18 @@ def make_examples(
     model: Pretrained | None = None,
     device: str | None = None,
 ) -> Examples:
-    """Encode sentences for a tagger with these settings, and compute the layers of a frozen biLM."""
+    """Encode sentences for a tagger, and compute the layers of a frozen biLM.
+
+    Args:
+        sentences: Sentences with their tags.
+        vocab: Words and tags of the training set.
+        config: Settings of the tagger.
+        model: Pretrained model; None for a tagger without ELMo.
+        device: Where the layers are computed.
+
+    Raises:
+        ValueError: A model with word-id input is to be fine-tuned.
+    """
     character_cnns = [CHAR_CNN] if config.character_dim else []
     if model is None:
         return Examples(sentences, vocab, character_cnns=character_cnns)

@@ -99,7 +99,20 @@ def train_epoch(
 
 
 def train_tagger(tagger: Tagger, train: Examples, dev: Examples, config: FitConfig) -> list[Epoch]:
-    """Train in place until the development score stops improving, then restore the weights of the best epoch."""
+    """Train in place until the development score stops improving, then restore the weights of the best epoch.
+
+    Args:
+        tagger: Tagger on the device to train on.
+        train: Sentences to train on.
+        dev: Sentences that determine the score.
+        config: Learning rates, batch size, patience and seed.
+
+    Returns:
+        The loss, score and time of every epoch.
+
+    Raises:
+        ValueError: The loss of an epoch is not finite.
+    """
     random = np.random.default_rng(config.seed)
     optimizer = torch.optim.Adam(_parameter_groups(tagger, config), fused=True)
     epochs: list[Epoch] = []
