@@ -15,7 +15,7 @@ from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 
 compiled = pytest.mark.skipif("native" not in available_backends(), reason="no C compiler at installation")
-both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=compiled), "portable", "reference"])
+both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=compiled), "reference"])
 WORDS = [
     "<S>",
     "</S>",
