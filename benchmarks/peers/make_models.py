@@ -4,7 +4,7 @@
 
 Writes DIRECTORY/SIZE (options.json and weights.hdf5, as AllenNLP, bilm-tf, simple_elmo and elmokit read them) and
 DIRECTORY/SIZE-efml (ELMoForManyLangs: a character CNN of the same filters, no word table, LSTMs of the same size).
-What is there already is left as it is.
+Models that exist are left unchanged.
 """
 
 import argparse
