@@ -24,7 +24,7 @@ from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
 from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLM
-from elmokit.storage.shard import PartWriter
+from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore, read_index
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
@@ -223,14 +223,14 @@ def test_a_full_disk_leaves_the_finished_parts(
 ) -> None:
     written: list[int] = []
 
-    def write_until_full(writer: PartWriter, begin: int, vectors: np.ndarray) -> None:
+    def write_until_full(writer: ShardWriter, begin: int, vectors: np.ndarray) -> None:
         written.append(begin)
         if len(written) > 2:  # in the third part, each a group
             raise OSError(errno.ENOSPC, "No space left on device")
         write(writer, begin, vectors)
 
-    write = PartWriter.write
-    monkeypatch.setattr(PartWriter, "write", write_until_full)
+    write = ShardWriter.write
+    monkeypatch.setattr(ShardWriter, "write", write_until_full)
     with pytest.raises(OSError, match="check free space"):
         embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
     assert sorted(contents(tmp_path / "out")) == ["index.json", "part-00000.safetensors", "part-00001.safetensors"]

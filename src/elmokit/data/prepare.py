@@ -21,7 +21,7 @@ from elmokit.data.documents import COMPRESSED, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
-from elmokit.fs.atomic import FULL, publish_directory
+from elmokit.fs.atomic import DISK_FULL, publish_directory
 from elmokit.fs.lock import only_one_in
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 
@@ -92,7 +92,7 @@ def _unfinished(directory: Path) -> Iterator[None]:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             advice = "free some space and run the same command again to resume"
             raise OSError(error.errno, f"cannot write {directory} ({os.strerror(error.errno)}): {advice}") from error
         raise

@@ -16,7 +16,7 @@ from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
-from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
+from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
 from elmokit.text.characters import TruncationWarning
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -64,7 +64,7 @@ class Embedder:
         self.model = model
         self._path: Path | None = None  # where `load` read the weights that it did not keep
         self.device = pick_device(device)
-        self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
+        self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
         self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
 
@@ -88,7 +88,7 @@ class Embedder:
         embedder = cls(load(found, softmax=softmax), device, dtype)
         embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
         embedder._path = found
-        give_back_freed_memory()
+        release_freed_memory()
         return embedder
 
     def fingerprint(self) -> str:
