@@ -49,10 +49,10 @@ def defines(file: Path, name: str) -> bool:
     """Whether a module defines a name, or a class in it a method or field: `Class.method`."""
     body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
     for part in name.split("."):
-        found = [node for node in body if part in names_bound_by(node)]
-        if not found:
+        nodes = [node for node in body if part in names_bound_by(node)]
+        if not nodes:
             return False
-        body = getattr(found[0], "body", [])
+        body = getattr(nodes[0], "body", [])
     return True
 
 
