@@ -35,6 +35,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/make_results.py --check
 
 clean:

@@ -53,7 +53,7 @@ SIGNATURES = {
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
     "TaggerConfig": "(word_dim=100, character_dim=0, elmo=True, elmo_at_output=False, elmo_dropout=0.5, mix_l2=0.0, "
     "finetune=False, hidden_dim=150, num_layers=1, dropout=0.5, rare_word_dropout=0.5, crf=False)",
-    "TaskFiles": "(train, dev, test=None, columns=Columns(format=None, word_column=0, tag_column=None))",
+    "TaskFiles": "(train, dev, test=None, columns=ColumnsConfig(format=None, word_column=0, tag_column=None))",
     "Vocab": "(words)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",

@@ -302,7 +302,7 @@ def long_document_difference() -> str:
     """Windows beside one call of `BiLM.forward`."""
     wide = read("long_document_float32")
     narrow = read("long_document")
-    compared = ((narrow["products"], narrow["compared_with_the_whole"], narrow), ("float32", wide, wide))
+    compared = ((narrow["dtype"], narrow["compared_with_the_whole"], narrow), ("float32", wide, wide))
     rows = (
         [
             dtype,

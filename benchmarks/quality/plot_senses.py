@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 HERE = Path(__file__).parent
@@ -44,8 +44,8 @@ PLACES = ((0, 0), (1, 0), *((share, row) for share in (0.5, 0.3, 0.7, 0.1, 0.9) 
 def vectors_of(word: str, sentences: list[list[str]], embedder: Embedder) -> np.ndarray:
     """(sentences, 2D): the mean over the contextual layers, each of length one."""
     found = []
-    for use, layers in zip(uses_in_every(word, sentences), embedder.embed(sentences, "all"), strict=True):
-        found.append(of_length_one(layers[1:, use.position]).mean(axis=0))
+    for use, layers in zip(uses_in_each(word, sentences), embedder.embed(sentences, "all"), strict=True):
+        found.append(unit_vectors(layers[1:, use.position]).mean(axis=0))
     return np.stack(found)
 
 

@@ -33,7 +33,7 @@ from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import FitConfig, TaggerConfig
-from elmokit.tasks.examples import Examples, Lexicon
+from elmokit.tasks.examples import Examples, TaskVocab
 from elmokit.tasks.tagger import CHARACTERS
 from elmokit.tasks.trained import embed_layers
 from elmokit.tasks.training import FitReport, fit_examples
@@ -171,11 +171,11 @@ def every_nth(
 
 def run(features: str, size: str, seed: int, sets: Sets, layers: Mapping[str, Tensor | None], bilm: BiLM) -> FitReport:
     train, train_layers = every_nth(sets["train"], layers["train"], SIZES[size])
-    lexicon = Lexicon.of(train)
+    vocab = TaskVocab.of(train)
     config = TAGGERS[features]
     cnns = [CHARACTERS] if config.character_dim else []
-    dev, test = (Examples(sets[name], lexicon, layers[name], cnns) for name in ("dev", "test"))
-    examples = Examples(train, lexicon, train_layers, cnns)
+    dev, test = (Examples(sets[name], vocab, layers[name], cnns) for name in ("dev", "test"))
+    examples = Examples(train, vocab, train_layers, cnns)
     _, report = fit_examples(examples, dev, test, bilm if config.elmo else None, config, replace(FIT, seed=seed))
     return report
 

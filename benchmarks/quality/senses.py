@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -28,11 +28,11 @@ SIMILARITY = "contextual"
 def margins(item: dict[str, str], embedder: Embedder, state: str | None = None) -> dict[str, tuple[float, float]]:
     """For each way to compare, the word's similarity to its use in the same sense and in the other one."""
     sentences = [item[name].split() for name in ("sentence", "same", "other")]
-    first_uses = [uses_in_every(item["word"], [sentence])[0] for sentence in sentences]
+    first_uses = [uses_in_each(item["word"], [sentence])[0] for sentence in sentences]
     found = {}
     for layers in (*range(embedder.num_layers), "mix"):
         embedded = zip(embedder.embed(sentences, layers, state), first_uses, strict=True)
-        asked, same, other = of_length_one(np.stack([words[use.position] for words, use in embedded]))
+        asked, same, other = unit_vectors(np.stack([words[use.position] for words, use in embedded]))
         found[str(layers)] = (float(asked @ same), float(asked @ other))
     contextual = [found[str(layer)] for layer in range(1, embedder.num_layers)]
     same, other = np.mean(contextual, axis=0).tolist()

@@ -14,7 +14,7 @@ from typing import Any
 from measuring import RESULTS
 
 MEGABYTE = 1_000_000
-SETTINGS = ("model", "layers", "dtype", "products", "device")  # arguments that both processes take
+SETTINGS = ("model", "layers", "dtype", "storage_dtype", "device")  # arguments that both processes take
 
 
 def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParser:
@@ -23,8 +23,8 @@ def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParse
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--layers", default=layers, choices=("mix", "average", "top", "all"))
-    parser.add_argument("--dtype", default="float16", choices=("float32", "float16"), help="of the written vectors")
-    parser.add_argument("--products", default="float32", choices=("float32", "bfloat16", "auto"))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "auto"))
+    parser.add_argument("--storage-dtype", default="float16", choices=("float32", "float16"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--temporary", type=Path, help="directory for the vectors while it runs")
     parser.add_argument("--output", type=Path, default=RESULTS / f"{Path(parser.prog).stem}.json")
@@ -39,7 +39,7 @@ def embed_in_child(arguments: argparse.Namespace, text: Path, vectors: Path, **o
     """
     options = {name: getattr(arguments, name) for name in SETTINGS} | other
     command = [sys.executable, sys.argv[0], str(text), f"--child={vectors}"]
-    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     size = sum(part.stat().st_size for part in vectors.iterdir())
     return {**json.loads(printed.splitlines()[-1]), "vectors_megabytes": round(size / MEGABYTE)}

@@ -79,7 +79,7 @@ def index_costs(documents: int) -> None:
             row = draw.integers(0, 1 << 32, PERMUTATIONS, dtype=np.uint32)
             fingerprint = Fingerprint(int(draw.integers(1, 1 << 62)), [], row)
             seen.match(fingerprint)
-            seen.enter(fingerprint)
+            seen.add(fingerprint)
             if number % 1000 == 0:
                 peak = max(peak, resident())
         spent = time.process_time() - start

@@ -35,9 +35,9 @@ def repeat(texts: list[Path], size: int, path: Path) -> None:
 
 def measure(arguments: argparse.Namespace) -> None:
     """The child process: embed, and print the figures."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
     report = embed_file(
-        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.dtype
+        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.storage_dtype
     )
     found = asdict(report) | {"peak_megabytes": peak_megabytes()}
     del found["output"]

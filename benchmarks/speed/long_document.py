@@ -40,9 +40,14 @@ def words_of(texts: list[Path]) -> Iterator[str]:
 
 def measure(arguments: argparse.Namespace) -> None:
     """The child process: embed one line, and print the figures."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
     loaded = peak_megabytes()
-    options = {"layers": arguments.layers, "state": "zeros", "storage_dtype": arguments.dtype, "tokenize": False}
+    options = {
+        "layers": arguments.layers,
+        "state": "zeros",
+        "storage_dtype": arguments.storage_dtype,
+        "tokenize": False,
+    }
     report = embed_file(arguments.texts[0], arguments.child, embedder, **options)
     found = {"words": report.words, "seconds": report.seconds, "words_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes(), "megabytes_before": loaded}))
@@ -51,10 +56,10 @@ def measure(arguments: argparse.Namespace) -> None:
 @torch.no_grad()
 def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: Path) -> dict:
     """The largest difference of a line's stored vectors from those of one forward call."""
-    embed_in_child(arguments, line, directory, layers="all", dtype="float32")
+    embed_in_child(arguments, line, directory, layers="all", storage_dtype="float32")
     words, found = EmbeddingStore(directory)[0]
     model, device = load(arguments.model, softmax=False), pick_device(arguments.device)
-    bilm = model.bilm.to(device, pick_dtype(arguments.products, device)).eval()
+    bilm = model.bilm.to(device, pick_dtype(arguments.dtype, device)).eval()
     ids = bilm.token_encoder.ids([BOS, *words, EOS], model.vocab).to(device)
     whole = bilm(ids[None]).layers[:, 0, 1:-1].float().cpu().numpy().swapaxes(0, 1)
     lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(whole, axis=-1)

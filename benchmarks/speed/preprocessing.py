@@ -21,7 +21,7 @@ from measuring import RESULTS, write_result
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
-from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block
+from elmokit.data.streams import TrainingStream, assign_rows, embedding_batch, sentence_batches
 from elmokit.embed.pipeline import Sizes
 from elmokit.fs.reading import read_lines
 from elmokit.nn.token_encoders import token_encoder
@@ -39,9 +39,9 @@ def read(files: list[Path]) -> int:
 
 def blocks(sentences: list[list[str]]) -> int:
     words = 0
-    for group in blocks_of(sentences, Sizes().batch_words):
-        rows = deal_evenly([len(sentence) + 2 for sentence in group], Sizes().rows)
-        block = embedding_block(group, rows, Sizes().rows, reset=True)
+    for group in sentence_batches(sentences, Sizes().batch_words):
+        rows = assign_rows([len(sentence) + 2 for sentence in group], Sizes().rows)
+        block = embedding_batch(group, rows, Sizes().rows, reset=True)
         ENCODER.ids(block.words)
         words += sum(map(len, group))
     return words

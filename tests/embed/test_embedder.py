@@ -246,3 +246,11 @@ def test_a_batch_of_a_wide_model_has_fewer_words() -> None:
     assert Sizes.of(wide, cpu).batch_words == 6144  # three layers of 1,024 numbers a word, in 72 MiB
     on_gpu = Sizes.of(wide, gpu)
     assert on_gpu.batch_words / Sizes.of(wide, cpu).batch_words == on_gpu.rows / Sizes.of(wide, cpu).rows > 1
+
+
+def test_an_embedder_and_its_vectors_say_in_a_line_what_they_are(embedder: Embedder) -> None:
+    assert repr(embedder).startswith("Embedder(3 layers of 32 dimensions, state zeros, tokenizer ")
+    assert "prepacked, float32 on cpu by" in repr(embedder)
+    assert repr(embedder.embed([["a", "b"], ["c"]])) == "Embeddings(2 sentences, 3 words, 32 dimensions in float32)"
+    assert "3 layers of 32 dimensions" in repr(embedder.embed([["a"]], "all"))
+    assert repr(embedder.embed([])) == "Embeddings(no sentences)"

@@ -15,7 +15,7 @@ import torch
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import Block
+from elmokit.data.streams import PackedBatch
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.outputs import POOLINGS, RUNNING
@@ -103,7 +103,7 @@ def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeyp
     slots: list[int] = []
     encode = Pipeline.encode
 
-    def counted(pipeline: Pipeline, block: Block) -> object:
+    def counted(pipeline: Pipeline, block: PackedBatch) -> object:
         slots.append(block.tokens.shape[1])
         return encode(pipeline, block)
 

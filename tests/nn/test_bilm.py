@@ -15,6 +15,7 @@ import elmokit.nn.bilm as bilm_module
 import elmokit.nn.lstm as lstm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import prepack
 from elmokit.ops.packing import pack_sentences
 from elmokit.ops.portable import lstm as portable_lstm
 
@@ -306,3 +307,14 @@ def test_names_of_files_load_and_are_given(merged: bool) -> None:
     assert torch.equal(holder["bilm"].stored_tensors()["layers.1.bias"], stored["layers.1.bias"])
     with pytest.raises(RuntimeError, match="Unexpected key"):
         other.load_state_dict({**stored, "another": torch.ones(1)})
+
+
+def test_a_model_and_its_output_say_in_a_line_what_they_are() -> None:
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    parameters = sum(weight.numel() for weight in bilm.parameters())
+    assert repr(bilm).startswith("BiLM(reads characters; 2 layers of 2 x 32 cells, projected to 16; ")
+    assert f"{parameters:,} parameters, float32 on cpu by " in repr(bilm)
+    assert "prepacked, bfloat16 on cpu by" in repr(prepack(bilm, torch.bfloat16))
+    output = bilm(bilm.token_encoder.ids(["I", "like", "apple"])[None])
+    assert repr(output) == "BiLMOutput(layers (3, 1, 3, 32), 3 words, torch.float32)"
+    assert repr(output.state) == "BiLMState(h (2, 2, 1, 16), c (2, 2, 1, 32), torch.float32 on cpu)"

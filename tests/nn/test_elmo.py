@@ -158,3 +158,10 @@ def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
     for sentences in ("a b", ["a b"]):
         with pytest.raises(ValueError, match="lists of tokens"):
             batch_to_ids(sentences)
+
+
+def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
+    elmo = Elmo(BiLM(BiLMConfig.preset("tiny")), num_mixes=2, dropout=0.25)
+    assert repr(elmo).startswith("Elmo(2 mixes, dropout 0.25, frozen BiLM(reads characters; ")
+    output = elmo(torch.from_numpy(encode_sentences([["a", "b"], ["c"]])).long())
+    assert repr(output) == "ElmoOutput(representations (2, 2, 32), (2, 2, 32); 3 words)"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.encoders import MergedLSTM, mirrored_slots
+from elmokit.nn.encoders import InterleavedLSTM, mirrored_slots
 from elmokit.ops.packing import PackedText, Packing, pack_sentences
 
 DIM, HIDDEN = 5, 7
@@ -18,7 +18,7 @@ def gates_of_torch(tensor: Tensor) -> Tensor:
     return torch.cat([i, f, g, o])
 
 
-def as_torch_has_it(merged: MergedLSTM) -> nn.LSTM:
+def as_torch_has_it(merged: InterleavedLSTM) -> nn.LSTM:
     lstm = nn.LSTM(DIM, HIDDEN, merged.config.num_layers, bidirectional=True, batch_first=True)
     with torch.no_grad():
         for parameter in lstm.parameters():
@@ -42,7 +42,7 @@ def packed(rows: list[int], reset: bool) -> PackedText:
 )
 def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: bool) -> None:
     torch.manual_seed(0)
-    merged = MergedLSTM(LSTMConfig(3, HIDDEN, DIM, forget_bias=0.0, interleaved=True))
+    merged = InterleavedLSTM(LSTMConfig(3, HIDDEN, DIM, forget_bias=0.0, interleaved=True))
     for name, parameter in merged.stacks.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)

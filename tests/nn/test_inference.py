@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.data.streams import Block, embedding_block
+from elmokit.data.streams import PackedBatch, embedding_batch
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN, PrepackedLSTMLayer, prepack
 from elmokit.ops.packing import Packing
@@ -47,8 +47,8 @@ def draw_bilm(config: BiLMConfig) -> BiLM:
     return bilm
 
 
-def block(rows: int, reset: bool) -> Block:
-    return embedding_block(SENTENCES, np.arange(len(SENTENCES)) % rows, rows, reset)
+def block(rows: int, reset: bool) -> PackedBatch:
+    return embedding_batch(SENTENCES, np.arange(len(SENTENCES)) % rows, rows, reset)
 
 
 def ids_of(words: list[str], bilm: BiLM) -> Tensor:
@@ -118,7 +118,7 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     sentences = [line.split() for line in readme.splitlines() if line.strip()]
-    text = embedding_block(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
+    text = embedding_batch(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
     ids, ready = bilm.token_encoder.ids(text.words), prepack(bilm, dtype)
     words, expected_words = ready.token_encoder(ids), bilm.token_encoder(ids)
     found = ready.run(words, text.tokens, text.text.packing)[0]

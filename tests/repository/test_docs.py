@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,9 @@ def test_architecture_has_a_line_for_every_package() -> None:
     parts = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name[0] != "_")]
     names = {f"{path.name}/" if path.is_dir() else path.name for path in parts} - {"__init__.py", "__main__.py"}
     assert [name for name in sorted(names) if f"\n| `{name}` |" not in text] == []
+
+
+def test_generated_parts_of_the_architecture_are_those_of_the_code() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "make_architecture.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Metrics by hand-made cases, and the tagger: it learns, survives saving, and reads ELMo in every way that it may."""
+"""Metrics on small cases; taggers with every kind of input: training, saving, loading, predicting on files."""
 
 import gzip
 import json
@@ -12,14 +12,14 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
+from elmokit.tasks.config import ColumnsConfig, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles
-from elmokit.tasks.examples import UNKNOWN, Examples, Lexicon, batches_of
+from elmokit.tasks.examples import UNKNOWN, Examples, TaskVocab, batches_of
 from elmokit.tasks.fit import fit, fit_files, load_task_model, predict_files
 from elmokit.tasks.metrics import Span, accuracy, span_scheme, span_score, spans
 from elmokit.tasks.trained import build_tagger, make_examples, tag_examples
 
-# The tag of a word depends on its neighbour too: "x" is A after an upper-case word, else B.
+# The tag of "x" depends on the word before it: A after an upper-case word, else B.
 WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
 
 
@@ -60,17 +60,17 @@ def model():
         ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]),
         ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
         ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
-        ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # broken: a new type begins a span
+        ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # inconsistent: a new type starts a span
         ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
         ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]),
         ("B-C-A I-C-A", [(0, 2, "C-A")]),
     ],
 )
-def test_spans_are_read_as_conlleval_reads_them(tags, expected):
+def test_spans_equal_those_of_conlleval(tags, expected):
     assert spans(tags.split()) == {Span(*span) for span in expected}
 
 
-def test_span_score_counts_whole_spans_of_the_right_type():
+def test_span_score_counts_exact_spans_of_the_same_type():
     gold = [["B-X", "I-X", "O", "B-Y"], ["B-X", "O"]]
     predicted = [["B-X", "I-X", "O", "B-X"], ["O", "O"]]
     result = span_score(gold, predicted)
@@ -79,7 +79,7 @@ def test_span_score_counts_whole_spans_of_the_right_type():
     assert span_score([["O"]], [["O"]]).f1 == 0
 
 
-def test_accuracy_is_over_tokens():
+def test_accuracy_counts_tokens():
     assert accuracy([["A", "B"], ["A", "A"]], [["A", "A"], ["A", "A"]]) == 3 / 4
     with pytest.raises(ValueError):
         accuracy([["A", "B"]], [["A"]])
@@ -97,24 +97,24 @@ def test_accuracy_is_over_tokens():
         ("B-X S", None),
     ],
 )
-def test_scheme_of_span_tags(tags, scheme):
+def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
     assert span_scheme([tags.split()]) == scheme
 
 
 # --- Batches -------------------------------------------------------------------------------------------------------
 
 
-def test_lexicon_sorts_by_count_and_knows_singletons():
-    lexicon = Lexicon.of([TaggedSentence(("b", "a", "b", "c", "d", "a"), ("X",) * 6)])
-    assert lexicon.words == ("a", "b", "c", "d") and lexicon.num_frequent == 2 and lexicon.num_words == 6
+def test_task_vocab_sorts_by_frequency_and_counts_singletons():
+    vocab = TaskVocab.of([TaggedSentence(("b", "a", "b", "c", "d", "a"), ("X",) * 6)])
+    assert vocab.words == ("a", "b", "c", "d") and vocab.num_frequent == 2 and vocab.num_words == 6
 
 
-def test_batches_hold_every_sentence_once_with_its_own_layers():
+def test_batches_contain_every_sentence_once_with_its_layers():
     lengths = [3, 0, 5, 1, 4, 2, 2]
     sentences = [TaggedSentence(tuple(f"{s}-{t}" for t in range(n)), ("T",) * n) for s, n in enumerate(lengths)]
-    lexicon = Lexicon.of(sentences)
+    vocab = TaskVocab.of(sentences)
     layers = torch.randn(sum(lengths), 3, 4, generator=torch.Generator().manual_seed(0))
-    examples = Examples(sentences, lexicon, layers.half())
+    examples = Examples(sentences, vocab, layers.half())
     by_sentence = layers.half().float().split(lengths)
     for batches in (examples.by_length(2), examples.shuffled(2, np.random.default_rng(0))):
         seen = []
@@ -125,23 +125,23 @@ def test_batches_hold_every_sentence_once_with_its_own_layers():
             for row, index in enumerate(chosen):
                 n = lengths[index]
                 assert batch.mask[row].sum() == n
-                words = [lexicon.words[number - UNKNOWN - 1] for number in batch.words[row, :n]]
+                words = [vocab.words[number - UNKNOWN - 1] for number in batch.words[row, :n]]
                 assert tuple(words) == sentences[index].words
                 torch.testing.assert_close(batch.layers[:, row, :n].transpose(0, 1), by_sentence[index])
                 assert not batch.layers[:, row, n:].any()
         assert sorted(seen) == [0, 2, 3, 4, 5, 6]
 
 
-def test_rare_words_are_hidden_in_training_only():
+def test_tagger_hides_rare_words_only_in_training():
     sentences = [TaggedSentence(("often", "once", "often"), ("A", "B", "A"))]
-    lexicon = Lexicon.of(sentences)
-    tagger = build_tagger(TaggerConfig(elmo=False, rare_word_dropout=1.0), lexicon, None)
-    words = Examples(sentences, lexicon).batch(np.array([0])).words
+    vocab = TaskVocab.of(sentences)
+    tagger = build_tagger(TaggerConfig(elmo=False, rare_word_dropout=1.0), vocab, None)
+    words = Examples(sentences, vocab).batch(np.array([0])).words
     assert tagger._hide_rare(words).tolist() == [[2, UNKNOWN, 2]]
     assert tagger.eval()._hide_rare(words).tolist() == [[2, 3, 2]]
 
 
-def test_a_batch_is_bounded_by_its_padded_tokens(monkeypatch):
+def test_batches_of_limits_padded_tokens(monkeypatch):
     monkeypatch.setattr("elmokit.tasks.examples.PADDED_TOKENS", 12)
     lengths = np.array([1, 2, 2, 3, 4, 4, 6, 7, 50])
     batches = list(batches_of(np.arange(9), lengths, 5))
@@ -150,23 +150,23 @@ def test_a_batch_is_bounded_by_its_padded_tokens(monkeypatch):
     assert list(batches_of(np.arange(0), lengths, 5)) == []
 
 
-def test_a_very_long_sentence_costs_its_own_length(model):
-    """Padded to it, a batch of 64 sentences would have 6.4 million tokens."""
+def test_batches_do_not_pad_others_to_a_very_long_sentence(model):
+    """If all 64 sentences were padded to its length, the batch would have 6.4 million tokens."""
     long = TaggedSentence(("x",) * 100_000, ("A",) * 100_000)
     sentences = [*TRAIN[:63], long]
-    lexicon = Lexicon.of(sentences)
+    vocab = TaskVocab.of(sentences)
     config = TaggerConfig(word_dim=2, hidden_dim=2)
     bilm = model.bilm.config
     layers = torch.zeros(sum(len(s.words) for s in sentences), bilm.num_representations, bilm.output_dim).half()
-    examples = Examples(sentences, lexicon, layers)
+    examples = Examples(sentences, vocab, layers)
     sizes = [examples.batch(chosen).mask.numel() for chosen in examples.by_length(64)]
     assert max(sizes) == 100_000 and sum(sizes) < 101_000
     assert sum(chosen.size for chosen in examples.shuffled(64, np.random.default_rng(0))) == 64
-    tags = tag_examples(build_tagger(config, lexicon, model.bilm), examples)
+    tags = tag_examples(build_tagger(config, vocab, model.bilm), examples)
     assert [len(row) for row in tags] == [len(sentence.words) for sentence in sentences]
 
 
-# --- The tagger ----------------------------------------------------------------------------------------------------
+# --- Tagger --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,21 @@ def test_a_very_long_sentence_costs_its_own_length(model):
     ],
     ids=["words", "characters", "elmo", "two-mixes", "crf", "finetune"],
 )
-@pytest.mark.filterwarnings("ignore:.*words are (too long|cut off)")
-def test_every_kind_of_tagger_learns_and_comes_back_from_disk(config, model, tmp_path):
-    given = model if config.elmo else None
-    trained, report = fit(TaskData(TRAIN, DEV, DEV), tmp_path / "tagger", model=given, tagger=config, config=QUICK)
+@pytest.mark.filterwarnings("ignore:.*words are (too long|truncated)")
+def test_fit_learns_and_tagger_survives_saving_for_every_input(config, model, tmp_path):
+    bilm = model if config.elmo else None
+    trained, report = fit(TaskData(TRAIN, DEV, DEV), tmp_path / "tagger", model=bilm, tagger=config, config=QUICK)
     assert report.dev > 0.95 and report.test == pytest.approx(report.dev) and report.metric == "accuracy"
     assert len(report.mixes) == (config.elmo + config.elmo_at_output)
     for mix in report.mixes:
         assert sum(mix.weights) == pytest.approx(1)
     words = [sentence.words for sentence in DEV] + [(), ("never", "seen" * 30)]
-    back = load_task_model(tmp_path / "tagger")
-    assert back.predict(words) == trained.predict(words)
+    loaded = load_task_model(tmp_path / "tagger")
+    assert loaded.predict(words) == trained.predict(words)
     assert json.loads((tmp_path / "tagger" / "report.json").read_text())["best_epoch"] == report.best_epoch
 
 
-def test_equal_seeds_give_equal_taggers_and_leave_the_callers_random_numbers_alone(model):
+def test_fit_is_deterministic_and_keeps_the_global_rng_state(model):
     state = torch.get_rng_state()
     runs = [fit(TASK, model=model, tagger=SMALL, config=QUICK) for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), state)
@@ -206,7 +206,7 @@ def test_equal_seeds_give_equal_taggers_and_leave_the_callers_random_numbers_alo
 
 
 @pytest.mark.parametrize("finetune", [False, True])
-def test_the_given_bilm_is_left_as_it_is(finetune, model):
+def test_fit_does_not_modify_the_given_bilm(finetune, model):
     before = {name: value.clone() for name, value in model.bilm.state_dict().items()}
     config = TaggerConfig(hidden_dim=8, finetune=finetune)
     trained, _ = fit(FEW, model=model, tagger=config, config=ONE_EPOCH)
@@ -216,24 +216,24 @@ def test_the_given_bilm_is_left_as_it_is(finetune, model):
     assert any(not torch.equal(before[name], value) for name, value in after.items()) == finetune
 
 
-def test_layers_computed_beforehand_are_those_of_the_running_bilm(model):
-    """The same network gives the same scores from stored layers as with its biLM inside."""
-    lexicon = Lexicon.of(TRAIN)
+def test_tagger_scores_stored_layers_like_a_running_bilm(model):
+    """A tagger gives the same scores with stored layers as with a running biLM."""
+    vocab = TaskVocab.of(TRAIN)
     scores = {}
     for finetune in (False, True):
         config = TaggerConfig(hidden_dim=8, finetune=finetune, elmo_at_output=True)
-        examples = make_examples(TRAIN, lexicon, config, model)
+        examples = make_examples(TRAIN, vocab, config, model)
         torch.manual_seed(1)
-        tagger = build_tagger(config, lexicon, model.bilm).eval()
+        tagger = build_tagger(config, vocab, model.bilm).eval()
         scores[finetune] = tagger(examples.batch(np.arange(10)))
-    torch.testing.assert_close(scores[False], scores[True], atol=2e-3, rtol=0)  # layers are stored in half precision
+    torch.testing.assert_close(scores[False], scores[True], atol=2e-3, rtol=0)  # layers are stored in float16
 
 
-def test_a_sentence_is_scored_the_same_in_any_batch(model):
-    lexicon = Lexicon.of(TRAIN)
+def test_tagger_scores_do_not_depend_on_the_batch(model):
+    vocab = TaskVocab.of(TRAIN)
     config = TaggerConfig(hidden_dim=8, character_dim=8, elmo_at_output=True)
-    examples = make_examples(TRAIN, lexicon, config, model)
-    tagger = build_tagger(config, lexicon, model.bilm).eval()
+    examples = make_examples(TRAIN, vocab, config, model)
+    tagger = build_tagger(config, vocab, model.bilm).eval()
     together = tagger(examples.batch(np.arange(10)))
     for index in range(10):
         alone = tagger(examples.batch(np.array([index])))[0]
@@ -259,13 +259,13 @@ def write_conllu(path, sentences):
 
 
 @pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
-def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
+def test_fit_files_and_predict_files_round_trip(write, suffix, column, model, tmp_path):
     loading.save(model, tmp_path / "bilm")
     train, dev = write(tmp_path / f"train{suffix}", TRAIN), write(tmp_path / f"dev{suffix}", DEV)
-    files = TaskFiles(train, dev, dev, Columns(tag_column=column))
+    files = TaskFiles(train, dev, dev, ColumnsConfig(tag_column=column))
     report = fit_files(files, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=QUICK)
     assert report.dev > 0.95
-    assert not (tmp_path / "tagger" / "bilm").exists()  # named, not copied
+    assert not (tmp_path / "tagger" / "bilm").exists()  # recorded by its path, not copied
     sentences, tokens = predict_files(tmp_path / "tagger", dev, tmp_path / f"out{suffix}")
     assert (sentences, tokens) == (len(DEV), sum(len(sentence.words) for sentence in DEV))
     trained = load_task_model(tmp_path / "tagger")
@@ -276,7 +276,7 @@ def test_fit_and_predict_on_files(write, suffix, column, model, tmp_path):
     assert [sentence.tags for sentence in read] == trained.predict([sentence.words for sentence in DEV])
 
 
-def test_span_tags_are_scored_by_f1_and_decoded_by_the_rules(model):
+def test_fit_scores_span_tags_by_f1_and_crf_obeys_the_scheme(model):
     def spanned(sentence):
         inside = {"UP": "B-N", "LOW": "O", "A": "I-N", "B": "O"}
         return TaggedSentence(sentence.words, tuple(inside[tag] for tag in sentence.tags))
@@ -288,7 +288,7 @@ def test_span_tags_are_scored_by_f1_and_decoded_by_the_rules(model):
     assert span_scheme(trained.predict([sentence.words for sentence in dev])) == "IOB2"
 
 
-def test_another_bilm_is_refused(model, tmp_path):
+def test_load_task_model_refuses_another_bilm_and_finds_a_moved_one(model, tmp_path):
     loading.save(model, tmp_path / "bilm")
     fit(FEW, tmp_path / "tagger", model=tmp_path / "bilm", tagger=SMALL, config=ONE_EPOCH)
     torch.manual_seed(5)
@@ -296,14 +296,14 @@ def test_another_bilm_is_refused(model, tmp_path):
     with pytest.raises(loading.CheckpointError, match="is not the biLM"):
         load_task_model(tmp_path / "tagger", model=tmp_path / "other")
     (tmp_path / "bilm").rename(tmp_path / "moved")
-    with pytest.raises(FileNotFoundError, match="say where it lies now"):
+    with pytest.raises(FileNotFoundError, match="give its path as model"):
         load_task_model(tmp_path / "tagger")
     assert load_task_model(tmp_path / "tagger", model=tmp_path / "moved").predict([["x"]])
 
 
-def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
+def test_fit_raises_for_invalid_input_before_training(tmp_path):
     plain = TaggerConfig(elmo=False)
-    with pytest.raises(ValueError, match="the training set holds no words"):
+    with pytest.raises(ValueError, match="the training set has no words"):
         fit(TaskData([], DEV), tagger=plain)
     with pytest.raises(ValueError, match="sentence 1 of the development set has 1 words and 0 tags"):
         fit(TaskData(TRAIN, [TaggedSentence(("a",))]), tagger=plain)
@@ -313,14 +313,14 @@ def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(FileExistsError, match="taken"):
         fit(TASK, tmp_path / "taken", tagger=plain)
-    with pytest.raises(FileExistsError, match="holds no tagger"):
+    with pytest.raises(FileExistsError, match="is not a tagger"):
         fit(TASK, tmp_path / "taken", tagger=plain, overwrite=True)
-    with pytest.raises(ValueError, match="without ELMo reads no model"):
+    with pytest.raises(ValueError, match="without ELMo has no use for a model"):
         fit(TASK, tagger=plain, model="en-small")
-    with pytest.raises(ValueError, match="needs to see something"):
+    with pytest.raises(ValueError, match="needs input features"):
         TaggerConfig(word_dim=0, elmo=False)
     of_words = Pretrained(BiLM(BiLMConfig(BiLMConfig.preset("tiny").lstm, char_cnn=None, num_words=5)))
-    with pytest.raises(ValueError, match="over word ids cannot be fine-tuned"):
+    with pytest.raises(ValueError, match="with word-id input cannot be fine-tuned"):
         fit(TASK, model=of_words, tagger=TaggerConfig(finetune=True))
     with pytest.raises(FileNotFoundError, match="not a tagger"):
         load_task_model(tmp_path)
@@ -345,13 +345,13 @@ def test_what_cannot_be_fitted_is_refused_before_training(tmp_path):
         ({"seed": -1}, "seed must be"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, message):
+def test_tagger_configs_reject_values_out_of_range(settings, message):
     kind = TaggerConfig if next(iter(settings)) in TaggerConfig.__dataclass_fields__ else FitConfig
     with pytest.raises(ValueError, match=message):
         kind(**settings)
 
 
-def test_predictions_replace_nothing_unasked(tmp_path):
+def test_predict_files_overwrites_only_when_asked(tmp_path):
     fit(FEW, tmp_path / "tagger", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
     source, target = write_columns(tmp_path / "in.txt", DEV), tmp_path / "out.txt"
     target.write_text("mine")
@@ -370,16 +370,16 @@ def test_predictions_replace_nothing_unasked(tmp_path):
     assert len(target.read_text().splitlines()) == len(before.decode().splitlines())
 
 
-def test_a_model_that_would_not_be_read_is_refused(model, tmp_path):
+def test_load_task_model_raises_for_an_unused_model(model, tmp_path):
     fit(FEW, tmp_path / "own", model=model, tagger=SMALL, config=ONE_EPOCH)
-    with pytest.raises(ValueError, match="keeps its own biLM"):
+    with pytest.raises(ValueError, match="has its own biLM"):
         load_task_model(tmp_path / "own", model=tmp_path / "own" / "bilm")
     fit(FEW, tmp_path / "none", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
-    with pytest.raises(ValueError, match="reads no biLM"):
+    with pytest.raises(ValueError, match="has no biLM"):
         load_task_model(tmp_path / "none", model="en-small")
 
 
-def test_a_damaged_config_is_told_with_its_file(tmp_path):
+def test_load_task_model_names_a_damaged_config(tmp_path):
     fit(FEW, tmp_path / "tagger", tagger=TaggerConfig(word_dim=4, elmo=False, hidden_dim=4), config=ONE_EPOCH)
     path = tmp_path / "tagger" / "config.json"
     whole = json.loads(path.read_text())

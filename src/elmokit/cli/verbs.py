@@ -1,6 +1,6 @@
-"""The verbs: one frozen dataclass each, whose fields are its options and whose docstrings are its help.
+"""The verbs: one frozen dataclass each, whose fields are the options and whose docstrings are the help text.
 
-Nothing is computed here: a verb imports the function that does the job when it runs, so that `--help` loads no PyTorch.
+A verb imports the function that does its work when it runs, so that `--help` does not load PyTorch.
 """
 
 from elmokit.cli.analysis import Probe, Senses, Wsd
@@ -15,5 +15,5 @@ Verb = (
     | Probe | Wsd | Senses | Fit | Predict | Convert | Info | Compat
 )  # fmt: skip
 
-# What was stopped goes on when the command is given again.
-RESUMED = (Prepare, Pretrain, Finetune, Embed, Encode)
+# Verbs that resume an interrupted run when the same command is run again.
+RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode)

@@ -29,6 +29,13 @@ class Embeddings(list[np.ndarray]):
     state: BiLMState | None = None
     truncated_words: int = 0
 
+    def __repr__(self) -> str:
+        if not self:
+            return "Embeddings(no sentences)"
+        words, (*layers, _, dim) = sum(vectors.shape[-2] for vectors in self), self[0].shape
+        of_layers = f"{layers[0]} layers of " if layers else ""
+        return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
+
 
 def _embeddings(result: BatchResult) -> Embeddings:
     found = Embeddings(result.vectors)
@@ -106,8 +113,9 @@ class Embedder:
         return self.model.config.num_representations
 
     def __repr__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"Embedder({self.num_layers} layers of {self.dim} dimensions, {dtype} on {self.device})"
+        tokenizer, state = self.model.tokenizer or "white space", self.model.state_policy
+        vectors = f"{self.num_layers} layers of {self.dim} dimensions"
+        return f"Embedder({vectors}, state {state}, tokenizer {tokenizer}, {self._pipeline.bilm!r})"
 
     def clear_word_cache(self) -> None:
         """Empty the cache of word vectors, which holds some thousands of the distinct words met last."""

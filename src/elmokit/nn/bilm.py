@@ -9,26 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import BiLMConfig
-from elmokit.nn.encoders import MergedLSTM
+from elmokit.nn.encoders import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM, BiLMState
 from elmokit.nn.token_encoders import TokenEncoder, token_encoder
+from elmokit.ops.dispatch import explain
 from elmokit.ops.packing import Packing, pack_sentences
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 
-# What weights are called here, and in files.
+# The names of weights here, and in files.
 FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
-MERGED_PROJECTION, TOP_PROJECTION = "sequence_encoder.projection.", "top_projection."
+INTERLEAVED_PROJECTION, TOP_PROJECTION = "sequence_encoder.projection.", "top_projection."
 WORD_TABLE = "word_embedding"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiLMOutput:
     """Every layer of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the state after."""
 
     layers: Tensor
     mask: Tensor
     state: BiLMState
+
+    def __repr__(self) -> str:
+        return f"BiLMOutput(layers {tuple(self.layers.shape)}, {int(self.mask.sum())} words, {self.layers.dtype})"
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
@@ -40,16 +44,18 @@ class BiLM(nn.Module):
     """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side.
 
     Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder` (`nn.lstm.BidirectionalLSTM`, or
-    `nn.encoders.MergedLSTM`).
+    `nn.encoders.InterleavedLSTM`).
     """
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
         self.token_encoder = cast(TokenEncoder, token_encoder(config))
-        merges = config.lstm.interleaved
-        self.sequence_encoder = MergedLSTM(config.lstm) if merges else BidirectionalLSTM(config.lstm)
-        self.like: Tensor | None = None  # where a biLM without weights of its own computes, and in what number type
+        sequence_encoder = InterleavedLSTM if config.lstm.interleaved else BidirectionalLSTM
+        self.sequence_encoder = sequence_encoder(config.lstm)
+        # Of a prepacked biLM, which has no weights of its own: a tensor like its states, and the type of its products.
+        self.like: Tensor | None = None
+        self.product_dtype: torch.dtype | None = None
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
         """Run a padded batch.
@@ -58,6 +64,9 @@ class BiLM(nn.Module):
             ids: Of characters (B, T, C) or words (B, T), shifted by one, 0 for no word.
             mask: (B, T), True where there is a word, wherever in a row that is; without it, where an id is above 0.
             state: What the rows start from; None: zeros.
+
+        Raises:
+            ValueError: If the state is of another number of rows, or of another model.
         """
         mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
@@ -92,6 +101,16 @@ class BiLM(nn.Module):
         """
         return self.sequence_encoder(words, tokens, packing, state, start, dropout)
 
+    def __repr__(self) -> str:
+        lstm, dtype = self.config.lstm, self.product_dtype or self.dtype
+        depths = lstm.projection_dim, lstm.projection_dim, lstm.cell_dim
+        *_, backend = explain("lstm", self.device.type, dtype, *depths)
+        weights = "prepacked" if self.is_prepacked else f"{sum(map(Tensor.numel, self.parameters())):,} parameters"
+        return (
+            f"BiLM(reads {self.token_encoder.input}; {lstm.num_layers} layers of 2 x {lstm.cell_dim} cells, "
+            f"projected to {lstm.projection_dim}; {weights}, {str(dtype)[6:]} on {self.device} by {backend})"
+        )
+
     def _like(self) -> Tensor:
         return next(self.sequence_encoder.parameters()) if self.like is None else self.like
 
@@ -111,19 +130,18 @@ class BiLM(nn.Module):
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
-        return self.sequence_encoder.initial_state(rows, self._like())
+        return BiLMState.zeros(self.config.lstm, rows, self._like())
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """The weights by the names that files have for them, which `load_state_dict` reads too.
+        """The weights by their names in files, which `load_state_dict` reads too.
 
         Weights of the token encoder are called after its kind; those of the two directions lie in one tensor (2, ...).
         """
         own, found = self.state_dict(), {}
         for name, tensor in own.items():
             stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
-            stored = (
-                WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored.replace(MERGED_PROJECTION, TOP_PROJECTION)
-            )
+            stored = stored.replace(INTERLEAVED_PROJECTION, TOP_PROJECTION)
+            stored = WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored
             if name.startswith(FIRST_STACK):
                 tensor = _stacked(tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)])
             if not name.startswith(SECOND_STACK):
@@ -140,6 +158,6 @@ class BiLM(nn.Module):
             elif name == WORD_TABLE:
                 state_dict[f"{prefix}token_encoder.weight"] = state_dict.pop(key)
             elif name.startswith((f"{encoder}.", TOP_PROJECTION)):
-                name = name.replace(f"{encoder}.", "token_encoder.", 1).replace(TOP_PROJECTION, MERGED_PROJECTION)
+                name = name.replace(f"{encoder}.", "token_encoder.", 1).replace(TOP_PROJECTION, INTERLEAVED_PROJECTION)
                 state_dict[prefix + name] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *others)

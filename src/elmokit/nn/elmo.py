@@ -17,13 +17,17 @@ from elmokit.nn.token_encoders import TokenEncoder
 from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ElmoOutput:
     """`representations`: for each mix (B, T, 2D), zero where `mask` (B, T) is False; `state` after the batch."""
 
     representations: list[Tensor]
     mask: Tensor
     state: BiLMState
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(tuple(representation.shape)) for representation in self.representations)
+        return f"ElmoOutput(representations {shapes}; {int(self.mask.sum())} words)"
 
 
 def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> Tensor:
@@ -64,12 +68,10 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
 
 
 class Elmo(nn.Module):
-    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place of a model.
+    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a model.
 
-    With `freeze` the given biLM's parameters stop requiring gradients and stay as they are; the mixes always learn,
-    unless `fixed_weights` are given. Where the processor has AVX-512 a frozen biLM's weights are prepacked once, not
-    for every batch: that is 1.4 to 1.8 times as fast, and takes the memory of the weights again
-    (`nn.inference.Frozen`).
+    Where the processor has AVX-512 a frozen biLM's weights are prepacked once, not for every batch: that is 1.4 to 1.8
+    times as fast, and takes the memory of the weights again (`nn.inference.Frozen`).
     """
 
     def __init__(
@@ -81,6 +83,15 @@ class Elmo(nn.Module):
         *,
         fixed_weights: Sequence[float] | None = None,
     ) -> None:
+        """Put a biLM under mixes.
+
+        Args:
+            bilm: The biLM itself, not a copy.
+            num_mixes: How many mixes learn, each with weights of its own.
+            dropout: On each mix.
+            freeze: Whether the biLM's parameters stop requiring gradients; the mixes learn in any case.
+            fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
+        """
         super().__init__()
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
@@ -91,12 +102,24 @@ class Elmo(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
-        """ids (B, T, C) or (B, T), shifted by one, 0 for padding at the right; boundaries come and go here."""
+        """Run a padded batch; the boundaries of sentences are added and removed here.
+
+        Args:
+            ids: (B, T, C) or (B, T), shifted by one, 0 for padding on the right.
+            state: The state that the rows start from; None: zeros.
+
+        Raises:
+            ValueError: If padding stands before words, or the state does not fit.
+        """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
         mask = self.bilm.token_encoder.is_word(ids)
         layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
         return ElmoOutput(self.mix(layers, mask), mask, out.state)
+
+    def __repr__(self) -> str:
+        kind = "frozen" if self.freeze else "trainable"
+        return f"Elmo({len(self.mixes)} mixes, dropout {self.dropout.p}, {kind} {self.bilm!r})"
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
         """Layers (L+1, B, T, 2D) that a frozen biLM gave before -> the representations of `forward`."""

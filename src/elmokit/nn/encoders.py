@@ -35,11 +35,11 @@ def mirrored_slots(packing: Packing) -> Tensor:
     return torch.from_numpy(mirrored)
 
 
-class MergedLSTM(nn.Module):
-    """Plain LSTMs whose directions merge after each layer: ELMoForManyLangs' encoder called lstm (its modules/lstm.py).
+class InterleavedLSTM(nn.Module):
+    """Plain LSTMs of which each layer reads both directions of the one below (ELMoForManyLangs, modules/lstm.py).
 
-    The lowest layer reads tokens (D), each other one both directions of the one below (2H); none projects, but the top
-    one's outputs are projected to D. It has no state to carry: a direction has not read what comes after.
+    The lowest layer reads tokens (D), the others 2H values; none projects, but the outputs of the top one are projected
+    to D. There is no state to carry: the backward direction would have to know what comes after.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -65,7 +65,7 @@ class MergedLSTM(nn.Module):
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`: the top layer (1, 2, N, D), and zeros for a state."""
         if state is not None or start is not None:
-            raise ValueError("this model's directions join, so it has no state to carry or to start from: use zeros")
+            raise ValueError("an interleaved model has no state to carry or to start from: use zeros")
         mirrored, wide = mirrored_slots(packing).to(words.device), torch.promote_types(words.dtype, torch.float32)
         fwd, bwd = (F.embedding(tokens[d], words).to(wide) for d in range(2))
         layers = [cast(nn.ModuleDict, stack)["layers"] for stack in self.stacks]
@@ -79,11 +79,4 @@ class MergedLSTM(nn.Module):
             )
         top = torch.stack([fwd, bwd])
         projected = self.projection(top.to(self.projection.weight.dtype)).to(wide)
-        return projected[None], self.initial_state(len(packing.row_order), words)
-
-    def initial_state(self, rows: int, like: Tensor) -> BiLMState:
-        """Zeros for `rows` rows, which it neither reads nor changes."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        widths = self.config.projection_dim, self.config.cell_dim
-        h, c = (like.new_zeros(2, self.config.num_layers, rows, width, dtype=wide) for width in widths)
-        return BiLMState(h, c)
+        return projected[None], BiLMState.zeros(self.config, len(packing.row_order), words)

@@ -24,8 +24,9 @@ from elmokit.ops.functional import (
 )
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import parallel_rows
+from elmokit.ops.workspace import allocate
 
-WORDS_AT_ONCE = 128  # so that what one layer leaves for the next is still in cache
+CHUNK_WORDS = 128  # so that the output of one layer is still in cache for the next
 
 
 class PrepackedLSTMLayer(nn.Module):
@@ -62,28 +63,29 @@ class PrepackedCharCNN(CharCNN):
         self._highways = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
+        self._dim = self.config.num_filters if last is None else last.out_features
         # Whether a word's vector is the same, to the last bit, whatever words are beside it.
         self.is_row_exact = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.activation(self._convolve(ids - CHARACTER_SHIFT)).to(self._fine)
-        done: dict[int, Tensor] = {}
+        x = self._convolve(ids - CHARACTER_SHIFT)
+        out = allocate((len(x), self._dim), torch.promote_types(self._fine, torch.float32), x.device)
 
         def after_convolution(rows: slice) -> None:
-            part = x[rows]
+            chunk = self.activation(x[rows]).to(self._fine)
             for layer in self._highways:
-                part = layer(part)
-            done[rows.start] = part if self._project is None else self._project(part)
+                chunk = layer(chunk)
+            out[rows] = chunk if self._project is None else self._project(chunk)
 
-        parallel_rows(after_convolution, len(x), WORDS_AT_ONCE, x.device)
-        return torch.cat([done[begin] for begin in sorted(done)]).to(torch.promote_types(self._fine, torch.float32))
+        parallel_rows(after_convolution, len(x), CHUNK_WORDS, x.device)
+        return out
 
 
 # --- Conversion ------------------------------------------------------------------------------------------------------
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether it computes what its class says: neither hooked into, nor parametrized, nor given another forward."""
+    """Whether it computes what its class says: it has neither hooks nor a forward of its own."""
     return type(module) is kind and not (
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     )
@@ -115,19 +117,20 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one number type.
 
-    The given one is left as it is; what is changed in it later does not change the prepacked one. A layer that somebody
-    hooked into, or parametrized, is taken as it is, and so is a token encoder of words, whose table is shared.
+    The given one is left as it is; later changes of it do not change the prepacked one. A layer with hooks or
+    parametrizations is taken as it is, and so is a token encoder of words, whose table is shared.
 
     Args:
         bilm: Of any device.
         dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it.
 
     Raises:
-        ValueError: where nothing here multiplies that type.
+        ValueError: If nothing here multiplies that type.
     """
     with torch.no_grad():
         found = cast(BiLM, _converted(bilm, dtype))
         found.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
+        found.product_dtype = dtype
         return found.eval()
 
 
@@ -135,7 +138,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
 
 
 def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
-    """What a prepacked form was made of: PyTorch counts every change of a weight but those through `.data`."""
+    """All that a prepacked form depends on: PyTorch counts every change of a weight but those through `.data`."""
     settings = [(layer.clips, layer.forget_bias) for layer in bilm.modules() if isinstance(layer, LSTMLayer)]
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in bilm.modules()]
     kinds = [(type(module), "forward" in vars(module)) for module in bilm.modules()]
@@ -143,7 +146,7 @@ def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
 
 
 class _Kept(NamedTuple):
-    """A prepacked biLM and what it was made of. Holding the weights keeps others from coming to lie in their memory."""
+    """A prepacked biLM and all that it depends on. Weights that are held keep others out of their memory."""
 
     state: list[Any]
     weights: list[Tensor]

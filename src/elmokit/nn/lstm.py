@@ -24,7 +24,7 @@ class LSTMLayer(nn.Module):
     """One layer in one direction. Rows of the gates are i, g, f, o, as in the published files."""
 
     def __init__(self, input_dim: int, cell_dim: int, output_dim: int, clips: Clips, forget_bias: float) -> None:
-        """A projection stands behind the cell where `output_dim` is not `cell_dim`."""
+        """The cell is followed by a projection unless `output_dim` is `cell_dim`."""
         super().__init__()
         self.clips, self.forget_bias = clips, forget_bias
         self.input_weight = nn.Parameter(torch.empty(4 * cell_dim, input_dim))
@@ -51,7 +51,7 @@ class LSTMLayer(nn.Module):
             state: What each row starts from, by rank.
             start: The state that a reset sets, of one row; None: zeros.
             index: Which row of x each slot reads (N,); None: its own.
-            out: Takes the outputs, where no gradient is recorded.
+            out: Takes the outputs; only without gradients.
 
         Returns:
             The outputs (N, D), float32 at least, and each row's state after its last step.
@@ -61,8 +61,10 @@ class LSTMLayer(nn.Module):
         return outputs if out is None else out.copy_(outputs), state
 
     def weights(self) -> LSTMWeights:
-        """What the op reads. The forget gate's constant is added here and never stored, so that weights survive any
-        round trip bit for bit."""
+        """The weights as the op reads them.
+
+        The forget gate's constant is added here and never stored, so that weights survive any round trip bit for bit.
+        """
         constant = torch.zeros_like(self.bias).view(4, -1)
         constant[2] = self.forget_bias
         return LSTMWeights(
@@ -112,7 +114,7 @@ class LSTMStack(nn.Module):
             starts: The state that a reset sets in each layer; None: zeros.
             dropout: As in bilm-tf (training.py:388-424): on the input of every layer, where the skip adds the dropped
                 input too, and on the last output. The token layer that is returned is the undropped one.
-            out: Takes the layers, where no gradient is recorded.
+            out: Takes the layers; only without gradients.
 
         Returns:
             The layers (L+1, N, D), the token vectors first, and the states.
@@ -136,12 +138,23 @@ class LSTMStack(nn.Module):
         return torch.stack(layers) if out is None else out, finals
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiLMState:
     """What B rows carry from call to call: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
 
     h: Tensor
     c: Tensor
+
+    @staticmethod
+    def zeros(config: LSTMConfig, rows: int, like: Tensor) -> BiLMState:
+        """Zeros for `rows` rows, float32 at least, on the device of a tensor."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        widths = config.projection_dim, config.cell_dim
+        h, c = (like.new_zeros(2, config.num_layers, rows, width, dtype=wide) for width in widths)
+        return BiLMState(h, c)
+
+    def __repr__(self) -> str:
+        return f"BiLMState(h {tuple(self.h.shape)}, c {tuple(self.c.shape)}, {self.h.dtype} on {self.h.device})"
 
     def to(self, device: torch.device) -> BiLMState:
         """The state itself, or its copy on another device."""
@@ -151,13 +164,13 @@ class BiLMState:
         return BiLMState(self.h.float(), self.c.float())
 
     def of_direction(self, d: int, rows: Tensor | None = None) -> list[LSTMState]:
-        """Of each layer the state of one direction; with `rows` those rows, in that order."""
+        """The state of each layer of one direction; with `rows` those rows, in that order."""
         pairs = zip(self.h[d], self.c[d], strict=True)
         return [LSTMState(h, c) if rows is None else LSTMState(h[rows], c[rows]) for h, c in pairs]
 
     @staticmethod
     def of_ranks(directions: Sequence[Sequence[LSTMState]], rows: Tensor) -> BiLMState:
-        """From the states of each direction and layer by rank to one by row."""
+        """The state by row, from those of each direction and layer by rank."""
         rank = torch.argsort(rows)
         h, c = (
             torch.stack([torch.stack([state[part] for state in states]) for states in directions])[:, :, rank]
@@ -167,7 +180,7 @@ class BiLMState:
 
 
 def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
-    """ValueError where the state is of another number of rows, or of another model."""
+    """ValueError if the state is of another number of rows, or of another model."""
     found = [tuple(part.shape) for part in (state.h, state.c)]
     expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
     if found == expected:
@@ -194,10 +207,10 @@ class BidirectionalLSTM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`. Where no gradient is recorded, the stacks run on threads of their own."""
+        """See `BiLM.run`. Unless gradients are recorded, the stacks run on threads of their own."""
         rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
-        state = self.initial_state(len(rows), words) if state is None else state
+        state = BiLMState.zeros(self.config, len(rows), words) if state is None else state
         check_state(state, self.config, len(rows))
         if start is not None:
             check_state(start, self.config, 1)
@@ -220,10 +233,3 @@ class BidirectionalLSTM(nn.Module):
                 words.device,
             )
         return layers, BiLMState.of_ranks([finals for _, finals in runs], rows)
-
-    def initial_state(self, rows: int, like: Tensor) -> BiLMState:
-        """Zeros for `rows` rows, float32 at least, on the device of a tensor."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        widths = self.config.projection_dim, self.config.cell_dim
-        h, c = (like.new_zeros(2, self.config.num_layers, rows, width, dtype=wide) for width in widths)
-        return BiLMState(h, c)

@@ -52,12 +52,6 @@ def _library_on_cpu(request: Request) -> str | None:
     return None if library.is_built() else "there was no C compiler when elmokit was installed"
 
 
-def _compiled_cell(request: Request) -> str | None:
-    if request.dtype not in (torch.float32, torch.bfloat16):
-        return f"it is for float32 and bfloat16, not {request.dtype}"
-    return _library_on_cpu(request)
-
-
 def _float32_sums(request: Request) -> str | None:
     if torch.promote_types(request.dtype, torch.float32) != torch.float32:
         return f"it adds up in float32, not {request.dtype}"
@@ -94,10 +88,6 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "portable": ("portable.lstm", _floats),
         "reference": ("reference", _floats),
     },
-    "lstm cell": {  # which portable.lstm runs between two products
-        "native": ("native.lstm_cell", _compiled_cell),
-        "reference": ("portable.lstm", _floats),
-    },
     "prepacked linear": {
         "avx512": ("native.gemm", _prepacked_products),
         "reference": ("reference", _floats),
@@ -107,7 +97,7 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "reference": ("reference", _floats),
     },
     "highway": {
-        "native": ("native.highway", _compiled_cell),
+        "portable": ("portable.highway", _floats),
         "reference": ("reference", _floats),
     },
     "char_conv": {

@@ -1,62 +1,62 @@
-"""The settings of a tagger, its training and its files, free of torch so that the command line shows them at once."""
+"""The settings of a tagger, its training and its files. The command line is generated from them: no torch here."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 
-def _check_at_least(settings: object, least: int, names: Iterable[str]) -> None:
+def _check_at_least(settings: object, minimum: int, names: Iterable[str]) -> None:
     for name in names:
-        if getattr(settings, name) < least:
-            raise ValueError(f"{name} must be at least {least}, not {getattr(settings, name)}")
+        if getattr(settings, name) < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, not {getattr(settings, name)}")
 
 
 def _check_above_zero(settings: object, names: Iterable[str]) -> None:
     for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):  # which a NaN is not either
+        if not 0 < getattr(settings, name) < float("inf"):  # false for NaN as well
             raise ValueError(f"{name} must be a number above 0, not {getattr(settings, name)}")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What is said of the layout of task files, each of which may have a format of its own."""
+class ColumnsConfig:
+    """The format and columns of task files."""
 
     format: Literal["conllu", "columns"] | None = None
-    """Inferred from the file suffix when not given."""
+    """Format of the files; None: by the suffix of each file."""
     word_column: int = 0
-    """Column of the words, from 0 (CoNLL-U has its own)."""
+    """Column of the words, from 0. Ignored for CoNLL-U."""
     tag_column: str | int | None = None
-    """Name (CoNLL-U, default upos) or number (columns, default last)."""
+    """Column of the tags: a name for CoNLL-U (None: upos), a number for columns (None: the last)."""
 
 
 @dataclass(frozen=True)
 class TaggerConfig:
-    """What a tagger sees of a word, and the network on top of it."""
+    """The input features and the network of a tagger (Peters et al., 2018, section 3.3)."""
 
     word_dim: int = 100
-    """Width of word vectors learned from the training set; 0: none."""
+    """Dimension of word vectors learned from the training set; 0 for none."""
     character_dim: int = 0
-    """Width of the output of a character CNN learned from the training set; 0: none."""
+    """Output dimension of a character CNN learned from the training set; 0 for none."""
     elmo: bool = True
-    """Give the LSTM ELMo's vectors: a learned mix of the layers of a pretrained biLM."""
+    """Use ELMo vectors, a learned mix of the layers of a pretrained biLM, as input of the LSTM."""
     elmo_at_output: bool = False
-    """Put ELMo once more, with a mix of its own, beside the LSTM's output."""
+    """Concatenate a second ELMo mix with the output of the LSTM."""
     elmo_dropout: float = 0.5
-    """Dropout of ELMo's vectors."""
+    """Dropout of the ELMo vectors."""
     mix_l2: float = 0.0
     """Weight of the L2 penalty on the mix weights before the softmax (the paper tried 0 to 0.01)."""
     finetune: bool = False
-    """Train the biLM too. Slow: it then runs in every epoch instead of once."""
+    """Train the biLM as well. Slow, as the biLM then runs in every epoch instead of once."""
     hidden_dim: int = 150
-    """Width of the LSTM in each direction."""
+    """Hidden dimension of the LSTM in each direction."""
     num_layers: int = 1
-    """LSTM layers."""
+    """Number of LSTM layers."""
     dropout: float = 0.5
-    """Dropout of word vectors, character CNN and LSTM output."""
+    """Dropout of the word vectors, the character CNN and the LSTM output."""
     rare_word_dropout: float = 0.5
-    """How often, in training, a word that occurs once there becomes the unknown word."""
+    """Probability in training of replacing a word that occurs once in the training set by the unknown word."""
     crf: bool = False
-    """Score whole tag sequences with a conditional random field instead of each tag by itself."""
+    """Score tag sequences with a conditional random field instead of scoring each tag independently."""
 
     def __post_init__(self) -> None:
         _check_at_least(self, 0, ("word_dim", "character_dim"))
@@ -69,31 +69,31 @@ class TaggerConfig:
         if not 0 <= self.mix_l2 < float("inf"):
             raise ValueError(f"mix_l2 must be a number of at least 0, not {self.mix_l2}")
         if not (self.word_dim or self.character_dim or self.elmo):
-            raise ValueError("a tagger needs to see something: give word_dim, character_dim or elmo")
+            raise ValueError("a tagger needs input features: set word_dim, character_dim or elmo")
         if (self.finetune or self.elmo_at_output) and not self.elmo:
             raise ValueError("finetune and elmo_at_output need elmo")
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a tagger is trained. Equal settings and data give equal taggers."""
+    """The training of a tagger. Equal settings and data give equal taggers."""
 
     seed: int = 1
-    """Of the initial weights, dropout and the order of batches."""
+    """Seed of the initial weights, dropout and the order of batches."""
     max_epochs: int = 30
-    """Most passes over the training set."""
+    """Maximum number of passes over the training set."""
     patience: int = 4
-    """Stop after so many epochs without a better score on the development set."""
+    """Stop after this many epochs without improvement on the development set."""
     batch_size: int = 32
-    """Sentences in a batch."""
+    """Sentences per batch."""
     learning_rate: float = 2e-3
-    """Adam's; halved after each epoch without a better score."""
+    """Learning rate of Adam, halved after each epoch without improvement."""
     finetune_learning_rate: float = 1e-4
-    """Adam's for the biLM, where it is trained too."""
+    """Learning rate of Adam for the biLM, with finetune."""
     max_grad_norm: float = 5.0
-    """Gradients are scaled down to this norm."""
+    """Maximum norm of the gradients."""
     device: str | None = None
-    """cpu, cuda or cuda:N; cuda where there is one when not given."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         _check_at_least(self, 0, ("seed",))

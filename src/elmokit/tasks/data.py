@@ -1,16 +1,16 @@
-"""The sentences of a task, and the files that they are read from."""
+"""The sentences of a task, and the files with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.tasks.config import Columns
+from elmokit.tasks.config import ColumnsConfig
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The tagged sentences of a task; `tag_column`, where they are from files, is the column of their tags."""
+    """The tagged sentences of a task; `tag_column` is the column of the tags in the files they come from, if any."""
 
     train: Sequence[TaggedSentence]
     dev: Sequence[TaggedSentence]
@@ -18,8 +18,8 @@ class TaskData:
     tag_column: str | int | None = None
 
 
-def layout_of(path: str | Path, columns: Columns) -> Layout:
-    """The layout of one task file."""
+def layout_of(path: str | Path, columns: ColumnsConfig) -> Layout:
+    """The layout of a task file."""
     return Layout.of(path, columns.format, columns.word_column, columns.tag_column)
 
 
@@ -30,10 +30,10 @@ class TaskFiles:
     train: str | Path
     dev: str | Path
     test: str | Path | None = None
-    columns: Columns = Columns()  # noqa: RUF009 (it is frozen)
+    columns: ColumnsConfig = ColumnsConfig()  # noqa: RUF009 (frozen)
 
     def read(self) -> TaskData:
-        """Their sentences, all of them in memory."""
+        """Read all sentences into memory."""
 
         def sentences(file: str | Path) -> list[TaggedSentence]:
             return list(read_tagged(file, layout_of(file, self.columns)))

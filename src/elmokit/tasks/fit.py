@@ -1,4 +1,4 @@
-"""From tagged sentences, or files of them, to a trained tagger on disk; and from there to tagged files."""
+"""Training a tagger on sentences or files, and tagging files with it."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,15 @@ from tqdm import tqdm
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
-from elmokit.data.streams import blocks_of
-from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
+from elmokit.data.streams import sentence_batches
+from elmokit.tasks.config import ColumnsConfig, FitConfig, TaggerConfig
 from elmokit.tasks.data import TaskData, TaskFiles, layout_of
-from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_task_model, make_examples
+from elmokit.tasks.examples import Examples, TaskVocab
+from elmokit.tasks.trained import BATCH_WORDS, TrainedTagger, load_task_model, make_examples
 from elmokit.tasks.training import FitReport, fit_examples
 
 __all__ = [
-    "Columns",
+    "ColumnsConfig",
     "FitConfig",
     "FitReport",
     "TaggerConfig",
@@ -34,18 +34,18 @@ REPORT = "report.json"
 
 
 def _check_free(output: Path, overwrite: bool) -> None:
-    """Whether `output` may be written is asked before the training, not after it."""
+    """FileExistsError if `output` may not be written; checked before training, not after it."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not overwrite:
-        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
+        raise FileExistsError(f"{output} exists: remove it, choose another name, or set overwrite")
     if not (output / REPORT).is_file():
-        raise FileExistsError(f"{output} holds no tagger, so it is not overwritten: choose another name")
+        raise FileExistsError(f"{output} is not a tagger, so it is not overwritten: choose another name")
 
 
 def _check_set(name: str, sentences: Sequence[TaggedSentence]) -> None:
     if not any(sentence.words for sentence in sentences):
-        raise ValueError(f"the {name} set holds no words: check the file and its format")
+        raise ValueError(f"the {name} set has no words: check the file and its format")
     for number, sentence in enumerate(sentences, start=1):
         if len(sentence.words) != len(sentence.tags):
             counts = f"{len(sentence.words)} words and {len(sentence.tags)} tags"
@@ -61,14 +61,14 @@ def _check(data: TaskData) -> None:
 def _pretrained(model: loading.ModelSource, tagger: TaggerConfig) -> Pretrained | None:
     if not tagger.elmo:
         if model is not None:
-            raise ValueError("a tagger without ELMo reads no model: leave the model out, or switch elmo on")
+            raise ValueError("a tagger without ELMo has no use for a model: omit the model, or set elmo")
         return None
     pretrained = loading.resolve_model(model)
     return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if tagger.finetune else pretrained
 
 
 def _name_of(model: loading.ModelSource) -> str | None:
-    """How a tagger's directory names its biLM: a path in full, so that it holds wherever the tagger is used from."""
+    """The name or path of the biLM to record with the tagger; paths are absolute. None for a model in memory."""
     if isinstance(model, Pretrained):
         return None
     if model is None:
@@ -85,24 +85,24 @@ def fit(
     config: FitConfig | None = None,
     overwrite: bool = False,
 ) -> tuple[TrainedTagger, FitReport]:
-    """Train a tagger on the biLM's layers; equal data and settings give equal taggers.
+    """Train a tagger, with early stopping on the development set.
 
     Args:
-        data: Tagged sentences, or the files that hold them: `train` is learned, `dev` decides when to stop, `test` is
-            scored at the end.
-        output: Directory to save the tagger in, with report.json.
-        model: The biLM whose layers the tagger reads: a loaded model, which is saved with the tagger, or whatever
-            `elmokit.load` takes, which is found again by its name. It is not changed: `tagger.finetune` trains a copy.
-        tagger: The network.
-        config: How it is trained.
-        overwrite: Replace a tagger in `output`.
+        data: Training and development sentences, and optionally test sentences to score; or the files with them.
+        output: Directory for the tagger and report.json; by default the tagger is not saved.
+        model: The biLM: a path or name, as for `elmokit.load`, the bundled English model by default; or a loaded
+            model, which is saved with the tagger. It is not modified: with `finetune`, a copy is trained.
+        tagger: The input features and the network.
+        config: The training.
+        overwrite: Replace an existing tagger in `output`.
 
     Returns:
-        The tagger, and its scores and losses.
+        The tagger with the weights of its best epoch, and the scores.
 
     Raises:
-        ValueError: The data or the settings make no sense.
-        FileExistsError: `output` exists.
+        ValueError: A set has no words or lacks tags, or the settings do not fit the model.
+        FileNotFoundError: The model does not exist.
+        FileExistsError: `output` exists and may not be overwritten.
     """
     tagger, config = tagger or TaggerConfig(), config or FitConfig()
     if output is not None:
@@ -110,15 +110,15 @@ def fit(
     data = data.read() if isinstance(data, TaskFiles) else data
     _check(data)
     pretrained = _pretrained(model, tagger)
-    lexicon = Lexicon.of(data.train)
+    vocab = TaskVocab.of(data.train)
 
     def examples(sentences: Sequence[TaggedSentence]) -> Examples:
-        return make_examples(sentences, lexicon, tagger, pretrained, config.device)
+        return make_examples(sentences, vocab, tagger, pretrained, config.device)
 
     test = None if data.test is None else examples(data.test)
     bilm = None if pretrained is None else pretrained.bilm
     network, report = fit_examples(examples(data.train), examples(data.dev), test, bilm, tagger, config)
-    trained = TrainedTagger(network, lexicon, pretrained, data.tag_column)
+    trained = TrainedTagger(network, vocab, pretrained, data.tag_column)
     if output is not None:
         trained.save(output, _name_of(model), overwrite, {REPORT: report.to_json()})
     return trained, report
@@ -133,7 +133,24 @@ def fit_files(
     config: FitConfig | None = None,
     overwrite: bool = False,
 ) -> FitReport:
-    """Fit a tagger on files of tagged sentences, which are read into memory, and save it."""
+    """Train a tagger on files of tagged sentences, which are read into memory, and save it.
+
+    Args:
+        files: The files and their columns.
+        output: Directory for the tagger and report.json.
+        model: As in `fit`.
+        tagger: As in `fit`.
+        config: As in `fit`.
+        overwrite: As in `fit`.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ValueError: As in `fit`, or a file is malformed.
+        FileNotFoundError: A file or the model does not exist.
+        FileExistsError: As in `fit`.
+    """
     _check_free(Path(output), overwrite)
     _, report = fit(files, output, model=model, tagger=tagger, config=config, overwrite=overwrite)
     return report
@@ -143,14 +160,14 @@ def _check_output(file: Path, output: Path, overwrite: bool) -> None:
     if output.exists() and (output.is_dir() or output.samefile(file)):
         raise ValueError(f"{output} is {'a directory' if output.is_dir() else 'the input'}: choose another output")
     if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
+        raise FileExistsError(f"{output} exists: remove it, choose another name, or set overwrite")
 
 
 def _predictions(trained: TrainedTagger, file: str | Path, layout: Layout) -> Iterator[tuple[str, ...]]:
-    """The tags of a file's sentences, in order; a part of the file is in memory at a time."""
+    """Stream the predicted tags of a file's sentences, in order."""
     words = (sentence.words for sentence in read_tagged(file, layout, with_tags=False))
     with tqdm(desc="predict", unit=" sentences", unit_scale=True, disable=None) as progress:
-        for sentences in blocks_of(words, WORDS_AT_ONCE):
+        for sentences in sentence_batches(words, BATCH_WORDS):
             yield from trained.predict(sentences)
             progress.update(len(sentences))
 
@@ -161,18 +178,32 @@ def predict_files(
     output: str | Path,
     *,
     model: str | Path | None = None,
-    columns: Columns | None = None,
+    columns: ColumnsConfig | None = None,
     device: str | None = None,
     overwrite: bool = False,
 ) -> tuple[int, int]:
-    """Tag a file with the tagger of a directory, into `output` in the same layout; the numbers of sentences and tokens.
+    """Tag a file, and write it in the same format. The file is streamed.
 
-    CoNLL-U gets the tags in the column that the tagger learned (or that of `columns`), other files in a new last
-    column. `model` says where the biLM lies now, if it was moved. FileExistsError for an output that is there already,
-    unless `overwrite` says to replace it.
+    Args:
+        tagger: Directory of the tagger.
+        file: Sentences with one token per line.
+        output: File for the tagged sentences. CoNLL-U files get the tags in the column that the tagger was trained on
+            (or that of `columns`), other files in a new last column.
+        model: The biLM, if it is no longer at the path that the tagger recorded.
+        columns: Format and columns of the file.
+        device: Device to compute on; a GPU by default if there is one.
+        overwrite: Replace `output` if it exists.
+
+    Returns:
+        The number of sentences and the number of tokens.
+
+    Raises:
+        ValueError: The file is malformed, or `output` is the input or a directory.
+        FileNotFoundError: The tagger, its biLM or the file does not exist.
+        FileExistsError: `output` exists, and `overwrite` is not set.
     """
     _check_output(Path(file), Path(output), overwrite)
-    columns = columns or Columns()
+    columns = columns or ColumnsConfig()
     layout = layout_of(file, columns)
     trained = load_task_model(tagger, model, device)
     if layout.conllu and columns.tag_column is None:

@@ -1,4 +1,4 @@
-"""The training loop of a tagger: early stopping on a development set, and a report of what came out."""
+"""The training loop of a tagger, with early stopping, and its report."""
 
 import json
 import time
@@ -22,7 +22,7 @@ from elmokit.tasks.trained import build_tagger, tag_examples
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the training set: the mean loss of its batches, and the score on the development set after it."""
+    """One pass over the training set: mean loss of the batches, development score after it, duration."""
 
     loss: float
     dev: float
@@ -31,7 +31,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class LearnedMix:
-    """A scalar mix as training left it: the layers' weights after the softmax, and gamma."""
+    """A trained scalar mix: the weights of the layers after the softmax, and gamma."""
 
     weights: list[float]
     gamma: float
@@ -39,14 +39,29 @@ class LearnedMix:
 
 @dataclass
 class FitReport:
-    """What a training run found. Scores are in 0..1, of the kind that `metric` says."""
+    """The result of training a tagger.
+
+    Attributes:
+        metric: "accuracy" or "span F1"; scores are from 0 to 1.
+        best_epoch: Number of the best epoch, from 1.
+        dev: Development score of the best epoch.
+        test: Test score; None without test sentences.
+        mixes: The scalar mixes: at the input, and with `elmo_at_output` at the output.
+        parameters: Number of trained parameters.
+        sentences: Number of training sentences.
+        tokens: Number of training tokens.
+        seconds: Duration of the training.
+        tagger: Settings of the network.
+        config: Settings of the training.
+        epochs: All epochs.
+    """
 
     metric: str
-    best_epoch: int  # from 1
+    best_epoch: int
     dev: float
     test: float | None
-    mixes: list[LearnedMix]  # at the input, at the output
-    parameters: int  # that were trained
+    mixes: list[LearnedMix]
+    parameters: int
     sentences: int
     tokens: int
     seconds: float
@@ -55,25 +70,26 @@ class FitReport:
     epochs: list[Epoch] = field(default_factory=list)
 
     def to_json(self) -> str:
+        """The report as JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def score(tagger: Tagger, examples: Examples) -> float:
-    """Span F1 where the training set's tags mark spans, accuracy elsewhere; in 0..1."""
+    """Span F1 if the tags of the training set mark spans, otherwise accuracy; from 0 to 1."""
     gold = [sentence.tags for sentence in examples.sentences]
     predicted = tag_examples(tagger, examples)
-    return span_score(gold, predicted).f1 if examples.lexicon.scheme else accuracy(gold, predicted)
+    return span_score(gold, predicted).f1 if examples.vocab.scheme else accuracy(gold, predicted)
 
 
 def train_epoch(
     tagger: Tagger, examples: Examples, optimizer: torch.optim.Optimizer, config: FitConfig, random: np.random.Generator
 ) -> float:
-    """One pass over the examples; the mean loss of its batches."""
+    """Train for one pass over the examples, and return the mean loss of its batches."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     device, losses = parameters[0].device, []
     tagger.train()
-    for chosen in examples.shuffled(config.batch_size, random):
-        loss = tagger.loss(examples.batch(chosen).to(device))
+    for indices in examples.shuffled(config.batch_size, random):
+        loss = tagger.loss(examples.batch(indices).to(device))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
@@ -83,18 +99,18 @@ def train_epoch(
 
 
 def train_tagger(tagger: Tagger, train: Examples, dev: Examples, config: FitConfig) -> list[Epoch]:
-    """Train in place until the development score stops rising; the tagger ends with its best weights."""
+    """Train in place until the development score stops improving, then restore the weights of the best epoch."""
     random = np.random.default_rng(config.seed)
     optimizer = torch.optim.Adam(_parameter_groups(tagger, config), fused=True)
     epochs: list[Epoch] = []
     best, best_weights = 0, _trained_weights(tagger)
     with tqdm(total=config.max_epochs, desc="fit", unit="epoch", disable=None) as progress:
         while len(epochs) < config.max_epochs and len(epochs) - best < config.patience:
-            started = time.perf_counter()
+            start_time = time.perf_counter()
             loss = train_epoch(tagger, train, optimizer, config, random)
             if not np.isfinite(loss):
-                raise ValueError(f"the loss of epoch {len(epochs) + 1} is not a number: lower the learning rate")
-            epochs.append(Epoch(loss, score(tagger, dev), time.perf_counter() - started))
+                raise ValueError(f"the loss of epoch {len(epochs) + 1} is not finite: lower the learning rate")
+            epochs.append(Epoch(loss, score(tagger, dev), time.perf_counter() - start_time))
             if best == 0 or epochs[-1].dev > epochs[best - 1].dev:
                 best, best_weights = len(epochs), _trained_weights(tagger)
             else:
@@ -130,16 +146,28 @@ def fit_examples(
     tagger_config: TaggerConfig | None = None,
     config: FitConfig | None = None,
 ) -> tuple[Tagger, FitReport]:
-    """Train a new tagger on examples whose layers, if it reads any, were computed before."""
+    """Train a new tagger on encoded examples.
+
+    Args:
+        train: Training examples.
+        dev: Development examples for early stopping.
+        test: Test examples to score.
+        bilm: The biLM, if the tagger uses ELMo.
+        tagger_config: The input features and the network.
+        config: The training.
+
+    Returns:
+        The tagger and the report. The caller's random number generator is not affected.
+    """
     tagger_config, config = tagger_config or TaggerConfig(), config or FitConfig()
-    started = time.perf_counter()
-    with torch.random.fork_rng():  # the caller's random numbers go on as if nothing had been drawn
+    start_time = time.perf_counter()
+    with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        tagger = build_tagger(tagger_config, train.lexicon, bilm).to(pick_device(config.device))
+        tagger = build_tagger(tagger_config, train.vocab, bilm).to(pick_device(config.device))
         epochs = train_tagger(tagger, train, dev, config)
     best = max(range(len(epochs)), key=lambda index: epochs[index].dev)
     report = FitReport(
-        metric="span F1" if train.lexicon.scheme else "accuracy",
+        metric="span F1" if train.vocab.scheme else "accuracy",
         best_epoch=best + 1,
         dev=epochs[best].dev,
         test=None if test is None else score(tagger, test),
@@ -147,7 +175,7 @@ def fit_examples(
         parameters=sum(parameter.numel() for parameter in tagger.parameters() if parameter.requires_grad),
         sentences=len(train),
         tokens=len(train.words),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start_time,
         tagger=tagger_config,
         config=config,
         epochs=epochs,

@@ -25,9 +25,8 @@ DTYPES = {
     "int64_t": (torch.int64,),
     "int32_t": (torch.int32,),
     "uint8_t": (torch.uint8, torch.bool),
-    "uint16_t": (torch.float16,),
 }
-TYPE_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+TYPE_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
 
 
 def _digest() -> bytes:

@@ -1,7 +1,6 @@
 """`lstm` step by step, with its gradients: a backward pass over what the forward pass left of every slot.
 
-The gradient of a weight is one product over all steps. The cell between two products is the one here in PyTorch, or
-where there is a compiled library that of `native.lstm_cell`.
+The gradient of a weight is one product over all steps.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.dispatch import choose
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
 from elmokit.ops.workspace import allocate
@@ -28,7 +26,7 @@ CHUNK_SLOTS, CHUNK_SLOTS_ON_GPU = 512, 16_384
 # --- The cell --------------------------------------------------------------------------------------------------------
 
 
-def cell_forward(
+def _cell_forward(
     gates: Tensor, c: Tensor, out: Tensor, clip: float | None, trace: tuple[Tensor, Tensor] | None
 ) -> None:
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
@@ -56,7 +54,7 @@ def cell_forward(
     out.copy_(torch.tanh(c).mul_(o))
 
 
-def cell_backward(
+def _cell_backward(
     gates: Tensor,
     trace: tuple[Tensor, Tensor],
     grad_out: Tensor,
@@ -114,7 +112,7 @@ def _forward_steps(
     trace: _Trace | None = None,
 ) -> None:
     """Fills `outputs` and, where there is one, `trace` from the products of the input; the state runs on in place."""
-    max_rows, cell = max(packing.batch_sizes, default=0), choose("lstm cell", inputs.device, inputs.dtype)
+    max_rows = max(packing.batch_sizes, default=0)
     scratch, scratch_hidden = (inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1]))
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
         if resets is not None:
@@ -126,7 +124,7 @@ def _forward_steps(
             of_cell = trace.cells[slots], trace.previous_c[slots]
             trace.previous_h[slots] = h
         torch.addmm(inputs[slots], h.to(inputs.dtype), weights.recurrent.T, out=gates)
-        cell.cell_forward(gates, c, hidden, clips.cell, of_cell)
+        _cell_forward(gates, c, hidden, clips.cell, of_cell)
         if weights.projection is not None:
             hidden = hidden @ weights.projection.T
             if clips.projection is not None:
@@ -174,7 +172,7 @@ def backward(
 ) -> Tensors:
     *of_trace, outputs, x, input, recurrent, projection = saved
     assert outputs is not None and x is not None and input is not None and recurrent is not None
-    trace, cell = _Trace(*of_trace), choose("lstm cell", x.device, dtype)  # type: ignore[arg-type]
+    trace = _Trace(*of_trace)  # type: ignore[arg-type]
     grad_outputs, grad_h, grad_c = (part.clone(memory_format=torch.contiguous_format) for part in gradients)
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
@@ -187,9 +185,7 @@ def backward(
                 grad_hidden *= outputs[slots].abs() < proj_clip
             grad_hidden = grad_hidden.to(dtype) @ projection
         of_cell = trace.cells[slots], trace.previous_c[slots]
-        cell.cell_backward(
-            trace.gates[slots], of_cell, grad_hidden.to(dtype), grad_c[:rows], grad_gates[slots], clips.cell
-        )
+        _cell_backward(trace.gates[slots], of_cell, grad_hidden.to(dtype), grad_c[:rows], grad_gates[slots], clips.cell)
         grad_h[:rows] = grad_gates[slots] @ recurrent
         if resets is not None:
             grad_h[resets], grad_c[resets] = 0, 0

@@ -106,33 +106,6 @@ ELMOKIT_LOGSUMEXP_BACKWARD(bfloat16)
 
 /* --- For any processor ------------------------------------------------------------------------------------------------ */
 
-/* The LSTM cell between two products (cell.c): c and out from gates (rows, 4 * hidden_size); cells and previous, or NULL,
- * take c after and before, and gates what their functions made of them. */
-#define ELMOKIT_CELL_FORWARD(TYPE)                                                                                     \
-    void elmokit_cell_forward_##TYPE(                                                                                  \
-        ptrdiff_t rows, ptrdiff_t hidden_size, TYPE *gates, float *c, TYPE *out, float *cells, float *previous,        \
-        float clip);
-ELMOKIT_CELL_FORWARD(float)
-ELMOKIT_CELL_FORWARD(bfloat16)
-#define ELMOKIT_CELL_BACKWARD(TYPE)                                                                                    \
-    void elmokit_cell_backward_##TYPE(                                                                                 \
-        ptrdiff_t rows, ptrdiff_t hidden_size, const TYPE *gates, const float *cells, const float *previous,           \
-        const TYPE *grad_out, float *grad_c, TYPE *grad_gates, float clip);
-ELMOKIT_CELL_BACKWARD(float)
-ELMOKIT_CELL_BACKWARD(bfloat16)
-
-/* A highway layer after its product (highway.c). */
-#define ELMOKIT_HIGHWAY_FORWARD(TYPE)                                                                                  \
-    void elmokit_highway_forward_##TYPE(ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, TYPE *out);
-ELMOKIT_HIGHWAY_FORWARD(float)
-ELMOKIT_HIGHWAY_FORWARD(bfloat16)
-#define ELMOKIT_HIGHWAY_BACKWARD(TYPE)                                                                                 \
-    void elmokit_highway_backward_##TYPE(                                                                              \
-        ptrdiff_t rows, ptrdiff_t units, TYPE *gates, const TYPE *x, const TYPE *grad_out, TYPE *grad_x,               \
-        float *grad_bias);
-ELMOKIT_HIGHWAY_BACKWARD(float)
-ELMOKIT_HIGHWAY_BACKWARD(bfloat16)
-
 /* Maxima over all places of sums of rows of a table, and their gradient (characters.c). */
 void elmokit_characters_forward(
     ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
@@ -143,17 +116,13 @@ void elmokit_characters_backward(
     ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, float *grad_table, const uint8_t *places,
     const float *grad);
 
-/* From streams to text (unpack.c). Sentences first to end: sentence i has lengths[i] tokens from begins[i] on, and goes to
- * the address outs[i], (layers, tokens, 2 width). fwd, bwd: the slot of each token of the text in either direction. */
-void elmokit_unpack_sentences(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t first, ptrdiff_t end, const float *streams,
-    const int64_t *fwd, const int64_t *bwd, const int64_t *begins, const int64_t *lengths, const int64_t *outs);
-/* out (tokens, layers, 2 width); 1 where finite numbers were too large for float16. */
-int elmokit_unpack_words_float32(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
-    const int64_t *bwd, float *out);
-int elmokit_unpack_words_float16(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
-    const int64_t *bwd, uint16_t *out);
+/* From streams to text (unpack.c): a token goes from the slots fwd and bwd of its directions to the address outs, its
+ * layers layer_strides values from one to the next; 1 where finite numbers were too large for float16. */
+#define ELMOKIT_UNPACK(TYPE)                                                                                           \
+    int elmokit_unpack_##TYPE(                                                                                         \
+        ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams,                    \
+        const int64_t *fwd, const int64_t *bwd, const int64_t *outs, const int64_t *layer_strides);
+ELMOKIT_UNPACK(float)
+ELMOKIT_UNPACK(float16)
 
 #endif

@@ -1,66 +1,63 @@
-/* From streams to text: rows of both directions, which lie apart, side by side.
- *
- * streams: `layers` times two directions of slots, each of `width` values. fwd, bwd: the slots of `tokens` tokens.
- */
+/* From streams to text: the rows of both directions, which lie in different places, side by side. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "elmokit.h"
 #include "targets.h"
-#include "values.h"
 
-/* Tokens whose rows are on their way while those of one are copied: they lie where no processor expects the next. */
+static inline float from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+/* A finite float32 from here on is one that float16 does not hold: half way from its largest number to the next one. */
+#define FLOAT16_OVERFLOWS 0x477ff000u
+
+/* to the nearest, ties to even, for numbers of any size, as NumPy rounds */
+static inline uint16_t store_float16(float x) {
+    uint32_t bits = to_bits(x), size = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
+    uint32_t normal = (size + 0xfff + ((size >> 13) & 1) - 0x38000000) >> 13;
+    /* next to 0.5 float32 has the steps of float16's smallest numbers, and rounds to them */
+    uint32_t small = to_bits(from_bits(size) + 0.5f) - 0x3f000000;
+    uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    uint32_t half = size < 0x38800000 ? small : size < FLOAT16_OVERFLOWS ? normal : large;
+    return (uint16_t)(sign | half);
+}
+
+static inline uint32_t overflows_float16(float x) {
+    uint32_t size = to_bits(x) & 0x7fffffff;
+    return (size >= FLOAT16_OVERFLOWS) & (size < 0x7f800000);
+}
+static inline float store_float(float x) { return x; }
+static inline uint32_t overflows_float(float x) { return (void)x, 0; }
+
+/* Tokens whose rows are prefetched while those of one are copied: they lie where no processor expects the next. */
 #define AHEAD 2
 #define FLOATS_OF_A_LINE 16
 
-static inline void fetch(const float *row, ptrdiff_t width) {
+static inline void prefetch_row(const float *row, ptrdiff_t width) {
     for (ptrdiff_t k = 0; k < width; k += FLOATS_OF_A_LINE) __builtin_prefetch(row + k);
 }
 
-void elmokit_unpack_sentences(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t first, ptrdiff_t end, const float *streams,
-    const int64_t *fwd, const int64_t *bwd, const int64_t *begins, const int64_t *lengths, const int64_t *outs) {
-    for (ptrdiff_t sentence = first; sentence < end; sentence++) {
-        float *out = (float *)(intptr_t)outs[sentence];
-        const int64_t *from_fwd = fwd + begins[sentence], *from_bwd = bwd + begins[sentence];
-        const float *layer = streams;
-        for (ptrdiff_t number = 0; number < layers; number++, layer += 2 * slots * width)
-            for (ptrdiff_t token = 0; token < lengths[sentence]; token++, out += 2 * width) {
-                memcpy(out, layer + from_fwd[token] * width, width * sizeof(float));
-                memcpy(out + width, layer + (slots + from_bwd[token]) * width, width * sizeof(float));
-            }
+/* Returns 1, and not 0, where finite numbers were too large for float16 and have become infinite. */
+#define DEFINE_UNPACK(TYPE, VALUE)                                                                                       \
+    FOR_EACH_TARGET int elmokit_unpack_##TYPE(                                                                           \
+        ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,  \
+        const int64_t *bwd, const int64_t *outs, const int64_t *layer_strides) {                                         \
+        uint32_t overflows = 0;                                                                                          \
+        for (ptrdiff_t token = 0; token < tokens; token++)                                                               \
+            for (ptrdiff_t half = 0; half < 2 * layers; half++) {                                                        \
+                const int64_t *slot = (half % 2 ? bwd : fwd) + token;                                                    \
+                const float *restrict from = streams + (half * slots + *slot) * width;                                   \
+                VALUE *out = (VALUE *)(intptr_t)outs[token];                                                             \
+                VALUE *restrict to = out + half / 2 * layer_strides[token] + half % 2 * width;                           \
+                if (token + AHEAD < tokens) prefetch_row(streams + (half * slots + slot[AHEAD]) * width, width);         \
+                for (ptrdiff_t k = 0; k < width; k++) {                                                                  \
+                    overflows |= overflows_##TYPE(from[k]);                                                              \
+                    to[k] = store_##TYPE(from[k]);                                                                       \
+                }                                                                                                        \
+            }                                                                                                            \
+        return (int)overflows;                                                                                           \
     }
-}
 
-/* out (tokens, layers, 2 * width), as words are stored. */
-int elmokit_unpack_words_float32(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
-    const int64_t *bwd, float *out) {
-    for (ptrdiff_t token = 0; token < tokens; token++)
-        for (ptrdiff_t half = 0; half < 2 * layers; half++, out += width) {
-            const int64_t *slot = (half % 2 ? bwd : fwd) + token;
-            memcpy(out, streams + (half * slots + *slot) * width, width * sizeof(float));
-        }
-    return 0;
-}
-
-/* The same as float16. Returns 1, and not 0, where finite numbers were too large for it and have become infinite. */
-FOR_EACH_TARGET int elmokit_unpack_words_float16(
-    ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,
-    const int64_t *bwd, uint16_t *out) {
-    uint32_t overflows = 0;
-    for (ptrdiff_t token = 0; token < tokens; token++)
-        for (ptrdiff_t half = 0; half < 2 * layers; half++, out += width) {
-            const int64_t *slot = (half % 2 ? bwd : fwd) + token;
-            const float *restrict from = streams + (half * slots + *slot) * width;
-            uint16_t *restrict to = out;
-            if (token + AHEAD < tokens) fetch(streams + (half * slots + slot[AHEAD]) * width, width);
-            for (ptrdiff_t k = 0; k < width; k++) {
-                uint32_t size = to_bits(from[k]) & 0x7fffffff;
-                overflows |= (size >= FLOAT16_OVERFLOWS) & (size < 0x7f800000);
-                to[k] = store_float16(from[k]);
-            }
-        }
-    return (int)overflows;
-}
+DEFINE_UNPACK(float, float)
+DEFINE_UNPACK(float16, uint16_t)
