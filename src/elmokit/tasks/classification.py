@@ -224,22 +224,22 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def predictions(self, examples: Sequence[LabelledText], decoded: Sequence[Any]) -> list[Classification]:
         labels = self.labels["labels"]
         unknown = [1 / len(labels)] * len(labels)  # of a text without words
-        found = []
+        classifications = []
         for example, scores in zip(examples, decoded, strict=True):
             by_label = dict(zip(labels, scores or unknown, strict=True))
-            found.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
-        return found
+            classifications.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
+        return classifications
 
     def score(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> dict[str, float]:
-        right = [example.label == found.label for example, found in zip(examples, predictions, strict=True)]
+        right = [example.label == prediction.label for example, prediction in zip(examples, predictions, strict=True)]
         return {"accuracy": sum(right) / max(len(right), 1)}
 
     def confusion(
         self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
     ) -> dict[str, dict[str, int]]:
         counts: dict[str, Counter[str]] = {}
-        for example, found in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[found.label] += 1
+        for example, prediction in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[prediction.label] += 1
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: Classification) -> dict[str, Any]:

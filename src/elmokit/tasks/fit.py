@@ -45,15 +45,15 @@ def _snapshot_of(output: Path) -> Path:
 
 def _read(task: Task, name: str, examples: Examples) -> list[Any]:
     """The checked examples of a set. ValueError naming the first that is wrong."""
-    found = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
-    for number, example in enumerate(found, start=1):
+    examples_read = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
+    for number, example in enumerate(examples_read, start=1):
         try:
             task.check(example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
-    if not any(task.length(example) for example in found):
+    if not any(task.length(example) for example in examples_read):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
-    return found
+    return examples_read
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:

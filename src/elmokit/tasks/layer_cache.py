@@ -161,13 +161,13 @@ class LayerCache:
 
     def read(self, places: Sequence[Place]) -> np.ndarray:
         """The vectors of sentences, their words end to end, (N, L, D) in the storage dtype."""
-        found = np.empty((sum(place.words for place in places), *self.encoder.shape), self.storage_dtype)
+        vectors = np.empty((sum(place.words for place in places), *self.encoder.shape), self.storage_dtype)
         row = 0
         for place in places:
             if place.words:
-                self._segments[place.segment].read_into(found[row : row + place.words], place.first)
+                self._segments[place.segment].read_into(vectors[row : row + place.words], place.first)
                 row += place.words
-        return found
+        return vectors
 
     def _add_segment(self, sentences: list[Words]) -> None:
         index = np.empty(len(sentences), INDEX_DTYPE)

@@ -88,11 +88,11 @@ def to_bioes(tags: Tags) -> list[str]:
     return converted
 
 
-def from_spans(found: Iterable[Span], length: int, scheme: str) -> list[str]:
+def from_spans(x: Iterable[Span], length: int, scheme: str) -> list[str]:
     """Spans that do not overlap as the tags of a sentence, in the scheme "IOB1", "IOB2" or "BIOES"."""
     tags = ["O"] * length
     previous = Span(-1, -1, "")
-    for span in sorted(found):
+    for span in sorted(x):
         begins = scheme != "IOB1" or (previous.end == span.start and previous.type == span.type)
         tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
         if begins:
@@ -106,8 +106,8 @@ def score_by_type(gold: Sequence[Tags], predicted: Sequence[Tags]) -> dict[str, 
     counts: dict[str, list[int]] = {}
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
-        for place, found in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
-            for span in found:
+        for place, span_set in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
+            for span in span_set:
                 counts.setdefault(span.type, [0, 0, 0])[place] += 1
     return {
         type: SpanScore(right / max(marked, 1), right / max(true, 1), 2 * right / max(marked + true, 1))

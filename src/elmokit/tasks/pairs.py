@@ -209,26 +209,26 @@ class PairsTask(Task[SentencePair, PairPrediction]):
             return [PairPrediction(example.first, example.second, score=score) for example, score in scores]
         labels = self.labels["labels"]
         unknown = [1 / len(labels)] * len(labels)  # of two sentences without words
-        found = []
+        pair_predictions = []
         for example, answer in pairs:
             by_label = dict(zip(labels, answer or unknown, strict=True))
             best = max(by_label, key=by_label.__getitem__)
-            found.append(PairPrediction(example.first, example.second, best, by_label))
-        return found
+            pair_predictions.append(PairPrediction(example.first, example.second, best, by_label))
+        return pair_predictions
 
     def score(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> dict[str, float]:
         """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's correlation."""
         if self.config.target == "score":
             gold = np.array([example.score for example in examples])
-            found = np.array([prediction.score for prediction in predictions])
-            pearson, spearman = correlation(gold, found), correlation(ranks(gold), ranks(found))
+            predicted = np.array([prediction.score for prediction in predictions])
+            pearson, spearman = correlation(gold, predicted), correlation(ranks(gold), ranks(predicted))
             return {"score": pearson, "pearson": pearson, "spearman": spearman}
-        pairs = [(example.label, found.label) for example, found in zip(examples, predictions, strict=True)]
-        accuracy = sum(gold == found for gold, found in pairs) / max(len(pairs), 1)
+        pairs = [(example.label, predicted.label) for example, predicted in zip(examples, predictions, strict=True)]
+        accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
         scores = {"score": accuracy, "accuracy": accuracy}
         if self.labels["labels"] == ["0", "1"]:
-            both = sum(gold == found == "1" for gold, found in pairs)
-            either = sum(gold == "1" for gold, _ in pairs) + sum(found == "1" for _, found in pairs)
+            both = sum(gold == predicted == "1" for gold, predicted in pairs)
+            either = sum(gold == "1" for gold, _ in pairs) + sum(predicted == "1" for _, predicted in pairs)
             scores["f1"] = 2 * both / max(either, 1)
         return scores
 
@@ -238,8 +238,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         if self.config.target == "score":
             return None
         counts: dict[str, Counter[str]] = {}
-        for example, found in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[str(found.label)] += 1
+        for example, prediction in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[str(prediction.label)] += 1
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
@@ -279,12 +279,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _object(line: str, place: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: this is not JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         raise ValueError(f"{place}: a JSON object is expected, found {line[:80]!r}")
-    return found
+    return row
 
 
 def _number(text: str, place: str) -> float:

@@ -287,10 +287,10 @@ class ReadingTask(Task[Question, Answer]):
     def score(self, examples: Sequence[Question], predictions: Sequence[Answer]) -> dict[str, float]:
         """Exact match and F1 of SQuAD: of each question the best over its right answers."""
         exact, f1 = 0.0, 0.0
-        for example, found in zip(examples, predictions, strict=True):
+        for example, prediction in zip(examples, predictions, strict=True):
             texts = [normalized_answer(answer) for answer in example.answers]
-            exact += normalized_answer(found.text) in texts
-            f1 += max((answer_f1(found.text, answer) for answer in example.answers), default=0.0)
+            exact += normalized_answer(prediction.text) in texts
+            f1 += max((answer_f1(prediction.text, answer) for answer in example.answers), default=0.0)
         return {"f1": f1 / max(len(predictions), 1), "exact match": exact / max(len(predictions), 1)}
 
     def to_json(self, prediction: Answer) -> dict[str, Any]:

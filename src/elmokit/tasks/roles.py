@@ -260,9 +260,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
         """Precision, recall and F1 of arguments: start, end and role agree (as CoNLL-2005's srl-eval counts)."""
         gold = [_without_verb(example.tags) for example in examples]
-        found = [_without_verb(frame.tags) for frame in predictions]
-        total = span_score(gold, found)
-        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, found).items()}
+        predicted = [_without_verb(frame.tags) for frame in predictions]
+        total = span_score(gold, predicted)
+        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, predicted).items()}
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **by_role}
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:

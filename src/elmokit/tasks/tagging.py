@@ -171,7 +171,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[TaggedSentence], decoded: Sequence[Any]) -> list[Tagging]:
-        found = []
+        taggings = []
         for example, answer in zip(examples, decoded, strict=True):
             numbers, scores = answer or ([], [])
             tags = [self.labels["tags"][number] for number in numbers]
@@ -180,17 +180,17 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
                 of_tags = sorted(spans(tags))
                 tags = from_spans(of_tags, len(tags), scheme)
                 marked = [ScoredSpan(*span, score=min(scores[span.start : span.end])) for span in of_tags]
-            found.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
-        return found
+            taggings.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
+        return taggings
 
     def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> dict[str, float]:
-        gold, predicted = [example.tags for example in examples], [found.tags for found in predictions]
+        gold, predicted = [example.tags for example in examples], [tagging.tags for tagging in predictions]
         right = accuracy(gold, predicted)
         if not self.labels["scheme"]:
             return {"score": right, "accuracy": right}
         total = span_score(gold, predicted)
         scores = {"score": total.f1, "f1": total.f1, "precision": total.precision, "recall": total.recall}
-        by_type = {f"f1 {type}": found.f1 for type, found in score_by_type(gold, predicted).items()}
+        by_type = {f"f1 {type}": tagging.f1 for type, tagging in score_by_type(gold, predicted).items()}
         return {**scores, "accuracy": right, **by_type}
 
     def confusion(
@@ -203,10 +203,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
-        found: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
+        line: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
         if self.labels["scheme"]:
-            found["spans"] = [vars(span) for span in prediction.spans]
-        return found
+            line["spans"] = [vars(span) for span in prediction.spans]
+        return line
 
 
 def _types(tags: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
-from elmokit.tasks.task import Task, TaskNetwork, find_task
+from elmokit.tasks.task import TASKS, Task, TaskNetwork, find_task
 from elmokit.tasks.training import ExampleSet, predict
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
@@ -57,12 +57,12 @@ def make_network(task: Task, config: WordsConfig, table: WordTable, model: Pretr
 
 def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCNNConfig]:
     """The character CNNs that read a batch: the biLM's where it runs with the network, and the network's own."""
-    found = [CHARACTERS] if config.character_dim else []
+    configs = [CHARACTERS] if config.character_dim else []
     if config.finetune:
         if model is None or model.config.char_cnn is None:
             raise ValueError("only a biLM that reads characters can be fine-tuned with a task: leave finetune off")
-        found.insert(0, model.config.char_cnn)
-    return found
+        configs.insert(0, model.config.char_cnn)
+    return configs
 
 
 class TaskModel:
@@ -141,8 +141,8 @@ class TaskModel:
 
     def score(self, examples: Iterable[Any]) -> dict[str, float]:
         """Scores in 0..1 on examples with answers."""
-        found = list(examples)
-        return self.task.score(found, list(self.predict_examples(found)))
+        known = list(examples)
+        return self.task.score(known, list(self.predict_examples(known)))
 
     def save(self, directory: str | Path, overwrite: bool = False, more_files: Mapping[str, str] | None = None) -> None:
         """Write the model's directory, whole or not at all.
@@ -183,7 +183,7 @@ def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in weights.items() if not name.startswith(OF_BILM)}
 
 
-def _known(cls: type, settings: Mapping[str, Any]) -> Any:
+def _settings(cls: type, settings: Mapping[str, Any]) -> Any:
     """A dataclass of settings from JSON. ValueError where settings are missing or unknown."""
     names = {field.name for field in fields(cls)}
     if wrong := sorted(names ^ set(settings)):
@@ -199,11 +199,13 @@ def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig
             raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
         if wrong := sorted(KEYS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        found = find_task(values["task"]) if task is None else task
-        if found.name != values["task"]:
-            raise ValueError(f"it is of the task {values['task']}, not {found.name}")
-        made = found(_known(found.Config, values["task_config"]), values["labels"])
-        return made, _known(WordsConfig, values["words_config"]), values
+        if task is None and values["task"] not in TASKS:  # a model file does not say which code is run
+            raise ValueError(f"it is of the task {values['task']!r}, whose class is not elmokit's: give the task")
+        task_class = find_task(values["task"]) if task is None else task
+        if task_class.name != values["task"]:
+            raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
+        task_config = _settings(task_class.Config, values["task_config"])
+        return task_class(task_config, values["labels"]), _settings(WordsConfig, values["words_config"]), values
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path} is not the configuration of a task model: {reason}") from error
@@ -224,12 +226,12 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no config.json")
-    made, config, values = _read_config(directory / "config.json", task)
+    task_instance, config, values = _read_config(directory / "config.json", task)
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
     table = WordTable(tuple(read_lines(directory / "words.txt")), values["num_frequent"])
-    network = make_network(made, config, table, model)
+    network = make_network(task_instance, config, table, model)
     _load_weights(network, directory / "weights.safetensors")
-    return TaskModel(made, network.to(pick_device(device)), table, model, values["tokenizer"])
+    return TaskModel(task_instance, network.to(pick_device(device)), table, model, values["tokenizer"])
 
 
 def _load_weights(network: TaskNetwork, path: Path) -> None:
@@ -240,5 +242,7 @@ def _load_weights(network: TaskNetwork, path: Path) -> None:
     except SafetensorError as error:
         raise CheckpointError(f"{path} is cut short or no safetensors file ({error}): fit the model again") from error
     expected = {name: value for name, value in network.state_dict().items() if not name.startswith(OF_BILM)}
-    check_shapes(path, *({name: tuple(value.shape) for name, value in found.items()} for found in (expected, weights)))
+    check_shapes(
+        path, *({name: tuple(value.shape) for name, value in tensors.items()} for tensors in (expected, weights))
+    )
     network.load_state_dict(weights, strict=False)  # the biLM's weights are there already

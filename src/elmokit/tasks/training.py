@@ -67,7 +67,7 @@ class FitReport:
         scores = {"development": self.dev, **({"test": self.test} if self.test else {})}
         mixes = [f"gamma {mix.gamma:.3f}, layers {' '.join(f'{w:.3f}' for w in mix.weights)}" for mix in self.mixes]
         return {
-            **{name: {kind: f"{100 * value:.2f}" for kind, value in found.items()} for name, found in scores.items()},
+            **{name: {kind: f"{100 * value:.2f}" for kind, value in values.items()} for name, values in scores.items()},
             "best epoch": f"{self.best_epoch} of {len(self.epochs)}",
             "mixes": mixes,
             "trained parameters": self.parameters,
@@ -179,7 +179,7 @@ def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
 
 
 class _Snapshot:
-    """What a run needs to go on after a whole number of epochs, in a directory or nowhere (None).
+    """What a run needs to go on after the end of an epoch, in a directory or nowhere (None).
 
     `identity` is what two runs must have in common: data, settings, labels.
     """

@@ -174,8 +174,8 @@ class Translator(TaskNetwork):
             origin, word = place // steps.shape[1], place % steps.shape[1]
             attended = attention.argmax(dim=1).tolist()
             chosen = []
-            found = zip(origin.tolist(), word.tolist(), total.tolist(), strict=True)
-            for index, (row, number, score) in enumerate(found):
+            candidates = zip(origin.tolist(), word.tolist(), total.tolist(), strict=True)
+            for index, (row, number, score) in enumerate(candidates):
                 if number == END and index >= beam:
                     continue  # it is not among the best ways to go on
                 if number == END:
@@ -193,7 +193,7 @@ class Translator(TaskNetwork):
             state = DecoderState(*(field[origin[index]] for field in state))
         if not finished:
             finished = [(float(scores[0]) / longest**self.config.length_penalty, paths[0])]
-        score, path = max(finished, key=lambda found: found[0])
+        score, path = max(finished, key=lambda candidates: candidates[0])
         return path, score
 
 
@@ -266,15 +266,15 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[ParallelSentence], decoded: Sequence[Any]) -> list[Translation]:
-        found = []
+        translations = []
         for example, answer in zip(examples, decoded, strict=True):
             path, score = answer or ([], 0.0)
             words = (
                 example.source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
                 for number, attended in path
             )
-            found.append(Translation(example.source, tuple(words), score))
-        return found
+            translations.append(Translation(example.source, tuple(words), score))
+        return translations
 
     def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
         """BLEU of the tokenized text, as sacrebleu counts it, in 0..1."""
@@ -283,8 +283,8 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         except ImportError as error:
             raise ImportError('BLEU needs sacrebleu: install the extra "tasks" of elmokit') from error
         gold = [" ".join(example.target or ()) for example in examples]
-        found = [" ".join(prediction.words) for prediction in predictions]
-        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(found, [gold]).score / 100}
+        predicted = [" ".join(prediction.words) for prediction in predictions]
+        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(predicted, [gold]).score / 100}
 
     def to_json(self, prediction: Translation) -> dict[str, Any]:
         return {"source": prediction.source, "words": prediction.words, "score": prediction.score}

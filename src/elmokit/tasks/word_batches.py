@@ -131,9 +131,9 @@ class Sentences:
             width = int(self._type_widths[distinct].max()) if len(distinct) else 1
             characters = self._type_characters[distinct, :width].long()
         if self._layers is not None:
-            found = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
-            layers = padded(found.float()).permute(2, 0, 1, 3)
+            vectors = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
+            layers = padded(vectors.float()).permute(2, 0, 1, 3)
         if self._others is not None:
-            found = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
-            others = padded(found.float()[:, 0])
+            vectors = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
+            others = padded(vectors.float()[:, 0])
         return WordBatch(padded(self._words[positions]), mask, characters, places, layers, others)
