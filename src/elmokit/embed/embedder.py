@@ -298,7 +298,9 @@ class Embedder:
             if embeddings.state is not None:
                 embeddings.state = result.state
         if embeddings.truncated_words:
-            warnings.warn(f"{embeddings.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
+            warnings.warn(
+                f"{embeddings.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3
+            )
         return embeddings
 
 

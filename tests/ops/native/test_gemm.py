@@ -1,4 +1,4 @@
-"""Products with prepacked weights against NumPy in float64: any size, any strides, no value written outside the result."""
+"""Products with prepacked weights against NumPy in float64: any size and strides, no writes outside the result."""
 
 from collections.abc import Callable
 from itertools import product as all_pairs

@@ -85,7 +85,10 @@ def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     declarations = {}
     for result, name, _, parameters in DECLARATION.findall(" ".join(text.split())):
         fields = [] if parameters == "void" else [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
-        declarations[name] = result, [Parameter(match[3], match[1], bool(match[2])) for match in fields if match is not None]
+        declarations[name] = (
+            result,
+            [Parameter(match[3], match[1], bool(match[2])) for match in fields if match is not None],
+        )
     return declarations
 
 
