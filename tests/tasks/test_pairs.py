@@ -36,9 +36,9 @@ def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> Non
     "name, content, message",
     [
         ("a.tsv", "first\tsecond\nx\ty\n", "line 2: there is no column label or"),
-        ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns where the first line names 3"),
+        ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns, but 3 column names"),
         ("a.jsonl", "[1]\n", "line 1: expected a JSON object"),
-        ("a.jsonl", "{\n", "line 1: this is not JSON"),
+        ("a.jsonl", "{\n", "line 1: not JSON"),
     ],
 )
 def test_read_names_the_line_of_malformed_input(name: str, content: str, message: str, tmp_path: Path) -> None:
