@@ -39,7 +39,7 @@ class CoreferenceConfig:
     feature_dim: int = 20
     """Width of the vectors of a span's width and of a pair's distance."""
     dropout: float = 0.3
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     max_span_words: int = 10
     """Longest span that can be a mention, in words."""
     mentions_per_word: float = 0.3
