@@ -45,31 +45,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-
-
-def _libc() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def keep_freed_memory() -> None:
-    """Let the memory of freed tensors stay with the process, under glibc; elsewhere nothing happens.
-
-    A training step frees and asks for the same large tensors again and again. Given back to the system each time, their
-    pages have to be zeroed anew, which took a tenth of a step.
-    """
-    libc = _libc()
-    if libc is not None and hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
-
-
 def give_back_freed_memory() -> None:
     """Give the memory of freed tensors to the system, under glibc; elsewhere nothing happens.
 
     What was read of a model and packed since lies between what stays, so that the process keeps it: 130 MB of a model
     of the original size.
     """
-    libc = _libc()
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

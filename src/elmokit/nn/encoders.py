@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import NO_CLIPS, BiLMState, LSTMLayer
-from elmokit.ops.functional import LSTMState
+from elmokit.ops.functional import LSTMState, linear
 from elmokit.ops.packing import Packing
 
 
@@ -78,5 +78,5 @@ class InterleavedLSTM(nn.Module):
                 for d, x in enumerate((fwd, bwd))
             )
         top = torch.stack([fwd, bwd])
-        projected = self.projection(top.to(self.projection.weight.dtype)).to(wide)
-        return projected[None], BiLMState.zeros(self.config, len(packing.row_order), words)
+        projected = linear(top.flatten(0, 1), self.projection.weight, self.projection.bias).to(wide)
+        return projected.view(1, 2, len(fwd), -1), BiLMState.zeros(self.config, len(packing.row_order), words)

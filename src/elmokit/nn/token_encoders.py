@@ -24,7 +24,7 @@ from elmokit.config import (
     CharCNNConfig,
     EfmlEncoderConfig,
 )
-from elmokit.ops.functional import char_conv, highway
+from elmokit.ops.functional import char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.lexicon import count_cut, encode_with_lexicon
 
@@ -154,7 +154,7 @@ class CharCNN(nn.Module):
         x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
         for layer in self.highways:
             x = layer(x)
-        return x if self.projection is None else self.projection(x)
+        return x if self.projection is None else linear(x, self.projection.weight, self.projection.bias)
 
     def filters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (F, E, w) and biases (F,) of each width."""
@@ -209,7 +209,7 @@ class EfmlEncoder(nn.Module):
             ids = ids[:, 1:]
         if self.char_cnn is not None:
             features.append(self.char_cnn(ids))
-        return self.projection(torch.cat(features, dim=1))
+        return linear(torch.cat(features, dim=1), self.projection.weight, self.projection.bias)
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         return torch.from_numpy(encode_with_lexicon(words, self.config))

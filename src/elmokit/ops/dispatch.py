@@ -88,6 +88,10 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "portable": ("portable.lstm", _floats),
         "reference": ("reference", _floats),
     },
+    "linear": {
+        "portable": ("portable.linear", _floats),
+        "reference": ("reference", _floats),
+    },
     "prepacked linear": {
         "avx512": ("native.gemm", _prepacked_products),
         "reference": ("reference", _floats),

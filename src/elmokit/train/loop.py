@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from elmokit.data.corpus import CorpusReport
 from elmokit.lm.evaluate import Perplexity
-from elmokit.runtime import keep_freed_memory
 from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
@@ -227,7 +226,6 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         KeyboardInterrupt: The run was stopped by a signal; its last step is saved.
         ValueError: The loss diverged again and again.
     """
-    keep_freed_memory()
     last = latest_snapshot(directory / CHECKPOINTS)
     if last is not None:
         trainer.restore(read_snapshot(last))
