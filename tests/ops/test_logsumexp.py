@@ -21,7 +21,7 @@ def is_compiled(
     backend(request.param)
     monkeypatch.setattr(portable, "LOGITS_AT_ONCE", 1 << 15)
     if request.param == "avx512" and not has_products(torch.float32):
-        pytest.skip("no packed products on this processor")
+        pytest.skip("no prepacked products on this processor")
     return request.param == "avx512"
 
 

@@ -89,7 +89,7 @@ def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
     assert torch.is_grad_enabled()
 
 
-# --- Items one behind the other --------------------------------------------------------------------------------------
+# --- Items in a pipeline ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""What turns words into token vectors. Each encoder reads ids of its own kind, and answers for them: how words become
+"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and answers for them: how words become
 ids, which are those of the boundaries, and where there is a word at all.
 """
 
@@ -38,8 +38,8 @@ class Vocabulary(Protocol):
 class TokenEncoder(Protocol):
     """Ids are shifted by one: 0 stands where there is no word."""
 
-    input: str  # what it reads: "characters", "words", or "words and characters"
-    stored_name: str  # what the names of its weights begin with in files
+    input: str  # the kind of its ids: "characters", "words", or both
+    stored_name: str  # the prefix of its weights' names in files
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Ids of U words -> token vectors (U, D)."""
@@ -54,7 +54,7 @@ class TokenEncoder(Protocol):
         ...
 
     def is_word(self, ids: Tensor) -> Tensor:
-        """Ids of places (B, T, ...) -> (B, T) bool: True where there is a word."""
+        """Ids of positions (B, T, ...) -> (B, T) bool: True where there is a word."""
         ...
 
     def count_truncated(self, words: Sequence[str]) -> int:
@@ -78,7 +78,7 @@ class WordEmbedding(nn.Module):
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         if vocab is None:
-            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
+            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt next to the weights")
         return torch.from_numpy(vocab.ids(words) + 1)
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,7 @@ class CharCNN(nn.Module):
         return count_truncated(words, self.config.max_characters)
 
 
-# --- Both ------------------------------------------------------------------------------------------------------------
+# --- ELMoForManyLangs ------------------------------------------------------------------------------------------------
 
 
 class EfmlEncoder(nn.Module):
