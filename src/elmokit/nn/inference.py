@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, Filters, Highway
+from elmokit.nn.token_encoders import CharCNN, Filters, Highway, Projection
 from elmokit.ops.dispatch import has_prepacked_products
 from elmokit.ops.functional import (
     LSTMState,
@@ -92,7 +92,7 @@ def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain_cnn(module: nn.Module) -> bool:
-    kinds = (CharCNN, Filters, Highway, nn.Linear, nn.ModuleList)
+    kinds = (CharCNN, Filters, Highway, Projection, nn.Linear, nn.ModuleList)
     return type(module) is CharCNN and all(
         _is_plain(each, type(each)) and type(each) in kinds for each in module.modules()
     )

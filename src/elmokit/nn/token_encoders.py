@@ -125,6 +125,13 @@ class Highway(nn.Module):
         return highway(x, self.gates.weight, self.gates.bias)
 
 
+class Projection(nn.Linear):
+    """`nn.Linear` with the same bits on any number of threads."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
 class CharCNN(nn.Module):
     """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
 
@@ -144,7 +151,7 @@ class CharCNN(nn.Module):
         )
         self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
         # bilm-tf has no projection where it would change nothing in size
-        self.projection = None if filters == output_dim else nn.Linear(filters, output_dim)
+        self.projection = None if filters == output_dim else Projection(filters, output_dim)
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=math.sqrt(1 / filters))
             nn.init.zeros_(self.projection.bias)
@@ -154,7 +161,7 @@ class CharCNN(nn.Module):
         x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
         for layer in self.highways:
             x = layer(x)
-        return x if self.projection is None else linear(x, self.projection.weight, self.projection.bias)
+        return x if self.projection is None else self.projection(x)
 
     def filters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (F, E, w) and biases (F,) of each width."""
@@ -197,7 +204,7 @@ class EfmlEncoder(nn.Module):
         self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
         # As wide as its filters, so that it has no projection of its own.
         self.char_cnn = None if config.char_cnn is None else CharCNN(config.char_cnn, config.char_cnn.num_filters)
-        self.projection = nn.Linear(config.num_features, output_dim)
+        self.projection = Projection(config.num_features, output_dim)
         if self.word_embedding is not None:
             nn.init.uniform_(self.word_embedding, -0.25, 0.25)
 
@@ -209,7 +216,7 @@ class EfmlEncoder(nn.Module):
             ids = ids[:, 1:]
         if self.char_cnn is not None:
             features.append(self.char_cnn(ids))
-        return linear(torch.cat(features, dim=1), self.projection.weight, self.projection.bias)
+        return self.projection(torch.cat(features, dim=1))
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         return torch.from_numpy(encode_with_lexicon(words, self.config))
