@@ -12,7 +12,6 @@ import worker
 
 from elmokit.checkpoints.formats.bilm_options import read_options
 from elmokit.embed.embedder import Embedder
-from elmokit.runtime import keep_freed_memory
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.trainer import Trainer
@@ -44,7 +43,6 @@ class Training(worker.Side):
         )  # fmt: skip
         config = read_options(arguments.model / "options.json", num_words=0)
         vocab = Vocab.read(arguments.vocab)
-        keep_freed_memory()  # as `elmokit pretrain` does
         self.trainer = Trainer(settings, config, vocab, [arguments.text], MORE_STEPS_THAN_ASKED)
 
     def train(self, steps: int) -> tuple[float, int]:

@@ -61,31 +61,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-
-
-def _libc() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed tensors for the whole process; other platforms are left as they are.
-
-    A training step frees and allocates the same large tensors over and over. If their pages go back to the system each
-    time, it zeroes them again, which took a tenth of a step. For processes of our own only, such as a command.
-    """
-    libc = _libc()
-    if libc is not None and hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
-
-
 def release_freed_memory() -> None:
     """Return the memory of freed tensors to the system, under glibc; other platforms need not.
 
     Weights that were read and then prepacked lie between memory in use, so that the process would keep them: 130 MB for
     a model of the original size.
     """
-    libc = _libc()
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

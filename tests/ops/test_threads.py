@@ -10,12 +10,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from processors import has_products
 
 import elmokit
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.embed import embedder as embedding
 from elmokit.embed.pipeline import Sizes
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.ops.packing import Packing
 from elmokit.ops.threads import num_threads as threads_here
 from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
+
+THREADS = (1, 2, 3, 4, 8)
 
 
 def test_tasks_run_at_the_same_time_and_results_are_in_order(num_threads: Callable[[int], None]) -> None:
@@ -82,7 +89,7 @@ def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
     assert torch.is_grad_enabled()
 
 
-# --- A pipeline of items --------------------------------------------------------------------------------------
+# --- Items in a pipeline ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
@@ -134,10 +141,12 @@ def random_sentences(count: int) -> list[list[str]]:
     return [list(rng.choice(words, length)) for length in rng.integers(0, 30, count)]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*too long")
 def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_threads: Callable[[int], None]) -> None:
     num_threads(2)
-    embedder = elmokit.Embedder(elmokit.load(), "cpu", sizes=Sizes(batch_words=60))
-    sentences = [["apple", "play"] * 20, ["bank"] * 50, ["river", "of"] * 25]  # each a batch
+    embedder = elmokit.Embedder.load()
+    sentences = [["apple", "play"] * 2000, ["bank"] * 5000, ["river", "of"] * 2500]
     expected = [embedder.embed([sentence])[0] for sentence in sentences]
     with pytest.raises(ValueError, match="sentence 3 is neither"):
         list(embedder.embed_stream([*sentences, 7]))  # type: ignore[list-item]
@@ -145,15 +154,19 @@ def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_t
         np.testing.assert_allclose(ours, alone, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_vectors_are_the_same_bits_on_any_number_of_threads(num_threads: Callable[[int], None], dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("batch_words", [200, 2000])  # some batches of a few rows; one of so many that threads share it
+def test_vectors_are_the_same_bits_on_any_number_of_threads(
+    num_threads: Callable[[int], None], dtype: str, batch_words: int
+) -> None:
+    if dtype == "int8" and not has_products(torch.int8):
+        pytest.skip("no compiled int8 products on this machine")
     model, found = elmokit.load(), []
-    for threads in (1, 2, 3, 4, 8):
+    for threads in THREADS:
         num_threads(threads)
-        embedder = elmokit.Embedder(model, "cpu", dtype, sizes=Sizes(batch_words=200))
+        embedder = elmokit.Embedder(model, "cpu", dtype, sizes=Sizes(batch_words=batch_words))
         with pytest.warns(embedding.TruncationWarning):
-            found.append(embedder.embed(random_sentences(40), layers="all"))
-        assert torch.get_num_threads() == threads
+            found.append(embedder.embed(random_sentences(100), layers="all"))
     for several in found[1:]:
         assert several.truncated_words == found[0].truncated_words
         for ours, expected in zip(several, found[0], strict=True):
@@ -162,7 +175,45 @@ def test_vectors_are_the_same_bits_on_any_number_of_threads(num_threads: Callabl
             np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 if dtype == "float32" else 0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads(
+    num_threads: Callable[[int], None], dtype: torch.dtype
+) -> None:
+    if not has_products(dtype):
+        pytest.skip(f"no compiled {dtype} products on this machine")
+    torch.manual_seed(0)
+    config = BiLMConfig(LSTMConfig(cell_dim=70, projection_dim=36), CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1))
+    bilm, softmax, packing = BiLM(config), FullSoftmax(700, 36), Packing.rectangle(6, 130)
+    parameters = [*bilm.parameters(), *softmax.parameters()]
+    ids, tokens = torch.randint(1, 200, (300, 12)), torch.randint(0, 300, (2, packing.num_slots))
+    targets, sampler = torch.randint(0, 700, (2, packing.num_slots)), LogUniformSampler(700, 300)
+    samples = [sampler.sample(torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+
+    def gradients() -> list[torch.Tensor]:
+        torch.manual_seed(1)  # of the dropout
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            layers, _ = bilm.run(bilm.token_encoder(ids), tokens, packing, dropout=0.1)
+            losses = softmax.sampled_losses(layers[-1], targets, samples, sampler)
+        return [losses.detach(), *torch.autograd.grad(losses.mean(), parameters)]
+
+    num_threads(1)
+    expected = gradients()
+    for threads in THREADS[1:]:
+        num_threads(threads)
+        assert all(map(torch.equal, gradients(), expected))
+
+
+def test_a_call_leaves_pytorchs_number_of_threads_as_it_is(num_threads: Callable[[int], None]) -> None:
+    """Also for threads that begin later, for which PyTorch remembers the last setting."""
+    num_threads(3)
+    elmokit.Embedder.load().embed([["apple", "play"] * 50] * 50)
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert [torch.get_num_threads(), *found] == [3, 3]
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 def test_a_call_that_is_interrupted_leaves_the_next_one_right(threads: int) -> None:
     """Ctrl-C at random moments, in a process that goes on."""

@@ -72,10 +72,8 @@ class Pretrain:
     settings: Annotated[PretrainConfig, arg(name="")]
 
     def run(self) -> None:
-        from elmokit.runtime import keep_freed_memory
         from elmokit.train.pretrain import pretrain
 
-        keep_freed_memory()
         show(pretrain(self.settings))
 
 
@@ -86,10 +84,8 @@ class Finetune:
     settings: Annotated[FinetuneConfig, arg(name="")]
 
     def run(self) -> None:
-        from elmokit.runtime import keep_freed_memory
         from elmokit.train.finetune import finetune
 
-        keep_freed_memory()
         show(finetune(self.settings))
 
 

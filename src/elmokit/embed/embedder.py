@@ -44,7 +44,7 @@ def _embeddings(result: BatchResult) -> Embeddings:
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, which do not depend on the other sentences of the batch."""
+    """A pretrained biLM that turns sentences into vectors, the same ones in any batch and after any calls."""
 
     def __init__(
         self,
@@ -54,12 +54,19 @@ class Embedder:
         *,
         sizes: Sizes | None = None,
     ) -> None:
-        """`device` is "cpu", "cuda" or "cuda:N", the best there is when not given. Vectors are float32 in any case.
+        """Prepack a model for a device and a number type; the model itself stays as it is.
 
-        `dtype` is that of the products: float32 (exact, the default), bfloat16, float16 (for a GPU), int8, or auto,
-        which is bfloat16 where the machine multiplies it, else float32. int8, the fastest, quantises the weights, and
-        row by row what is multiplied by them: it needs a CPU with AVX-512 VNNI. ValueError for what is not there.
-        `sizes` is how much is computed at a time; no vector depends on it.
+        Args:
+            model: Any pretrained model.
+            device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+            dtype: The number type to compute in: "float32" (exact, the default), "bfloat16", "float16" (on a GPU),
+                "int8", or "auto", which is bfloat16 where the machine multiplies it, else float32. int8, the fastest,
+                quantises the weights, and the rows that are multiplied by them: it needs a CPU with AVX-512 VNNI.
+                Vectors are float32 in any case.
+            sizes: How much is computed at a time; no vector depends on it.
+
+        Raises:
+            ValueError: If the device or the number type is not available here.
         """
         self.model = model
         self._path: Path | None = None  # where `load` read the weights that it did not keep
@@ -138,15 +145,23 @@ class Embedder:
         batch_size: int | None = None,
         tokenize: bool = True,
     ) -> Embeddings:
-        """Vectors of every word: for each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all".
+        """Embed sentences: a vector for every word.
 
-        A sentence is a list of tokens, or a string, which is split as the model's training text was, or at white
-        space with tokenize=False. `layers` is "mix" (the model's own weights, equal ones where it has none), "average",
-        "top", "all", or the number of a layer (0: the tokens; -1: the last).
-        `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on
-        from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of
-        `batch_size` sentences. The carried state is returned as `.state` of the result. Without carried state
-        `batch_size` only sets how many rows are computed side by side.
+        Args:
+            sentences: Each a list of tokens, or a string, which is split as the model's training text was.
+            layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum", "top", "all", or
+                the number of a layer (0: the tokens; -1: the last).
+            state: The state that the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i
+                goes on from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for
+                each of `batch_size` sentences. None: the model's own policy.
+            batch_size: Rows that are computed side by side; without carried state no vector depends on it.
+            tokenize: Split strings as the model's training text was; else at white space.
+
+        Returns:
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; carried state as `.state`.
+
+        Raises:
+            ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -160,10 +175,19 @@ class Embedder:
         state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
-        """`embed` of sentences that need not all be there: some thousand words at a time, in order.
+        """Embed sentences that need not all be there: some thousand words at a time, in order, some of them ahead.
 
-        What follows is begun before it is asked for. `state` is not carried: ValueError where it should be. Words that
-        are too long are counted in each item, without a warning.
+        Args:
+            sentences: See `embed`.
+            layers: See `embed`.
+            state: See `embed`; state is not carried.
+            tokenize: See `embed`.
+
+        Returns:
+            The sentences of each batch. Words that are too long are counted in each, without a warning.
+
+        Raises:
+            ValueError: As `embed`, and if the state should be carried.
         """
         if self._carried(state, 1) is not None:
             raise ValueError("a stream carries no state: use `embed`, which gives it back, or another state")
@@ -201,12 +225,20 @@ class Embedder:
     def embed_windows(
         self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
     ) -> Iterator[WindowResult]:
-        """One sentence of any length, of which only a window is held: vectors as they are made, half by half.
+        """Embed one sentence of any length, of which only a window is held in memory.
 
-        `words` needs a length and slices, no more. Of each window the forward halves of some words come, and the
-        backward halves of others (`HalfVectors`: of which words, in which columns), and the state after it. `layers`
-        and `state` (one row) are those of `embed`. Words that are too long are not counted. A model whose directions
-        merge is computed whole, in memory that grows with the sentence.
+        Args:
+            words: Needs a length and slices, no more.
+            layers: See `embed`.
+            state: See `embed`, with one row.
+
+        Returns:
+            For each window the forward halves of the vectors of some words and the backward halves of others, and the
+            state after it. Words that are too long are not counted. An interleaved model is computed whole, in memory
+            that grows with the sentence.
+
+        Raises:
+            ValueError: As `embed`.
         """
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
@@ -223,9 +255,21 @@ class Embedder:
         state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
     ) -> np.ndarray:
-        """One vector a text, (N, 2D) float32, or (2D,) of one string: the mean or max over its words, or zeros.
+        """Embed texts: one vector for each, pooled over its words.
 
-        `layers` ("all" is not one vector), `state` and `tokenize` are those of `embed`.
+        Args:
+            texts: Sentences as of `embed`, or one string.
+            pooling: "mean" or "max".
+            normalize_embeddings: Scale every vector to length one.
+            layers: See `embed`; "all" is not one vector.
+            state: See `embed`.
+            tokenize: See `embed`.
+
+        Returns:
+            (N, 2D) float32, or (2D,) of one string; zeros where there are no words.
+
+        Raises:
+            ValueError: As `embed`, and for an unknown pooling.
         """
         if layers == "all":
             raise ValueError('one vector a text needs one representation: layers="all" is not one')
@@ -297,10 +341,8 @@ class Embedder:
             embeddings.truncated_words += result.truncated_words
             if embeddings.state is not None:
                 embeddings.state = result.state
-        if embeddings.truncated_words:
-            warnings.warn(
-                f"{embeddings.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3
-            )
+        if count := embeddings.truncated_words:
+            warnings.warn(f"{count} words are too long and were cut", TruncationWarning, stacklevel=3)
         return embeddings
 
 

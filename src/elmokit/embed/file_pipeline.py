@@ -138,7 +138,7 @@ _Record: TypeAlias = "_Vectors | HalfVectors | _BatchEnd"
 def _records(
     job: FileJob, batches: Iterable[_Batch], state: State, progress: Progress
 ) -> Generator[tuple[_Batch, _Record], None, None]:
-    """What is to be written, batch after batch; some batches are taken and computed ahead."""
+    """The records to write, batch after batch; some batches are taken and computed ahead."""
     carries = isinstance(state, BiLMState) or state == "carry"
     for is_long, together in groupby(batches, key=attrgetter("is_long")):
         if is_long:
@@ -197,7 +197,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
         ValueError: If the directory holds other embeddings, or numbers are too large for the storage dtype.
         OSError: If the directory cannot be written.
     """
-    index = job.index  # what is wrong with the job shows here, before anything is written
+    index = job.index  # errors in the job are raised here, before anything is written
     with only_one_in(directory):
         kept, state = _finished_parts(job, directory, begin_store(directory, index))
         progress, longest = Progress(job.text), job.embedder.sizes.batch_words
@@ -219,7 +219,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
                     writer.fill(record.rows, record.columns, record.vectors)
                 elif batch.ends_part:
                     if isinstance(record.state, BiLMState):
-                        # Before its part is there, so that the last finished part always has its state.
+                        # Before its part is there, so that the last finished part has its state.
                         _write_state(_state_path(directory, number), record.state)
                     open_shard.close()
                     writer = None

@@ -159,7 +159,7 @@ class Pipeline:
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
         encoder = self.bilm.token_encoder
-        # Only prepacked products give a word the same vector, to the last bit, whatever the other words are.
+        # Only prepacked products give a word the same vector, to the last bit, in any batch.
         can_cache = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
         self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if can_cache else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
@@ -167,7 +167,7 @@ class Pipeline:
     # Plan
 
     def plan(self, sentences: Sentences, is_long: bool, spec: OutputSpec) -> Plan:
-        """Allocate what takes the vectors of a batch; those of a long sentence come window by window."""
+        """Allocate the arrays for the vectors of a batch; those of a long sentence come window by window."""
         count, dim, lengths = spec.layers.count, self.config.output_dim, list(map(len, sentences))
         if is_long:
             outs = []

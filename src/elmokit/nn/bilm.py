@@ -63,7 +63,7 @@ class BiLM(nn.Module):
         Args:
             ids: Of characters (B, T, C) or words (B, T), shifted by one, 0 for no word.
             mask: (B, T), True where there is a word, wherever in a row that is; without it, where an id is above 0.
-            state: What the rows start from; None: zeros.
+            state: The state that the rows start from; None: zeros.
 
         Raises:
             ValueError: If the state is of another number of rows, or of another model.
@@ -125,7 +125,7 @@ class BiLM(nn.Module):
 
     @property
     def is_prepacked(self) -> bool:
-        """Whether `nn.inference.prepack` made it, so that it has no weights of its own."""
+        """Whether it is a result of `nn.inference.prepack`, without weights of its own."""
         return self.like is not None
 
     def initial_state(self, rows: int) -> BiLMState:
@@ -137,7 +137,7 @@ class BiLM(nn.Module):
 
         Weights of the token encoder are called after its kind; those of the two directions lie in one tensor (2, ...).
         """
-        own, stored_by_name = self.state_dict(), {}
+        own, stored_tensors = self.state_dict(), {}
         for name, tensor in own.items():
             stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
             stored = stored.replace(INTERLEAVED_PROJECTION, TOP_PROJECTION)
@@ -145,8 +145,8 @@ class BiLM(nn.Module):
             if name.startswith(FIRST_STACK):
                 tensor = _stacked(tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)])
             if not name.startswith(SECOND_STACK):
-                stored_by_name[stored.removeprefix(FIRST_STACK)] = tensor
-        return stored_by_name
+                stored_tensors[stored.removeprefix(FIRST_STACK)] = tensor
+        return stored_tensors
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         encoder = self.token_encoder.stored_name

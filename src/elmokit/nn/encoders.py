@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import NO_CLIPS, BiLMState, LSTMLayer
+from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import LSTMState
 from elmokit.ops.packing import Packing
 
@@ -52,7 +53,7 @@ class InterleavedLSTM(nn.Module):
             )
             for _ in range(2)
         )
-        self.projection = nn.Linear(width, config.projection_dim)
+        self.projection = Projection(width, config.projection_dim)
 
     def forward(
         self,
@@ -78,5 +79,5 @@ class InterleavedLSTM(nn.Module):
                 for d, x in enumerate((fwd, bwd))
             )
         top = torch.stack([fwd, bwd])
-        projected = self.projection(top.to(self.projection.weight.dtype)).to(wide)
-        return projected[None], BiLMState.zeros(self.config, len(packing.row_order), words)
+        projected = self.projection(top.flatten(0, 1)).to(wide)
+        return projected.view(1, 2, len(fwd), -1), BiLMState.zeros(self.config, len(packing.row_order), words)

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, Filters, Highway
+from elmokit.nn.token_encoders import CharCNN, Filters, Highway, Projection
 from elmokit.ops.dispatch import has_prepacked_products
 from elmokit.ops.functional import (
     LSTMState,
@@ -64,7 +64,7 @@ class PrepackedCharCNN(CharCNN):
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
         self._dim = self.config.num_filters if last is None else last.out_features
-        # Whether a word's vector is the same, to the last bit, whatever the other words are.
+        # Whether a word's vector is the same, to the last bit, in any batch.
         self.is_row_exact = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain_cnn(module: nn.Module) -> bool:
-    kinds = (CharCNN, Filters, Highway, nn.Linear, nn.ModuleList)
+    kinds = (CharCNN, Filters, Highway, Projection, nn.Linear, nn.ModuleList)
     return type(module) is CharCNN and all(
         _is_plain(each, type(each)) and type(each) in kinds for each in module.modules()
     )
@@ -105,13 +105,13 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         return PrepackedCharCNN(cast(CharCNN, module), dtype)
     if is_parametrized(module):
         return module
-    converted = copy.copy(module)
-    converted._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
-    converted._parameters = {
+    copied = copy.copy(module)
+    copied._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
+    copied._parameters = {
         name: weight if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
         for name, weight in module._parameters.items()
     }
-    return converted
+    return copied
 
 
 def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
@@ -128,10 +128,10 @@ def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
         ValueError: If nothing here multiplies that type.
     """
     with torch.no_grad():
-        prepacked = cast(BiLM, _converted(bilm, dtype))
-        prepacked.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
-        prepacked.product_dtype = dtype
-        return prepacked.eval()
+        converted = cast(BiLM, _converted(bilm, dtype))
+        converted.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
+        converted.product_dtype = dtype
+        return converted.eval()
 
 
 # --- Frozen in a user's model ----------------------------------------------------------------------------------------

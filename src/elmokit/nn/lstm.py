@@ -48,7 +48,7 @@ class LSTMLayer(nn.Module):
         Args:
             x: The layer's input (N, K), in stream order.
             packing: The stream's shape, with B rows.
-            state: What each row starts from, by rank.
+            state: The state that each row starts from, by rank.
             start: The state that a reset sets, of one row; None: zeros.
             index: Which row of x each slot reads (N,); None: its own.
             out: Takes the outputs; only without gradients.
@@ -110,7 +110,7 @@ class LSTMStack(nn.Module):
             words: Vectors of distinct words (U, D).
             tokens: Which of them stands at each slot (N,).
             packing: The stream's shape.
-            states: What each layer's rows start from, by rank.
+            states: The states that each layer's rows start from, by rank.
             starts: The state that a reset sets in each layer; None: zeros.
             dropout: As in bilm-tf (training.py:388-424): on the input of every layer, where the skip adds the dropped
                 input too, and on the last output. The token layer that is returned is the undropped one.
@@ -140,7 +140,7 @@ class LSTMStack(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class BiLMState:
-    """What B rows carry from call to call: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
+    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
 
     h: Tensor
     c: Tensor
@@ -181,13 +181,13 @@ class BiLMState:
 
 def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
     """ValueError if the state is of another number of rows, or of another model."""
-    actual = [tuple(part.shape) for part in (state.h, state.c)]
+    shapes = [tuple(part.shape) for part in (state.h, state.c)]
     expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
-    if actual == expected:
+    if shapes == expected:
         return
     if state.h.dim() == 4 and state.h.shape[2] != rows:
         raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(f"the state is of another model: its h and c are {actual}, those of this one {expected}")
+    raise ValueError(f"the state is of another model: its h and c are {shapes}, those of this one {expected}")
 
 
 class BidirectionalLSTM(nn.Module):

@@ -1,4 +1,4 @@
-"""What turns words into token vectors. Each encoder reads ids of its own kind, and answers for them: how words become
+"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and answers for them: how words become
 ids, which are those of the boundaries, and where there is a word at all.
 """
 
@@ -24,7 +24,7 @@ from elmokit.config import (
     CharCNNConfig,
     EfmlEncoderConfig,
 )
-from elmokit.ops.functional import char_conv, highway
+from elmokit.ops.functional import char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml
 
@@ -38,8 +38,8 @@ class Vocabulary(Protocol):
 class TokenEncoder(Protocol):
     """Ids are shifted by one: 0 stands where there is no word."""
 
-    input: str  # what it reads: "characters", "words", or "words and characters"
-    stored_name: str  # what the names of its weights begin with in files
+    input: str  # the kind of its ids: "characters", "words", or both
+    stored_name: str  # the prefix of its weights' names in files
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Ids of U words -> token vectors (U, D)."""
@@ -54,7 +54,7 @@ class TokenEncoder(Protocol):
         ...
 
     def is_word(self, ids: Tensor) -> Tensor:
-        """Ids of places (B, T, ...) -> (B, T) bool: True where there is a word."""
+        """Ids of positions (B, T, ...) -> (B, T) bool: True where there is a word."""
         ...
 
     def count_truncated(self, words: Sequence[str]) -> int:
@@ -125,6 +125,13 @@ class Highway(nn.Module):
         return highway(x, self.gates.weight, self.gates.bias)
 
 
+class Projection(nn.Linear):
+    """`nn.Linear` with the same bits on any number of threads."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
 class CharCNN(nn.Module):
     """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
 
@@ -144,7 +151,7 @@ class CharCNN(nn.Module):
         )
         self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
         # bilm-tf has no projection where it would change nothing in size
-        self.projection = None if filters == output_dim else nn.Linear(filters, output_dim)
+        self.projection = None if filters == output_dim else Projection(filters, output_dim)
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=math.sqrt(1 / filters))
             nn.init.zeros_(self.projection.bias)
@@ -179,7 +186,7 @@ class CharCNN(nn.Module):
         return count_truncated(words, self.config.max_characters)
 
 
-# --- Both ------------------------------------------------------------------------------------------------------------
+# --- ELMoForManyLangs ------------------------------------------------------------------------------------------------
 
 
 class EfmlEncoder(nn.Module):
@@ -197,7 +204,7 @@ class EfmlEncoder(nn.Module):
         self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
         # As wide as its filters, so that it has no projection of its own.
         self.char_cnn = None if config.char_cnn is None else CharCNN(config.char_cnn, config.char_cnn.num_filters)
-        self.projection = nn.Linear(config.num_features, output_dim)
+        self.projection = Projection(config.num_features, output_dim)
         if self.word_embedding is not None:
             nn.init.uniform_(self.word_embedding, -0.25, 0.25)
 

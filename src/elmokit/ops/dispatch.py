@@ -4,7 +4,7 @@ Backends are levels, each with less code that is plain and more that is fast. An
 allowed and that has it for the device, the number type and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
-    portable    PyTorch, in bounded memory, explicit backward passes; any device
+    portable    PyTorch with gradients of our own, in bounded memory; any device
     native      C, for any processor
     avx512      C on prepacked weights, for processors with AVX-512
 """
@@ -86,6 +86,10 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     "lstm": {
         "avx512": ("native.lstm", _prepacked_products),
         "portable": ("portable.lstm", _floats),
+        "reference": ("reference", _floats),
+    },
+    "linear": {
+        "portable": ("portable.linear", _floats),
         "reference": ("reference", _floats),
     },
     "prepacked linear": {
@@ -177,12 +181,12 @@ def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str,
 
 @cache
 def _chosen(request: Request, allowed: str) -> Any:
-    """The module for a request; `allowed` tells the answers of one setting from those of another."""
+    """The module for a request; `allowed` separates the cached answers of different settings."""
     reasons = explain(*request[:3], *request.depths)
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
-        told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        raise ValueError(f"nothing here runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({told})")
+        details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        raise ValueError(f"nothing here runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({details})")
     return import_module(f"elmokit.ops.{IMPLEMENTATIONS[request.op][backend][0]}")
 
 

@@ -188,6 +188,13 @@ def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callabl
         return choose("prepacked highway", weight.device, dtype, weight.shape[1]).prepack_highway(weight, bias, dtype)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x (N, K), weight (M, K), bias (M,) -> x @ weight.T + bias (N, M), the same bits on any number of threads."""
+    dtype = _product_dtype(weight)
+    with torch.autocast(x.device.type, enabled=False):
+        return choose("linear", x.device, dtype, x.shape[1]).linear(x, weight, bias, dtype)
+
+
 def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Prepack a linear map for use without gradients, on the calling thread.
 

@@ -1,4 +1,4 @@
-"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and a pipeline of batches.
+"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches in a pipeline.
 
 As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this never changes).
 Tasks run on threads of our own, in which PyTorch computes with one. Whoever waits may be interrupted: a task holds
@@ -140,7 +140,7 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     others = [pool.submit(task) for task in own[1:]]
     results = [own[0]()]
     for future, task in zip(others, own[1:], strict=True):
-        # What no other thread has begun is done here: threads that wait for each other would wait for ever.
+        # A task that no other thread has begun is run here: threads that wait for each other would wait for ever.
         results.append(task() if future.cancel() else future.result())
     return results
 

@@ -1,6 +1,6 @@
 """A caching allocator for large arrays that are allocated again and again: in every step of training, for every batch.
 
-The system hands memory out page by page, each zeroed at its first use, which takes longer than what is computed in it;
+The system hands memory out page by page, each zeroed at its first use, which takes longer than the computation in it;
 and general allocators leave gaps between large arrays that no other fits. An array keeps its block: memory is free
 again when the last tensor in it is gone, whoever holds it.
 """
@@ -44,7 +44,7 @@ def huge_pages(size: int) -> Tensor:
 
 
 class _Owner:
-    """What the tensors in a block keep alive: when the last of them is gone, the block is released."""
+    """The owner of a block, which its tensors keep alive: when the last of them is gone, the block is released."""
 
     def __init__(self, block: _Block, size: int, released: deque[_Block]) -> None:
         self.__array_interface__ = block.bytes[:size].__array_interface__

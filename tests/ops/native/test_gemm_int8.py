@@ -1,4 +1,4 @@
-"""int8 products against NumPy's, and the model with them against the exact model."""
+"""Products of int8 against NumPy's, and int8 models against the exact one."""
 
 from collections.abc import Callable
 from itertools import product as all_pairs
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from backends import has_avx512
 from oracle import relu, sigmoid
+from processors import has_products, needs_products
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
@@ -22,12 +22,12 @@ from elmokit.ops.dispatch import MAX_INT8_DEPTH, choose
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, prepack_lstm
 from elmokit.ops.native.gemm import prepack, prepacked_highway, product
 from elmokit.ops.packing import Packing, pack_sentences
-from elmokit.runtime import DTYPES_OF_USE, pick_dtype
+from elmokit.runtime import INFERENCE_DTYPES, pick_dtype
 
 CPU = torch.device("cpu")
 UNTOUCHED = -12345.0
 RAGGED = ([4, 1, 0, 3, 2, 5, 9, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6, 7], 9)  # row 2 is empty, so is row 8
-needs_int8 = pytest.mark.native(torch.int8)
+needs_int8 = needs_products(torch.int8)
 
 
 def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -78,7 +78,7 @@ def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
         a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
         torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH)))
-    assert not has_avx512(torch.int8, MAX_INT8_DEPTH + 1)
+    assert not has_products(torch.int8, MAX_INT8_DEPTH + 1)
 
 
 @needs_int8
@@ -301,8 +301,8 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Embedder.load(dtype="int8").encode(texts))
 
 
-def test_where_it_is_not_there_that_is_said(without_avx512: None) -> None:
-    assert not has_avx512(torch.int8, 4)
+def test_where_it_is_not_there_that_is_said(without_products: None) -> None:
+    assert not has_products(torch.int8, 4)
     with pytest.raises(ValueError, match=r"nothing here runs .* in int8"):
         choose("lstm", CPU, torch.int8, 4)
     with pytest.raises(ValueError, match=r"int8 needs a CPU with AVX-512 VNNI.*: use bfloat16 or float32"):
@@ -318,6 +318,6 @@ def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
 
 
 def test_no_model_is_trained_in_it() -> None:
-    assert pick_dtype("int8", CPU, DTYPES_OF_USE) == torch.int8
+    assert pick_dtype("int8", CPU, INFERENCE_DTYPES) == torch.int8
     with pytest.raises(ValueError, match="must be auto or one of float32, bfloat16, float16, not 'int8'"):
         pick_dtype("int8", CPU)

@@ -1,7 +1,7 @@
 """`char_conv` from tables (csrc/characters.c).
 
-A character is one of few, so what it adds to each filter at each of the filter's places is computed once for all words,
-a table; a convolution is then a sum of rows.
+There are few characters, so the product of each with each filter at each offset is computed once for all words, as a
+table; a convolution is then a sum of rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elmokit.ops.workspace import allocate, converted
 LANES = 32  # filters of a block, as in csrc/characters.c
 MAX_PLACES = 256  # a byte says where the maximum was
 MAX_CHARACTERS = 1024  # distinct ones: tables of more would take more memory than they save time
-BLOCKS_AT_ONCE = 4  # of filters, that a thread computes before it takes the next ones
+CHUNK_BLOCKS = 4  # of filters, that a thread computes before it takes the next ones
 WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
 
 
@@ -51,10 +51,10 @@ def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
 
 
 def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any) -> None:
-    """Call the function for blocks of each table; `others` are what else it is given."""
+    """Call the function for blocks of each table, with the `others` of its arguments."""
     function, jobs, column = native(name), [], 0
     for table, number in zip(tables, filters, strict=True):
-        jobs += [(table, number, column, first) for first in range(0, len(table), BLOCKS_AT_ONCE)]
+        jobs += [(table, number, column, first) for first in range(0, len(table), CHUNK_BLOCKS)]
         column += number
     table_name = "table" if name == "characters_forward" else "grad_table"
 
@@ -63,7 +63,7 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
         blocks, alphabet, row = table.shape
         function(
             words=len(ids), characters=ids.shape[1], alphabet=alphabet, width=row // LANES, filters=count,
-            stride=column, column=at, first=first, end=min(first + BLOCKS_AT_ONCE, blocks), ids=ids,
+            stride=column, column=at, first=first, end=min(first + CHUNK_BLOCKS, blocks), ids=ids,
             **{table_name: table}, **others,
         )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
 
 
 def _pooled(ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None) -> Tensor:
-    """Of each filter the largest sum of rows over all places (U, sum of F) float32; places, where given, take which."""
+    """The maximum of each filter over all positions (U, sum of F) float32; `places`, where given, take the position."""
     values = allocate((len(ids), sum(filters)), torch.float32)
     _for_each_block("characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places)
     return values
@@ -131,7 +131,7 @@ def char_conv(
 
 
 def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tensor:
-    """ids (U, C) -> (U, sum of F) float32: the same bits for a word, whatever the other words are."""
+    """ids (U, C) -> (U, sum of F) float32: the same bits for a word in any batch."""
     return _pooled(ids.to(torch.int32).contiguous(), filters, tables, None)
 
 

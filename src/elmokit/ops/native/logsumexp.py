@@ -1,4 +1,4 @@
-"""`logsumexp` as compiled passes (csrc/avx512_softmax.h), which use logits where they are made."""
+"""`logsumexp` as compiled passes (csrc/avx512_logsumexp.h), which keep logits in registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`highway` with its gradient, rows by rows, so that what several passes over memory read and write stays in cache."""
+"""`highway` with its gradient, chunk by chunk of the rows, so that several passes over memory find them in cache."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
+from elmokit.ops.portable.linear import product
 from elmokit.ops.threads import parallel_rows
-from elmokit.ops.workspace import allocate, allocate_like, converted
+from elmokit.ops.workspace import allocate_like, converted
 
 CHUNK_ROWS = 32
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor], Tensors]:
     x, weight = x.to(dtype).contiguous(), converted(weight, dtype)
-    gates = torch.addmm(bias.to(dtype), x, weight.T, out=allocate((len(x), len(weight)), dtype, x.device))
-    out = allocate_like(x)
+    gates, out = product(x, weight.T, bias.to(dtype)), allocate_like(x)
 
     def run(rows: slice) -> None:
         transform, carry = gates[rows].chunk(2, dim=1)
@@ -42,9 +42,8 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
         torch.sub(gradients[0][rows], through, out=grad_x[rows])
 
     parallel_rows(run, len(x), CHUNK_ROWS, x.device)
-    grad_x.addmm_(grad_gates, weight)
-    grad_weight = torch.mm(grad_gates.T, x, out=allocate_like(weight))
-    return grad_x, grad_weight, grad_gates.sum(dim=0, dtype=torch.promote_types(dtype, torch.float32))
+    product(grad_gates, weight, out=grad_x, add=True)
+    return grad_x, product(grad_gates.T, x), grad_gates.sum(dim=0, dtype=torch.promote_types(dtype, torch.float32))
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:

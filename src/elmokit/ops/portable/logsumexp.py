@@ -1,4 +1,4 @@
-"""`logsumexp` a piece of the logits at a time, made once for the values and once more for the gradient."""
+"""`logsumexp` a tile of the logits at a time, computed once for the values and once more for the gradient."""
 
 from __future__ import annotations
 

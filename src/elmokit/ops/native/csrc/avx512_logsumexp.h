@@ -1,9 +1,9 @@
 /* Included by gemm.c for float and bfloat16: log(sum(exp(hidden @ weight.T + bias))) and its gradient.
  *
  * The rows of a tile are classes, its lanes positions, so that a position's sum grows in a lane of its own; logits are
- * used where they are made, and never reach memory. `panels` hold hidden (positions, depth), a position a column;
- * `across` hidden.T, a column for each value, over the positions (up to an even number of them). Logits, and what is
- * max among them, are in units of log 2. The class `excluded` of a position is left out; -1 for none, NULL for none in
+ * used in cache, and never reach memory. `panels` hold hidden (positions, depth), a position a column;
+ * `across` hidden.T, a column for each value, over the positions (up to an even number of them). Logits and their
+ * maxima are in units of log 2. The class `excluded` of a position is left out; -1 for none, NULL for none in
  * any position.
  */
 

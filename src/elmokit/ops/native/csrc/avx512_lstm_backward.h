@@ -56,7 +56,7 @@ INLINE void OF_TYPE(backward_tile_)(
     }
 }
 
-/* Into grad_outputs what came over h and stays within the clip; the same, narrow, into pass->low. */
+/* Adds to grad_outputs the gradient through h, and zeroes it outside the clip; the same as TYPE into pass->low. */
 INLINE void OF_TYPE(backward_outputs_)(
     const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t rows, const float *outputs, float *grad_outputs) {
     for (ptrdiff_t k = 0; k < rows * layer->width; k += LANES) {

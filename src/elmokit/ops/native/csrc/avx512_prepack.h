@@ -1,7 +1,7 @@
 /* Included by gemm.c for float and bfloat16: weights to panels. */
 
 /* A weight's panels from its values: column j at depth k is weight[j * column_stride + k * depth_stride]. With four
- * gates a panel holds those of 16 units; what is missing to whole panels is zero. */
+ * gates a panel holds those of 16 units; panels are filled up with zeros. */
 FOR_AVX512 void OF_TYPE(elmokit_prepack_)(
     ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t gates, ptrdiff_t first_panel, ptrdiff_t end_panel, const void *values,
     ptrdiff_t column_stride, ptrdiff_t depth_stride, void *all_panels) {

@@ -1,11 +1,11 @@
-/* Convolutions over the characters of words, as sums of rows of a table: a character is one of few, so what it adds to
- * a filter at each of the filter's places is computed once for all words (pooled_characters.py).
+/* Convolutions over the characters of words, as sums of rows of a table: there are few characters, so
+ * the product of each with each filter at each offset is computed once for all words (char_conv.py).
  *
  * table: (blocks, alphabet, width, LANES); filters lie in blocks of LANES, the last block filled up.
  * ids: (words, characters), each below `alphabet`; used: of each word, how many come before the padding at its end.
  * values, places, grad: (words, stride), of which these filters have the columns from `column` on.
  *
- * Blocks are the outermost loop: what they need of the table stays in the nearest cache while all words pass.
+ * Blocks are the outermost loop: their part of the table stays in the nearest cache while all words pass.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -32,7 +32,7 @@
 
 INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
-/* sum <- what the filters of a block give in the window that begins at `id`: one pass, so that it stays in registers */
+/* sum <- the sums of the filters of a block in the window that begins at `id`: one pass, so that it stays in registers */
 INLINE void window(ptrdiff_t width, const int32_t *id, const float *table, float *sum) {
     for (int lane = 0; lane < LANES; lane++) {
         float x = table[id[0] * width * LANES + lane];

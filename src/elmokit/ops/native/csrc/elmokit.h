@@ -12,7 +12,7 @@
 
 typedef uint16_t bfloat16;
 
-/* --- What this processor has (gemm.c) -------------------------------------------------------------------------- */
+/* --- The instructions of this processor (gemm.c) -------------------------------------------------------------------------- */
 
 /* 0: no AVX-512, 1: its float32 products, 2: bfloat16 too */
 int elmokit_avx512(void);

@@ -132,7 +132,7 @@ INLINE void plan_panel(
 
 INLINE void plan_line(prefetch_plan *plan, const void *line) { plan->lines[plan->count++] = line; }
 
-/* What is left to prefetch, and how much of it at a time. */
+/* The rest of a plan, and how much of it is prefetched at a time. */
 typedef struct {
     const char *next, *end;
     const void *const *line, *const *last;
@@ -172,7 +172,7 @@ INLINE void to_tile(tile *sums, ptrdiff_t row, int group, __m512 x) {
 }
 
 /* carry relu(transform) + (1 - carry) x for 16 units of a row: a panel has both sums of 32 units. `bias` is that of
- * these units' transform; that of their carry lies `units` after it. */
+ * these units' transform; that of their carry comes `units` later. */
 INLINE __m512 highway_of_tile(
     const tile *sums, ptrdiff_t row, int group, const float *bias, ptrdiff_t units, __mmask16 lanes, __m512 x) {
     __m512 transform = _mm512_add_ps(of_tile(sums, row, group), load_float(bias, lanes));
@@ -232,10 +232,10 @@ INLINE ptrdiff_t input_offset(const forward_pass *pass, ptrdiff_t slot, ptrdiff_
     return (pass->index ? pass->index[slot] : slot) * pass->row_stride + unit / LANES * pass->unit_stride;
 }
 
-/* --- What the gradient of a logsumexp reads and writes ----------------------------------------------------- */
+/* --- The arguments of the gradient of a logsumexp ----------------------------------------------------------- */
 
 #define CLASS_BYTES (1 << 18) /* weights that stay in cache while all positions pass */
-#define CLASSES 256           /* of a piece of the gradient ... */
+#define CLASSES 256           /* of a tile of the gradient ... */
 #define POSITIONS 256         /* ... that stays in cache, where two products read it */
 
 typedef struct {
