@@ -51,7 +51,7 @@ def test_non_crossing_equals_brute_force() -> None:
     assert kept == expected
 
 
-# Worked by hand in Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
+# The worked example of Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
 GOLD = [["a", "b", "c"], ["d", "e", "f", "g"]]
 PREDICTED = [["a", "b"], ["c", "d"], ["f", "g", "h", "i"]]
 

@@ -185,6 +185,17 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
         load_task_model(tmp_path / "model")
 
 
+def test_load_task_model_runs_no_code_that_its_files_name(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task": f"{tmp_path / 'evil.py'}:Task"}))
+    with pytest.raises(CheckpointError, match="give the task"):
+        load_task_model(tmp_path / "model")
+    assert not (tmp_path / "it-ran").exists()
+
+
 def test_find_task_reads_a_class_from_a_file(tmp_path: Path) -> None:
     source = "from elmokit.tasks.tagging import TaggingTask\nclass Mine(TaggingTask):\n    name = 'mine'\n"
     (tmp_path / "mine.py").write_text(source)

@@ -30,7 +30,7 @@ from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
-from elmokit.tasks.task import Task, TaskNetwork, find_task
+from elmokit.tasks.task import TASKS, Task, TaskNetwork, find_task
 from elmokit.tasks.training import ExampleSet, predict
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
@@ -203,6 +203,8 @@ def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig
             )
         if wrong := sorted(KEYS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
+        if task is None and values["task"] not in TASKS:  # a model's files cannot name code to run
+            raise ValueError(f"its task {values['task']!r} is not one of elmokit's: give the task")
         task_class = find_task(values["task"]) if task is None else task
         if task_class.name != values["task"]:
             raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
