@@ -30,7 +30,7 @@ EXAMPLES = [
     "class WordsAndCharactersEncoder:",
     "from elmokit.text.lexicon import encode",
     "a missing file is told of",
-    "made by hand",
+    "named as one likes",
     "embed_file(text, output, products=dtype)",
 ]
 

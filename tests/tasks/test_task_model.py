@@ -185,7 +185,7 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
         load_task_model(tmp_path / "model")
 
 
-def test_model_file_does_not_say_which_code_is_run(model: Pretrained, tmp_path: Path) -> None:
+def test_load_task_model_runs_no_code_that_its_files_name(model: Pretrained, tmp_path: Path) -> None:
     toy = toy_tasks()["tagging"]
     fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()")

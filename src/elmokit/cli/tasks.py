@@ -51,7 +51,7 @@ class Fit(Generic[TaskConfig]):
         from elmokit.tasks.task import find_task
 
         if isinstance(self.settings, NoTask):
-            raise ValueError(f"name one of the tasks first: elmokit fit {self.task} ...")
+            raise ValueError(f"name the task first: elmokit fit {self.task} ...")
         task = find_task(self.task)(self.settings)
         model = None if self.words.elmo == "none" else self.model
         options = {"words": self.words, "config": self.config, "cache": self.cache, "overwrite": self.overwrite}

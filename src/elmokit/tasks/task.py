@@ -151,10 +151,10 @@ def find_task(name: str) -> type[Task]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    task = getattr(module, class_name, None)
-    if not (isinstance(task, type) and issubclass(task, Task)):
+    task_class = getattr(module, class_name, None)
+    if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise ValueError(f"{file} holds no class {class_name} derived from elmokit.tasks.task.Task")
-    return task
+    return task_class
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -203,8 +203,8 @@ def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig
             )
         if wrong := sorted(KEYS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        if task is None and values["task"] not in TASKS:  # a model file may not choose the code to run
-            raise ValueError(f"it is of the task {values['task']!r}, whose class is not elmokit's: give the task")
+        if task is None and values["task"] not in TASKS:  # a model's files cannot name code to run
+            raise ValueError(f"its task {values['task']!r} is not one of elmokit's: give the task")
         task_class = find_task(values["task"]) if task is None else task
         if task_class.name != values["task"]:
             raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
