@@ -252,7 +252,7 @@ def change_weights(file: Path, draw: random.Random) -> str:
     values = {
         "gone": None,
         "text": "text",
-        "whole numbers": torch.ones(shape, dtype=torch.int64),
+        "integers": torch.ones(shape, dtype=torch.int64),
         "other shape": torch.ones(2, *shape),
         "repeated": torch.ones(1).expand(shape),
         "absurd": torch.ones(1).expand(1 << 40, *shape),
@@ -378,7 +378,7 @@ class Malicious:
 
 @pytest.mark.filterwarnings("ignore:.*the model is loaded without words")
 @pytest.mark.parametrize("format", WRITERS)
-def test_nothing_that_a_file_says_is_run(format: str, tmp_path: Path) -> None:
+def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
     sign = tmp_path / "it-ran"
     malicious = pickle.dumps(Malicious(sign))
     pickle.loads(malicious)
