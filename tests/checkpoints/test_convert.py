@@ -93,7 +93,7 @@ def test_options_express_the_whole_configuration(name: str) -> None:
 
 
 def test_options_of_published_models_are_read_and_written() -> None:
-    """What options.json of the original model holds (bilm-tf's README and AllenNLP's fixtures agree)."""
+    """The options.json of the original model (bilm-tf's README and AllenNLP's fixtures agree)."""
     assert options_from_config(BiLMConfig.preset("original")) == {
         "lstm": {
             "use_skip_connections": True,

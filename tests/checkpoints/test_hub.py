@@ -35,7 +35,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, saved: Path) -> list[dict[str, Any]]:
-    """What the Hub is asked for, while it answers with the saved model."""
+    """Records the requests to the Hub, and answers them with the saved model."""
     calls: list[dict[str, Any]] = []
 
     def snapshot_download(repo_id: str, **options: Any) -> str:

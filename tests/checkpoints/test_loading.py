@@ -323,7 +323,7 @@ def _outcome(model: Path) -> str:
 
 
 def mutants(sound: Path, format: str, count: int) -> Iterator[tuple[str, Path]]:
-    """What was done, and the mutant, which lives until the next is asked for."""
+    """A description of each mutation, and the mutant, which is removed before the next."""
     mutant = sound.with_name(f"mutant{sound.suffix}")
     for number in range(count):
         shutil.copytree(sound, mutant) if sound.is_dir() else shutil.copy(sound, mutant)

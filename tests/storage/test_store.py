@@ -22,7 +22,7 @@ ALL = StoreIndex(model="abc", layers="all", vector_shape=(3, 4), sentences_per_p
 
 
 def vectors_of(index: StoreIndex) -> list[np.ndarray]:
-    """What an embedder gives: (T, 2D), or (L+1, T, 2D) for all layers."""
+    """Random vectors of each sentence, (T, 2D), or (L+1, T, 2D) for all layers."""
     draw = np.random.default_rng(5).standard_normal
     layers, dim = index.vector_shape[:-1], index.vector_shape[-1]
     return [draw((*layers, len(sentence), dim)).astype(np.float32) for sentence in SENTENCES]
