@@ -47,10 +47,10 @@ def commit() -> str:
     """The commit that is checked out, marked where tracked files differ from it; "unknown" without git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+        described = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
     except OSError:
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"
 
 
 def command() -> str:

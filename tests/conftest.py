@@ -29,6 +29,7 @@ def _shared_folder() -> Path:
 # --- Markers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as golden whatever reads golden files."""
     for item in items:
@@ -59,12 +60,13 @@ def _native(request: pytest.FixtureRequest) -> Iterator[None]:
     if "native" not in available_backends():
         pytest.skip("no compiled kernels: there was no C compiler at installation")
     set_backend("avx512")
-    for dtype in (dtype for marker in markers for dtype in marker.args):
-        if not has_prepacked_products(torch.device("cpu"), dtype):
-            set_backend(None)
-            pytest.skip(f"a processor without AVX-512 for {dtype}")
-    yield
-    set_backend(None)
+    try:
+        for dtype in (dtype for marker in markers for dtype in marker.args):
+            if not has_prepacked_products(torch.device("cpu"), dtype):
+                pytest.skip(f"no AVX-512 kernels of {dtype} on this processor")
+        yield
+    finally:
+        set_backend(None)
 
 
 def pytest_report_header() -> str:
@@ -72,10 +74,8 @@ def pytest_report_header() -> str:
     import elmokit
     from elmokit.ops.dispatch import available_backends, get_backend
 
-    backends = ", ".join(available_backends())
-    return (
-        f"elmokit: {Path(elmokit.__file__).parent}; backends: {backends}; the highest that is allowed: {get_backend()}"
-    )
+    there = ", ".join(available_backends())
+    return f"elmokit: {Path(elmokit.__file__).parent}; backends: {there}; allowed: up to {get_backend()}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -42,7 +42,7 @@ SIGNATURES = {
     "Embedder": "(model, device=None, dtype=None, *, sizes=None)",
     "EmbeddingStore": "(directory)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
-    "FitConfig": "(seed=1, max_epochs=30, patience=4, batch_size=32, learning_rate=0.002, "
+    "FitConfig": "(seed=1, max_epochs=30, patience=4, batch_size=32, learning_rate=0.002, halve_after=1, "
     "finetune_learning_rate=0.0001, max_grad_norm=5.0, device=None)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
     "use_skip_connections=True, forget_bias=1.0, interleaved=False)",
@@ -51,10 +51,11 @@ SIGNATURES = {
     "Pretrained": "(bilm, *, softmax=None, vocab=None, card='', tokenizer=None, state_policy='zeros', mix=None, "
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
-    "TaggerConfig": "(word_dim=100, character_dim=0, elmo=True, elmo_at_output=False, elmo_dropout=0.5, mix_l2=0.0, "
-    "finetune=False, hidden_dim=150, num_layers=1, dropout=0.5, rare_word_dropout=0.5, crf=False)",
-    "TaskFiles": "(train, dev, test=None, columns=ColumnsConfig(format=None, word_column=0, tag_column=None))",
+    "TaskModel": "(task, network, table, model, tokenizer='whitespace-1')",
     "Vocab": "(words)",
+    "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
+    "word_vectors=None, train_word_vectors=True, character_dim=0, encoder=None, word_dropout=0.5, "
+    "rare_word_dropout=0.5)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
@@ -63,10 +64,11 @@ SIGNATURES = {
     "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000)",
     "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None)",
     "finetune": "(settings)",
-    "fit": "(data, output=None, *, model=None, tagger=None, config=None, overwrite=False)",
+    "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
+    "output=None, overwrite=False, cache=None)",
     "list_models": "()",
     "load": "(model=None, *, softmax=True, revision=None, local_files_only=False)",
-    "load_task_model": "(directory, model=None, device=None)",
+    "load_task_model": "(directory, device=None, task=None)",
     "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None)",
     "prepack": "(bilm, dtype)",
     "pretrain": "(settings)",

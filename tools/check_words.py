@@ -6,7 +6,7 @@
 Three checks: the text of all source and documentation files is searched for expressions of a former private vocabulary
 (RULES); variables and arguments of the package must not be named after a participle (VAGUE_NAMES); and tests must not
 patch private names of `elmokit.ops`, `elmokit.nn` and `elmokit.embed`, as kernels are chosen by `ELMOKIT_BACKEND`,
-`elmokit.set_backend` or the fixtures of `tests/support/processors.py`. Needs the standard library only.
+`elmokit.set_backend` or the fixtures of `tests/conftest.py`. Needs the standard library only.
 """
 
 from __future__ import annotations

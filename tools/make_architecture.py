@@ -24,8 +24,10 @@ DOCUMENT = ROOT / "docs" / "architecture.md"
 def implementations() -> str:
     """A table with a row for each op: the module of each backend that has it, within ops/."""
     lines = [["Op", *(f"`{name}`" for name in BACKENDS)], ["---"] * (1 + len(BACKENDS))]
-    for op, found in IMPLEMENTATIONS.items():
-        lines.append([op, *(f"`{found[name][0].replace('.', '/')}.py`" if name in found else "" for name in BACKENDS)])
+    for op, modules in IMPLEMENTATIONS.items():
+        lines.append(
+            [op, *(f"`{modules[name][0].replace('.', '/')}.py`" if name in modules else "" for name in BACKENDS)]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

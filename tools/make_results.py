@@ -169,8 +169,8 @@ def quality_bars() -> Iterator[Bar]:
 
 def bars() -> str:
     """Every target, with what was measured."""
-    found = [*throughput_bars(), *other_speed_bars(), *quality_bars()]
-    rows = ([bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)] for bar in found)
+    every = [*throughput_bars(), *other_speed_bars(), *quality_bars()]
+    rows = ([bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)] for bar in every)
     return table("Claim | Target | Measured | Met | Recorded", rows)
 
 
@@ -465,13 +465,13 @@ def origin_problems() -> list[str]:
 
 def problems() -> list[str]:
     """Everything that is wrong with the result files and with what is made of them."""
-    found = origin_problems()
+    messages = origin_problems()
     for path, content in ((OUTPUT, results()), (README, readme())):
         if path.read_text(encoding="utf-8") != content:
-            found.append(f"{path.name} is not what the result files say: run tools/make_results.py")
+            messages.append(f"{path.name} is not what the result files say: run tools/make_results.py")
     unused = sorted({path.stem for path in RESULTS.glob("*.json")} - USED)
-    found += [f"{name}.json is in no table: add one to tools/make_results.py, or remove the file" for name in unused]
-    return found + [f"docs/results.md names {path}, which is not there" for path in missing_paths(results())]
+    messages += [f"{name}.json is in no table: add one to tools/make_results.py, or remove the file" for name in unused]
+    return messages + [f"docs/results.md names {path}, which is not there" for path in missing_paths(results())]
 
 
 def main(argv: list[str]) -> int:
@@ -480,9 +480,9 @@ def main(argv: list[str]) -> int:
     if not parser.parse_args(argv).check:
         OUTPUT.write_text(results(), encoding="utf-8")
         README.write_text(readme(), encoding="utf-8")
-    found = problems()
-    print("\n".join(found), file=sys.stderr)
-    return 1 if found else 0
+    messages = problems()
+    print("\n".join(messages), file=sys.stderr)
+    return 1 if messages else 0
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.ops.dispatch import available_backends, set_backend
     from elmokit.storage.store import EmbeddingStore
-    from elmokit.tasks.config import FitConfig, TaggerConfig
-    from elmokit.tasks.data import TaskFiles
+    from elmokit.tasks.config import FitConfig, WordsConfig
     from elmokit.tasks.fit import fit
-    from elmokit.tasks.trained import load_task_model
+    from elmokit.tasks.task_model import TaskModel, load_task_model
     from elmokit.text.characters import TruncationWarning
     from elmokit.text.vocab import Vocab
     from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -50,10 +49,10 @@ __all__ = [
     "Pretrained",
     "ScalarMix",
     "StatePolicy",
-    "TaggerConfig",
-    "TaskFiles",
+    "TaskModel",
     "TruncationWarning",
     "Vocab",
+    "WordsConfig",
     "__version__",
     "available_backends",
     "batch_to_ids",
@@ -87,10 +86,9 @@ _NAMES_IN = {
     "nn.scalar_mix": ["ScalarMix"],
     "ops.dispatch": ["available_backends", "set_backend"],
     "storage.store": ["EmbeddingStore"],
-    "tasks.config": ["FitConfig", "TaggerConfig"],
-    "tasks.data": ["TaskFiles"],
+    "tasks.config": ["FitConfig", "WordsConfig"],
     "tasks.fit": ["fit"],
-    "tasks.trained": ["load_task_model"],
+    "tasks.task_model": ["TaskModel", "load_task_model"],
     "text.characters": ["TruncationWarning"],
     "text.vocab": ["Vocab"],
     "train.config": ["FinetuneConfig", "PretrainConfig"],

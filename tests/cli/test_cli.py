@@ -30,8 +30,8 @@ CALLS = [
     ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
     ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
     ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
-    ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
-    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
+    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.predict.predict_file"),
+    ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
     ("info", "elmokit.checkpoints.loading.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
@@ -69,8 +69,7 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
 
 @pytest.mark.parametrize(("command", "function"), CALLS)
 def test_verb_calls_its_function_with_valid_arguments(command: str, function: str) -> None:
-    result = (1, 1) if command.startswith("predict") else {}
-    with patch(function, autospec=True, return_value=result) as called:  # a TypeError where the signature differs
+    with patch(function, autospec=True, return_value={}) as called:  # a TypeError where the signature differs
         assert cli.main(command.split()) == 0
     called.assert_called_once()
 
@@ -103,9 +102,9 @@ def test_main_exits_2_for_an_unknown_verb(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_main_prints_one_line_for_contradictory_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "fit train.conllu dev.conllu --output tagger --word-dim 0 --no-elmo"
+    command = "fit tagging train.conllu dev.conllu --output tagger --word-dim 0 --elmo none"
     assert _exit_code(command.split()) == 2
-    assert "a tagger needs input features" in capsys.readouterr().err
+    assert "the network has no input" in capsys.readouterr().err
 
 
 def test_main_exits_2_without_a_verb() -> None:
@@ -120,12 +119,28 @@ def test_help_shows_several_inputs_as_required(verb: str, capsys: pytest.Capture
     assert " ...]" in usage and "(default: )" not in printed
 
 
+def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(["fit", "pairs", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--target {label,score}" in printed and "--tag-column" not in printed and "--elmo-dropout" in printed
+    assert _exit_code(["fit", "dancing", "a", "b", "--output", "c"]) == 2
+    assert "there is no task 'dancing'" in capsys.readouterr().err
+    assert _exit_code(["fit", "--output", "c", "tagging", "a", "b"]) == 2
+    assert "name the task first: elmokit fit tagging" in capsys.readouterr().err
+
+
 def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with patch("elmokit.tasks.fit.fit_files", return_value={"dev": 0.5}) as called:
-        assert cli.main(f"fit a.conllu b.txt --output {tmp_path} --tag-column xpos --no-elmo".split()) == 0
-    files = called.call_args.args[0]
-    assert (files.train, files.test, files.columns.tag_column) == (Path("a.conllu"), None, "xpos")
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: tagger and report.json")
+    class Report:
+        def summary(self) -> dict[str, float]:
+            return {"development": 0.5}
+
+    with patch("elmokit.tasks.fit.fit", return_value=(None, Report())) as called:
+        arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
+        assert cli.main(arguments.split()) == 0
+    task, train, dev, test = called.call_args.args
+    assert (task.config.tag_column, train, dev, test) == ("xpos", Path("a.conllu"), Path("b.txt"), None)
+    assert called.call_args.kwargs["words"].elmo == "none"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: the model and its report.json")
 
 
 def test_version_option_prints_the_package_version() -> None:

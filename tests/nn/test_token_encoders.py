@@ -1,46 +1,13 @@
-"""The character encoder: its convolution kernel against plain torch, exact trimming, bilm-tf's initialisation."""
+"""The character encoder: exact trimming, bilm-tf's initialisation."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from oracle import random_weights
-from torch import Tensor
 
 from elmokit.config import BiLMConfig, CharCNNConfig
 from elmokit.nn.token_encoders import CharCNN, Highway
-from elmokit.ops.portable.char_conv import pooled_products
 from elmokit.text.characters import encode_words
-
-
-def plainly(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.conv1d(characters.transpose(1, 2), weight, bias).amax(dim=2)
-
-
-def case(words: int, width: int, padded: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Characters (words, 9, 3) and a filter of 4; `padded`: the last five places alike, so that maxima are shared."""
-    torch.manual_seed(words + width)
-    characters = torch.randn(words, 9, 3, dtype=torch.float64)
-    if padded:
-        characters[:, 4:] = characters[:1, :1]
-    parts = characters, torch.randn(4, 3, width, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
-    return tuple(part.requires_grad_() for part in parts)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("values_at_once", [1, 60, 1 << 20])  # a word at a time, a few, all
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("width", [1, 3, 9])
-def test_pooled_convolution_equals_plain_torch(values_at_once: int, padded: bool, width: int) -> None:
-    inputs = case(7, width, padded)
-    found, expected = pooled_products(*inputs, torch.float64, values_at_once), plainly(*inputs)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    upstream = torch.randn_like(expected)
-    gradients = (torch.autograd.grad(pooled, inputs, upstream) for pooled in (found, expected))
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
-def test_pooled_convolution_passes_gradcheck() -> None:
-    assert torch.autograd.gradcheck(lambda *inputs: pooled_products(*inputs, torch.float64), case(3, 2))
 
 
 def test_no_words_give_no_vectors() -> None:

@@ -13,7 +13,7 @@ from elmokit.ops.functional import char_conv, prepack_char_conv
 from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 
-both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=pytest.mark.native), "portable", "reference"])
+both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=pytest.mark.native), "reference"])
 WORDS = [
     "<S>",
     "</S>",

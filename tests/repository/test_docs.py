@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import elmokit
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "elmokit"
 HISTORY = (ROOT / "docs" / "decisions", ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md")  # of files that may be gone
@@ -49,10 +51,10 @@ def defines(file: Path, name: str) -> bool:
     """Whether a module defines a name, or a class in it a method or field: `Class.method`."""
     body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
     for part in name.split("."):
-        found = [node for node in body if part in names_bound_by(node)]
-        if not found:
+        nodes = [node for node in body if part in names_bound_by(node)]
+        if not nodes:
             return False
-        body = getattr(found[0], "body", [])
+        body = getattr(nodes[0], "body", [])
     return True
 
 
@@ -101,6 +103,13 @@ def test_a_broken_link_and_a_missing_object_are_found(tmp_path: Path) -> None:
     )
     assert broken_links(document) == ["#there", "gone.md"]
     assert missing_references(document) == ["nn/bilm.py:BiLM.walk", "nn/x.py"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/migrating.md", "docs/architecture.md"])
+def test_public_names_in_a_document_exist(name: str) -> None:
+    names = re.findall(r"(?<![/\w])elmokit\.(\w+)\b", (ROOT / name).read_text(encoding="utf-8"))
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    assert [each for each in sorted(set(names)) if not hasattr(elmokit, each) and each not in modules] == []
 
 
 def test_architecture_has_a_line_for_every_package() -> None:

@@ -8,7 +8,7 @@ import tyro
 
 import elmokit
 from elmokit.cli.messages import is_debugging, one_line, one_line_warnings
-from elmokit.cli.verbs import RESUMABLE, Verb
+from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 on success, 2 on bad input, 130 if interrupted.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if list(arguments) == ["--version"]:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         verb = tyro.cli(
-            Verb,
+            verbs_for(arguments),
             prog="elmokit",
             description=DESCRIPTION,
             args=arguments,

@@ -200,7 +200,14 @@ def weight_layers(
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
-    """Write the token vectors of a vocabulary to the HDF5 dataset `embedding`, (V, D), atomically."""
+    """Write the token vectors of a vocabulary to the HDF5 dataset `embedding`, (V, D), atomically.
+
+    Args:
+        vocab_file: One word per line.
+        options_file: options.json of the model.
+        weight_file: HDF5 weights of the model.
+        outfile: HDF5 file to write.
+    """
     words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
     _warn_of_missing_boundaries(words)
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
@@ -220,6 +227,13 @@ def dump_bilm_embeddings(
     """Write all layers of every line to the HDF5 dataset `str(line)`, (L+1, T, 2D) float32, atomically.
 
     Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank lines have length 0.
+
+    Args:
+        vocab_file: Only checked for <S> and </S>; None to skip the check.
+        dataset_file: One tokenized sentence per line.
+        options_file: options.json of the model.
+        weight_file: HDF5 weights of the model.
+        outfile: HDF5 file to write.
     """
     if vocab_file is not None:
         _warn_of_missing_boundaries(_read_words(vocab_file))

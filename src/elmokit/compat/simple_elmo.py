@@ -75,7 +75,17 @@ class ElmoModel:
     def get_elmo_vectors(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros for padding."""
+        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros for padding.
+
+        Args:
+            texts: Tokenized sentences.
+            warmup: Run the first batch once in advance, so that it does not start from zeros.
+            layers: "average", "top" or "all".
+            session: Anything but None to start from the final state of the previous call.
+
+        Raises:
+            ValueError: No model is loaded, or `layers` is something else.
+        """
         embeddings = self._embed(texts, warmup, layers, session)
         width = max(map(len, texts), default=0)
         shape = (len(texts), self.n_layers, width) if layers == "all" else (len(texts), width)
@@ -87,7 +97,10 @@ class ElmoModel:
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Unit vectors along the mean of each sentence's words: float64 (N, 2D), or (N, L+1, 2D) with layers="all"."""
+        """Unit vectors along the mean of each sentence's words: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
+
+        Arguments and errors are those of `get_elmo_vectors`.
+        """
         warn_once("averages exclude padding, unlike simple_elmo's, which therefore depend on the batch")
         if layers == "all":
             warn_once(

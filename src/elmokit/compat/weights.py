@@ -32,7 +32,16 @@ def _allennlp_file(name: str | Path) -> Path:
 
 
 def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
-    """Load a biLM from options.json and HDF5 weights; without options, any model that `elmokit.load` accepts."""
+    """Load a biLM from options.json and HDF5 weights.
+
+    Args:
+        options_file: Path or URL; None if `weight_file` is any model that `elmokit.load` accepts.
+        weight_file: Path or URL of the HDF5 weights.
+
+    Raises:
+        ValueError: There are options without weights.
+        FileNotFoundError: A URL is not in AllenNLP's cache.
+    """
     if options_file is None:
         return load(weight_file, softmax=False).bilm
     if weight_file is None:

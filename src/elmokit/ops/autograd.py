@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +13,6 @@ from elmokit.ops.workspace import converted
 Tensors = tuple[Tensor | None, ...]
 
 
-class Differentiable(Protocol):
-    """A module that implements an op with its gradients."""
-
-    def forward(self, *inputs: Tensor | None, **settings: Any) -> tuple[tuple[Tensor, ...], Tensors]:
-        """The op's results, and what `backward` needs to know."""
-        ...
-
-    def backward(self, saved: Tensors, gradients: Sequence[Tensor], last: bool, **settings: Any) -> Tensors:
-        """The gradient of each input. `last`: no other backward pass follows, so `saved` may be overwritten."""
-        ...
-
-
 def retains_graph() -> bool:
     """Whether the backward pass that runs leaves its graph for another one. True where PyTorch does not say."""
     autograd = getattr(torch._C, "_autograd", None)
@@ -34,7 +21,7 @@ def retains_graph() -> bool:
 
 class _Apply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, implementation: Differentiable, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
+    def forward(ctx: Any, implementation: Any, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
         results, saved = implementation.forward(*inputs, **settings)
         ctx.save_for_backward(*saved)
         ctx.implementation, ctx.settings = implementation, settings
@@ -44,17 +31,19 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        found = ctx.implementation.backward(ctx.saved_tensors, gradients, not retains_graph(), **ctx.settings)
-        typed = zip(found, ctx.dtypes, strict=True)
+        gradients = ctx.implementation.backward(ctx.saved_tensors, gradients, not retains_graph(), **ctx.settings)
+        typed = zip(gradients, ctx.dtypes, strict=True)
         return None, None, *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed)
 
 
 def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
-    """The implementation's results, whose gradients are those of its `backward`.
+    """An op's results, with gradients by hand.
 
     Args:
-        implementation: A module as `Differentiable` describes.
+        implementation: A module with two functions. `forward(*inputs, **settings)` gives the results and the tensors to
+            save; `backward(saved, gradients, last, **settings)` gives the gradient of each input. `last`: no other
+            backward pass follows, so saved tensors may be overwritten.
         inputs: Its tensors; None where an optional one is not given.
-        settings: Its other arguments, passed to both functions.
+        settings: Its other arguments.
     """
     return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]

@@ -102,7 +102,6 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     },
     "char_conv": {
         "native": ("native.char_conv", _float32_sums),
-        "portable": ("portable.char_conv", _floats),
         "reference": ("reference", _floats),
     },
     "logsumexp": {

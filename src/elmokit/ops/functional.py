@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -71,21 +71,9 @@ class LSTMWeights(NamedTuple):
         return LSTMWeights(input, recurrent, self.bias.detach().clone(), projection)
 
 
-class PrepackedLSTM(Protocol):
-    """Weights in the form in which an implementation reads them; runs without gradients."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        packing: Packing,
-        state: LSTMState,
-        clips: Clips,
-        start: LSTMState,
-        index: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> tuple[Tensor, LSTMState]:
-        """As `lstm`. With `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` where it is given."""
-        ...
+# Prepacked weights: (x, packing, state, clips, start, index=None, out=None) -> as `lstm`, without gradients. With
+# `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` where it is given.
+PrepackedLSTM = Callable[..., tuple[Tensor, LSTMState]]
 
 
 def lstm(

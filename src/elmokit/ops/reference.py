@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
+
+CHUNK_WORDS = 512  # of a convolution without gradients
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -100,11 +103,19 @@ def char_conv(
     return torch.cat(pooled, dim=1)
 
 
+def _char_conv_in_chunks(ids: Tensor, **weights: Any) -> Tensor:
+    """`char_conv` in bounded memory."""
+    return torch.cat([char_conv(chunk, **weights) for chunk in ids.split(CHUNK_WORDS)])
+
+
 def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    own = [[tensor.detach().clone() for tensor in tensors] for tensors in (weights, biases)]
-    return partial(char_conv, embedding=embedding.detach().clone(), weights=own[0], biases=own[1], dtype=dtype)
+    own = {
+        "weights": [weight.detach().clone() for weight in weights],
+        "biases": [bias.detach().clone() for bias in biases],
+    }
+    return partial(_char_conv_in_chunks, embedding=embedding.detach().clone(), dtype=dtype, **own)
 
 
 def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype) -> Tensor:

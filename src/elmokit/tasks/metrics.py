@@ -75,3 +75,41 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     if prefixes & {"E", "S"}:
         return "BIOES"
     return "IOB1" if opens_with_inside else "IOB2"
+
+
+def to_bioes(tags: Tags) -> list[str]:
+    """The same spans as BIOES tags; spans are read as conlleval does, from IOB1, IOB2 or BIOES."""
+    converted = ["O"] * len(tags)
+    for span in spans(tags):
+        inside = ["I"] * (span.end - span.start)
+        inside[-1] = "E"
+        inside[0] = "B" if len(inside) > 1 else "S"
+        converted[span.start : span.end] = [f"{prefix}-{span.type}" for prefix in inside]
+    return converted
+
+
+def from_spans(found: Iterable[Span], length: int, scheme: str) -> list[str]:
+    """Spans that do not overlap as the tags of a sentence, in the scheme "IOB1", "IOB2" or "BIOES"."""
+    tags = ["O"] * length
+    previous = Span(-1, -1, "")
+    for span in sorted(found):
+        begins = scheme != "IOB1" or (previous.end == span.start and previous.type == span.type)
+        tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
+        if begins:
+            tags[span.start] = f"B-{span.type}"
+        previous = span
+    return to_bioes(tags) if scheme == "BIOES" else tags
+
+
+def score_by_type(gold: Sequence[Tags], predicted: Sequence[Tags]) -> dict[str, SpanScore]:
+    """`span_score` of the spans of each type, by type in alphabetical order."""
+    counts: dict[str, list[int]] = {}
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
+        for place, found in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
+            for span in found:
+                counts.setdefault(span.type, [0, 0, 0])[place] += 1
+    return {
+        type: SpanScore(right / max(marked, 1), right / max(true, 1), 2 * right / max(marked + true, 1))
+        for type, (right, marked, true) in sorted(counts.items())
+    }

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmokit.ops import reference
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import records_gradients
 from elmokit.ops.native.library import native
-from elmokit.ops.portable import char_conv as portable
 from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import allocate, converted
 
@@ -99,8 +99,7 @@ def forward(
 def backward(
     saved: Tensors, gradients: Sequence[Tensor], last: bool, rows: Tensor, distinct: Tensor, dtype: torch.dtype
 ) -> Tensors:
-    """Places that share a maximum are of equal characters (but by chance), whose gradients are equal: the first takes
-    it."""
+    """Positions that share a maximum have equal characters (but by chance) and equal gradients: the first takes it."""
     places, *inputs = saved
     grad = converted(gradients[0].contiguous(), torch.float32)
     half = len(inputs) // 2
@@ -119,7 +118,7 @@ def char_conv(
     present = torch.bincount(ids.flatten(), minlength=len(embedding)) > 0
     distinct = present.nonzero().squeeze(1)
     if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_CHARACTERS:
-        return portable.char_conv(ids, embedding, weights, biases, dtype)
+        return reference.char_conv(ids, embedding, weights, biases, dtype)
     rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
     if not records_gradients(embedding, *weights, *biases):
         tables = _tables(F.embedding(distinct, embedding), weights, biases)
@@ -140,5 +139,5 @@ def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
     if len(embedding) > MAX_CHARACTERS:
-        return portable.prepack_char_conv(embedding, weights, biases, dtype)
+        return reference.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_sums, tables=_tables(embedding.detach(), weights, biases), filters=[len(bias) for bias in biases])
