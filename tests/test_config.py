@@ -30,7 +30,7 @@ def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highway
         BiLMConfig(LSTMConfig(1, 8, 4), CharCNNConfig(4, ((1, 2), (5, 3)), num_highway=0, activation="tanh")),
     ],
 )
-def test_configurations_survive_json(config: BiLMConfig) -> None:
+def test_config_survives_json(config: BiLMConfig) -> None:
     assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -44,14 +44,14 @@ def test_from_dict_reads_later_settings_by_either_name() -> None:
     assert BiLMConfig.from_dict(values) == config
 
 
-def test_unknown_and_missing_settings_are_named_together() -> None:
+def test_from_dict_names_unknown_and_missing_settings() -> None:
     values = BiLMConfig.preset("tiny").to_dict()
     values["lstm"]["dropout"] = values["lstm"].pop("cell_clip")
     with pytest.raises(ValueError, match=r"LSTMConfig.*cell_clip, dropout"):
         BiLMConfig.from_dict(values)
 
 
-def test_a_model_reads_characters_or_word_ids_and_not_both() -> None:
+def test_config_has_exactly_one_token_encoder() -> None:
     tiny = BiLMConfig.preset("tiny")
     with pytest.raises(ValueError, match="exactly one"):
         replace(tiny, num_words=10)
@@ -59,7 +59,7 @@ def test_a_model_reads_characters_or_word_ids_and_not_both() -> None:
         replace(tiny, char_cnn=None)
 
 
-def test_what_cannot_be_built_is_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="'relu' or 'tanh'"):
         CharCNNConfig(activation="gelu")
     with pytest.raises(ValueError, match="no wider than 5"):
@@ -85,6 +85,6 @@ def test_boundary_words_are_rows_of_the_word_table() -> None:
     assert BiLMConfig.from_dict(values | {"boundary_words": [6, 5]}).boundary_words == (6, 5)
 
 
-def test_the_lstm_projects_only_where_that_changes_its_width() -> None:
+def test_lstm_projects_only_if_the_width_changes() -> None:
     assert LSTMConfig(cell_dim=8, projection_dim=4).has_projection
     assert not LSTMConfig(cell_dim=8, projection_dim=8).has_projection

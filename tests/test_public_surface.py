@@ -167,7 +167,7 @@ USES: dict[str, Callable[[Path, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_model_may_be_loaded_or_a_path(name: str, model: elmokit.Pretrained, tmp_path: Path) -> None:
+def test_model_may_be_loaded_or_named_by_path(name: str, model: elmokit.Pretrained, tmp_path: Path) -> None:
     elmokit.save(model, tmp_path / "model")
     found = []
     for number, each in enumerate((model, tmp_path / "model", str(tmp_path / "model"))):

@@ -11,19 +11,19 @@ from elmokit.runtime import multiplies_bfloat16, pick_device, pick_dtype, seed_e
 CPU = torch.device("cpu")
 
 
-def test_the_device_is_the_named_one_or_the_best() -> None:
+def test_pick_device_takes_the_named_one_or_the_best() -> None:
     assert pick_device("cpu") == CPU
     assert pick_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_pick_device_refuses_a_missing_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no GPU: use device='cpu'"):
         pick_device(name)
 
 
-def test_number_types_by_name() -> None:
+def test_pick_dtype_takes_names() -> None:
     assert pick_dtype(None, CPU) == pick_dtype("float32", CPU) == torch.float32
     assert pick_dtype("bfloat16", CPU) == torch.bfloat16
     with pytest.raises(ValueError, match="float32, bfloat16"):
@@ -31,14 +31,14 @@ def test_number_types_by_name() -> None:
 
 
 @pytest.mark.parametrize("has_it", [False, True])
-def test_auto_is_bfloat16_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
+def test_auto_dtype_is_bfloat16_if_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_it)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert multiplies_bfloat16(CPU) is has_it
     assert pick_dtype("auto", CPU) == (torch.bfloat16 if has_it else torch.float32)
 
 
-def test_a_seed_repeats_every_source_of_chance() -> None:
+def test_seed_everything_seeds_every_generator() -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 

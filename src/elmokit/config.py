@@ -1,4 +1,4 @@
-"""What a biLM is made of: frozen dataclasses that travel with its weights."""
+"""The configuration of a biLM: frozen dataclasses, saved with its weights."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or that after the sentence
-# before.
+# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
+# of the previous sentence.
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 
-# Character ids as the networks see them: UTF-8 bytes and five marks, all shifted by one so that 0 is free to mean "no
-# word here". (bilm/data.py and AllenNLP's elmo_indexer.py; spec: 256 <S>, 257 </S>, 258 begin-word, 259 end-word, 260
-# pad, before the shift.)
+# Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
+# AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)
 CHARACTER_SHIFT = 1
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (256 + i + CHARACTER_SHIFT for i in range(5))
 NUM_CHARACTERS = 261
 
-# A configuration may come from a damaged or hostile file: beyond these it is refused, before time or memory is spent.
+# Limits that protect time and memory from the configuration of a damaged or malicious file.
 MAX_LAYERS, MAX_CHARACTERS, MAX_SIZE = 100, 10_000, 10_000_000
 
 # Entries of ELMoForManyLangs' dictionaries. Its training swapped the two marks around a word (frontend.py:51), so its
@@ -31,7 +30,7 @@ PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7
 
 
 def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> None:
-    """ValueError where one is not an integer or is out of bounds."""
+    """Check that each is an integer within bounds; else ValueError."""
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool):
             raise ValueError(f"{owner}.{name} must be an integer, not {number!r}")
@@ -43,10 +42,19 @@ def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> Non
 
 @dataclass(frozen=True)
 class CharCNNConfig:
-    """The character encoder: embedding, convolutions of several widths, highway layers, projection."""
+    """The character encoder: embedding, convolutions of several widths, max pooling, highway layers, projection.
+
+    Attributes:
+        embedding_dim: Width E of a character's vector.
+        filters: (width, number) of the filters; F is the sum of the numbers.
+        num_highway: Highway layers.
+        activation: Of the convolutions: "relu" or "tanh".
+        max_characters: Characters C of a word with its two marks; longer words are truncated.
+        num_characters: Rows of the character table.
+    """
 
     embedding_dim: int = 16
-    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS  # (width, number)
+    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
     num_highway: int = 1
     activation: str = "relu"
     max_characters: int = 50
@@ -69,10 +77,12 @@ class CharCNNConfig:
 
     @property
     def num_filters(self) -> int:
+        """F, the filters of all widths."""
         return sum(number for _, number in self.filters)
 
     @property
     def widest_filter(self) -> int:
+        """The largest width of a filter."""
         return max(width for width, _ in self.filters)
 
 
@@ -140,10 +150,19 @@ class EfmlEncoderConfig:
 
 @dataclass(frozen=True)
 class LSTMConfig:
-    """Two stacks of projected, clipped LSTMs, one a direction. A clip of None is off.
+    """Two stacks of projected, clipped LSTMs, one for each direction (bilm/training.py).
 
-    `interleaved` (ELMoForManyLangs' encoder `lstm`): plain LSTMs, of which each layer above the first reads both
-    directions of the layer below. A projection of the top layer is the only representation, and no state is carried.
+    Attributes:
+        num_layers: L.
+        cell_dim: H.
+        projection_dim: D, of one direction.
+        cell_clip: Bound of the cell's values; None: none.
+        proj_clip: Bound of the projection's values; None: none.
+        use_skip_connections: Add the input of each layer above the first to its output.
+        forget_bias: Added to the forget gate.
+        interleaved: ELMoForManyLangs' encoder `lstm`: plain LSTMs, of which each layer above the first reads both
+            directions of the layer below. Only a projection of the top layer is a representation, and no state is
+            carried.
     """
 
     num_layers: int = 2
@@ -198,15 +217,20 @@ def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
 
 @dataclass(frozen=True)
 class BiLMConfig:
-    """A bidirectional language model: two stacks of LSTMs over one token encoder.
+    """A bidirectional language model: two stacks of LSTMs over one token encoder, of which exactly one is set.
 
-    It reads characters (`char_cnn`), word ids (`num_words`), or the ids of ELMoForManyLangs' dictionaries (`efml`).
+    Attributes:
+        lstm: The stacks.
+        char_cnn: The token encoder of a model that reads characters.
+        num_words: Rows of the word table of a model that reads word ids.
+        boundary_words: Rows of <S> and </S> in the word table.
+        efml: The token encoder of ELMoForManyLangs.
     """
 
     lstm: LSTMConfig = field(default_factory=LSTMConfig)
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
     num_words: int | None = None
-    boundary_words: tuple[int, int] = (0, 1)  # rows of <S> and </S> in the word table, for word-id input
+    boundary_words: tuple[int, int] = (0, 1)
     efml: EfmlEncoderConfig | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""From format to format: the way there and back changes no bit, and what a format cannot hold is said."""
+"""Conversion between formats: exact both ways, with a warning or an error for what a format cannot hold."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def datasets(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", HDF5_MODELS)
-def test_hdf5_to_native_and_back_changes_no_bit(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_hdf5_to_native_and_back_is_exact(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     original = goldens(f"{name}/{HDF5_MODELS[name]}")
     convert(original, tmp_path / "native", to="native")
     told = convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
@@ -61,7 +61,7 @@ def test_hdf5_to_native_and_back_changes_no_bit(goldens: Callable[[str], Path], 
     assert again["char_cnn"]["n_characters"] == 262  # AllenNLP and bilm-tf refuse 261 at inference
 
 
-def test_a_checkpoint_of_tensorflow_becomes_its_export(goldens: Callable[[str], Path], tmp_path: Path) -> None:
+def test_tensorflow_checkpoint_converts_to_its_hdf5_export(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     folder = goldens("bilm_tf_training")
     convert(folder / "tf_checkpoint", tmp_path / "native", to="native")
     native = load(tmp_path / "native")
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_tensorflow_becomes_its_export(goldens: Callable[[str], 
     assert (tmp_path / "hdf5/vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
 
 
-def test_models_of_word_ids(tmp_path: Path) -> None:
+def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
     vocab = Vocab(["the", "<UNK>", "</S>", "<S>"])
     config = BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=4, boundary_words=(3, 2))
     model = Pretrained(BiLM(config), vocab=vocab, card="# Words\n")
@@ -87,13 +87,13 @@ def test_models_of_word_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "medium", "original"])
-def test_options_say_all_of_a_configuration(name: str) -> None:
+def test_options_express_the_whole_configuration(name: str) -> None:
     config = BiLMConfig.preset(name)
     assert config_from_options(json.loads(json.dumps(options_from_config(config)))) == config
 
 
-def test_the_published_options() -> None:
-    """What options.json of the original model holds (bilm-tf's README and AllenNLP's fixtures agree)."""
+def test_options_of_published_models_are_read_and_written() -> None:
+    """The options.json of the original model (bilm-tf's README and AllenNLP's fixtures agree)."""
     assert options_from_config(BiLMConfig.preset("original")) == {
         "lstm": {
             "use_skip_connections": True,
@@ -114,7 +114,7 @@ def test_the_published_options() -> None:
     }
 
 
-def test_a_forget_bias_of_its_own_cannot_be_written(tmp_path: Path) -> None:
+def test_other_forget_bias_is_refused(tmp_path: Path) -> None:
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4, forget_bias=0.0), char_cnn=None, num_words=3))
     with pytest.raises(ValueError, match=r"forget bias is 0\.0"):
         save_hdf5(Pretrained(bilm), tmp_path / "hdf5")
@@ -139,7 +139,7 @@ def test_token_embeddings_are_those_of_bilm_tf(goldens: Callable[[str], Path], t
         np.testing.assert_allclose(found["embedding"][vocab.ids(word for _, word in known)], expected, atol=5e-6)
 
 
-def test_what_cannot_be_converted_is_said(tmp_path: Path) -> None:
+def test_impossible_conversions_are_refused(tmp_path: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
     with pytest.raises(ValueError, match="has no vocabulary"):
         convert(tmp_path / "model", tmp_path / "tokens.hdf5", to="token-embeddings")

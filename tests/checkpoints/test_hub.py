@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, without a network: a fake download, and a cache that the tests write."""
+"""Models on the Hugging Face Hub, without a network: a simulated download, and a cache made by the tests."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, saved: Path) -> list[dict[str, Any]]:
-    """What the Hub is asked for, while it answers with the saved model."""
+    """Records the requests to the Hub, and answers them with the saved model."""
     calls: list[dict[str, Any]] = []
 
     def snapshot_download(repo_id: str, **options: Any) -> str:
@@ -92,11 +92,11 @@ def assert_is(found: Pretrained, saved: Path) -> None:
         ("", None),
     ],
 )
-def test_names_of_the_hub(name: str, expected: HubModel | None) -> None:
+def test_hub_model_parses_names_and_addresses(name: str, expected: HubModel | None) -> None:
     assert hub_model(name) == expected
 
 
-def test_addresses_of_other_places_are_not_guessed_at() -> None:
+def test_addresses_of_other_sites_are_refused() -> None:
     with pytest.raises(ValueError, match="fetch it yourself"):
         load("https://example.org/owner/name")
 
@@ -104,7 +104,7 @@ def test_addresses_of_other_places_are_not_guessed_at() -> None:
 # --- What is asked for -----------------------------------------------------------------------------------------------
 
 
-def test_a_name_of_the_hub_is_loaded_and_described(asked: list[dict[str, Any]], saved: Path) -> None:
+def test_model_of_the_hub_is_loaded_and_described(asked: list[dict[str, Any]], saved: Path) -> None:
     assert_is(load("owner/name"), saved)
     assert_is(load("owner/name", revision="v1", local_files_only=True), saved)
     assert_is(load("https://huggingface.co/owner/name/tree/v2"), saved)
@@ -121,7 +121,7 @@ def test_a_name_of_the_hub_is_loaded_and_described(asked: list[dict[str, Any]], 
     ]
 
 
-def test_this_disk_and_the_bundled_models_come_first(
+def test_local_and_bundled_models_take_precedence(
     asked: list[dict[str, Any]], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -141,7 +141,7 @@ def test_this_disk_and_the_bundled_models_come_first(
     assert not asked
 
 
-def test_only_files_of_models_are_asked_for(asked: list[dict[str, Any]]) -> None:
+def test_download_requests_only_files_of_models(asked: list[dict[str, Any]]) -> None:
     load("owner/name")
     wanted = [
         "config.json", "model.safetensors", "softmax.safetensors", "state.safetensors", "vocab.txt", "README.md",
@@ -169,7 +169,7 @@ def test_only_files_of_models_are_asked_for(asked: list[dict[str, Any]]) -> None
 # --- The cache -------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_network_the_cache_is_read(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_read_without_a_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk, and the cache"):
         load("owner/name", local_files_only=True)
@@ -181,14 +181,14 @@ def test_without_a_network_the_cache_is_read(saved: Path, tmp_path: Path, monkey
     assert describe(tmp_path / "cache" / "models--owner--name" / "snapshots" / COMMIT)["files"]
 
 
-def test_a_repository_without_a_model(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_without_a_model_is_refused(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     cached(saved, tmp_path / "cache", leave_out="config.json")
     with pytest.raises(FileNotFoundError, match="owner/name on the Hugging Face Hub is no model: looked for"):
         load("owner/name", local_files_only=True)
 
 
-def test_the_environment_may_forbid_the_network(saved: Path, tmp_path: Path) -> None:
+def test_hf_hub_offline_prevents_downloads(saved: Path, tmp_path: Path) -> None:
     """HF_HUB_OFFLINE is read when huggingface_hub is imported, so in a process of its own; as `elmokit info` here."""
     cached(saved, tmp_path / "cache")
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
@@ -226,7 +226,7 @@ def without_answer(kind: type[Exception]) -> Exception:
         (RuntimeError("the cable is out"), OSError, r"cannot be fetched .*\(the cable is out\): try again later"),
     ],
 )
-def test_what_goes_wrong_is_said(
+def test_errors_of_the_hub_say_what_to_do(
     monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[OSError], message: str
 ) -> None:
     fails(monkeypatch, error)
@@ -234,12 +234,12 @@ def test_what_goes_wrong_is_said(
         load("owner/name", revision="v1")
 
 
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk.*pip install huggingface_hub"):
         load("owner/name")
 
 
-def test_nothing_of_the_hub_is_imported_before_it_is_needed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huggingface_hub_is_imported_only_when_needed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert load(saved).card == "# Tiny\n"

@@ -323,7 +323,7 @@ def _outcome(model: Path) -> str:
 
 
 def mutants(sound: Path, format: str, count: int) -> Iterator[tuple[str, Path]]:
-    """What was done, and the mutant, which lives until the next is asked for."""
+    """A description of each mutation, and the mutant, which is removed before the next."""
     mutant = sound.with_name(f"mutant{sound.suffix}")
     for number in range(count):
         shutil.copytree(sound, mutant) if sound.is_dir() else shutil.copy(sound, mutant)
@@ -378,7 +378,7 @@ class Malicious:
 
 @pytest.mark.filterwarnings("ignore:.*the model is loaded without words")
 @pytest.mark.parametrize("format", WRITERS)
-def test_nothing_that_a_file_says_is_run(format: str, tmp_path: Path) -> None:
+def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
     sign = tmp_path / "it-ran"
     malicious = pickle.dumps(Malicious(sign))
     pickle.loads(malicious)

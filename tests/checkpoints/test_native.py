@@ -1,4 +1,4 @@
-"""The native directory: what is saved is what is loaded, and what is damaged is refused with every reason."""
+"""The native format: saving and loading is exact, and damaged models are refused with every reason."""
 
 import json
 import pickle
@@ -58,7 +58,7 @@ def assert_same_weights(left: torch.nn.Module, right: torch.nn.Module) -> None:
         assert torch.equal(expected[name], found[name]), name
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_load_restores_everything_that_was_saved(tmp_path: Path) -> None:
     saved = everything()
     save(saved, tmp_path / "model")
     loaded = load(tmp_path / "model")
@@ -75,7 +75,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in loaded.bilm.parameters())
 
 
-def test_training_a_loaded_model_leaves_its_file_alone(tmp_path: Path) -> None:
+def test_training_a_loaded_model_leaves_its_file_unchanged(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_training_a_loaded_model_leaves_its_file_alone(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 
 
-def test_a_biLM_alone(tmp_path: Path) -> None:
+def test_bilm_alone_is_saved_in_two_files(tmp_path: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
     loaded = load(tmp_path / "model")
@@ -93,7 +93,7 @@ def test_a_biLM_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HDF5_MODELS)
-def test_hdf5_read_saved_and_loaded_is_the_same(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_hdf5_model_saved_as_native_loads_equal(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     model = load(goldens(name))
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model")
@@ -102,7 +102,7 @@ def test_hdf5_read_saved_and_loaded_is_the_same(goldens: Callable[[str], Path], 
     assert fingerprint(loaded) == fingerprint(model)
 
 
-def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
+def test_float16_weights_load_as_float32(tmp_path: Path) -> None:
     saved = everything()
     save(saved, tmp_path / "half", storage_dtype="float16")
     loaded = load(tmp_path / "half")
@@ -124,7 +124,7 @@ def test_load_without_softmax_does_not_open_its_file(tmp_path: Path) -> None:
         load(tmp_path / "model")
 
 
-def test_a_loaded_model_needs_its_files_no_more(tmp_path: Path) -> None:
+def test_loaded_model_does_not_need_its_files(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     loaded = load(tmp_path / "model")
     shutil.rmtree(tmp_path / "model")
@@ -133,7 +133,7 @@ def test_a_loaded_model_needs_its_files_no_more(tmp_path: Path) -> None:
     assert_same_weights(load(tmp_path / "copy").softmax, everything().softmax)
 
 
-def test_a_prepacked_model_is_neither_saved_nor_fingerprinted(tmp_path: Path) -> None:
+def test_prepacked_model_can_be_neither_saved_nor_fingerprinted(tmp_path: Path) -> None:
     prepacked = replace(everything(), bilm=prepack(everything().bilm, torch.float32))
     for use in (fingerprint, lambda model: save(model, tmp_path / "model")):
         with pytest.raises(ValueError, match=r"prepacked.*use `elmokit\.load`"):
@@ -141,7 +141,7 @@ def test_a_prepacked_model_is_neither_saved_nor_fingerprinted(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_embedder_keeps_no_weights_but_knows_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedder_load_drops_weights_but_not_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(everything(), tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     embedder = Embedder.load("model", "cpu")
@@ -152,7 +152,7 @@ def test_embedder_keeps_no_weights_but_knows_the_fingerprint(tmp_path: Path, mon
     assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
 
 
-def test_repr_of_a_model_says_its_sizes_and_settings() -> None:
+def test_repr_shows_sizes_and_settings() -> None:
     size = sum(parameter.numel() for parameter in everything().bilm.parameters())
     assert repr(everything()) == (
         f"Pretrained(3 layers of 32 dimensions, {size:,} parameters, softmax over 5 words, reads characters, "
@@ -162,7 +162,7 @@ def test_repr_of_a_model_says_its_sizes_and_settings() -> None:
     assert "prepacked weights, no softmax, reads characters, tokenizer unknown, state zeros" in repr(bare)
 
 
-def test_a_model_is_replaced_only_on_request_and_other_directories_never(tmp_path: Path) -> None:
+def test_save_replaces_only_models_and_only_with_overwrite(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     with pytest.raises(FileExistsError):
         save(everything(), tmp_path / "model")
@@ -175,7 +175,7 @@ def test_a_model_is_replaced_only_on_request_and_other_directories_never(tmp_pat
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
 
 
-def test_nothing_is_left_where_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="cannot write"):
         save(everything(), tmp_path / "file" / "model")
@@ -189,7 +189,7 @@ def test_nothing_is_left_where_saving_fails(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_softmax_is_not_saved_without_its_words(tmp_path: Path) -> None:
+def test_softmax_is_not_saved_without_vocabulary(tmp_path: Path) -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
     with pytest.raises(ValueError, match="5 words needs their vocabulary, not None"):
         save(Pretrained(bilm, softmax=FullSoftmax(5, 16)), tmp_path / "model")
@@ -212,7 +212,7 @@ def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
+def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     whole = path.read_bytes()
@@ -237,7 +237,7 @@ def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
         ({"state": "lukewarm"}, "must be one of zeros, warm, carry, not 'lukewarm'"),
     ],
 )
-def test_configurations_that_are_none(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_invalid_configuration_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     save(everything(), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -254,7 +254,7 @@ def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "model")
 
 
-def test_what_was_looked_for_is_said(tmp_path: Path) -> None:
+def test_error_lists_the_places_that_were_searched(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no model 'no-such'.*config\.json.*options\.json"):
         load("no-such")
     (tmp_path / "a.hdf5").touch()
@@ -263,7 +263,7 @@ def test_what_was_looked_for_is_said(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_models_are_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "BUNDLED_MODELS", tmp_path)
     save(everything(), tmp_path / "en-small")
     assert load().card == load("en-small").card == "# Tiny\n\nA model for tests.\n"
@@ -271,14 +271,14 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
         load("en-large")
 
 
-def test_published_pairs_are_found_by_their_names(goldens: Callable[[str], Path], tmp_path: Path) -> None:
+def test_published_file_pairs_are_detected(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     for name in ("options.json", "weights.hdf5"):
         (tmp_path / f"elmo_2x64_{name}").write_bytes(goldens(f"char-2layer/{name}").read_bytes())
     assert load(tmp_path / "elmo_2x64_weights.hdf5").bilm.config.lstm.cell_dim == 64
     assert describe(tmp_path)["files"] == {"elmo_2x64_options.json": 297, "elmo_2x64_weights.hdf5": 219592}
 
 
-def test_description(tmp_path: Path) -> None:
+def test_describe_lists_sizes_and_settings(tmp_path: Path) -> None:
     model = everything()
     save(model, tmp_path / "model")
     found = describe(tmp_path / "model")
@@ -289,7 +289,7 @@ def test_description(tmp_path: Path) -> None:
     json.dumps(found)  # can be printed as JSON
 
 
-def test_the_fingerprint_changes_with_one_weight() -> None:
+def test_fingerprint_changes_with_one_weight() -> None:
     model = everything()
     before = fingerprint(model)
     with torch.no_grad():
@@ -297,7 +297,7 @@ def test_the_fingerprint_changes_with_one_weight() -> None:
     assert fingerprint(model) != before
 
 
-def test_the_fingerprint_of_word_ids_is_that_of_their_words_too() -> None:
+def test_fingerprint_of_word_ids_depends_on_the_vocabulary() -> None:
     torch.manual_seed(1)
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=5))
     words = ["<S>", "</S>", "<UNK>", "a", "b"]
@@ -306,7 +306,7 @@ def test_the_fingerprint_of_word_ids_is_that_of_their_words_too() -> None:
     assert first == same != other
 
 
-def test_a_loaded_model_goes_to_another_process(tmp_path: Path) -> None:
+def test_loaded_model_can_be_pickled(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     loaded = load(tmp_path / "model")
     sent = pickle.loads(pickle.dumps(loaded))

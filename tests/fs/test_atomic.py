@@ -1,4 +1,4 @@
-"""Atomic writing, under simulated accidents: a file is there whole or not at all."""
+"""Atomic writing under simulated failures: a file is complete, or absent."""
 
 import errno
 import os
@@ -49,25 +49,25 @@ def test_full_disk_names_the_target(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_at_the_last_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_at_the_last_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", _full)
     with pytest.raises(OSError, match="cannot write"), atomic_directory(tmp_path / "a") as partial:
         (partial / "file").write_text("half")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_error_of_a_reader_inside_the_block_is_left_alone(tmp_path: Path) -> None:
+def test_error_of_a_reader_inside_the_block_is_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a file"), atomic_path(tmp_path / "a.txt"):
         list(read_lines(tmp_path / "missing.txt"))
 
 
-def test_unwritable_place(tmp_path: Path) -> None:
+def test_unwritable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot write .*below"), atomic_path(tmp_path / "file" / "below"):
         pass
 
 
-def test_atomic_directory(tmp_path: Path) -> None:
+def test_atomic_directory_appears_when_complete(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.mkdir()  # an empty directory may be filled
     with atomic_directory(target) as partial:
@@ -94,9 +94,7 @@ def test_atomic_directory_keeps_the_old_one_on_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_was_there_survives_when_its_replacement_cannot_take_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_directory_survives_a_failed_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with atomic_directory(tmp_path / "model") as partial:
         (partial / "old").write_text("old")
     rename, calls = os.rename, []

@@ -1,4 +1,4 @@
-"""A directory that one process at a time may write in."""
+"""The lock that lets one process at a time write in a directory."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import pytest
 from elmokit.fs.lock import only_one_in
 
 
-def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     with only_one_in(tmp_path / "run"):
         code = f"from elmokit.fs.lock import only_one_in\nwith only_one_in({str(tmp_path / 'run')!r}): pass"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -21,7 +21,7 @@ def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_a_file_system_that_holds_no_directories_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(number: int) -> None:
         def flock(*_: object) -> None:
             raise OSError(number, os.strerror(number))

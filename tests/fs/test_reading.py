@@ -21,7 +21,7 @@ def test_plain_gzip_and_zstd_read_alike(tmp_path: Path) -> None:
         assert list(read_lines(tmp_path / name)) == LINES
 
 
-def test_lines_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_across_blocks_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "READ_SIZE", 3)
     (tmp_path / "a.txt").write_text(TEXT + "\n", encoding="utf-8", newline="")
     assert list(read_lines(tmp_path / "a.txt")) == LINES
@@ -43,20 +43,20 @@ def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
         list(read_lines(tmp_path / "a.txt"))
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         list(read_lines(tmp_path / "nowhere.txt"))
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_damaged_compression(tmp_path: Path, name: str) -> None:
+def test_damaged_compression_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"this is plain text")
     with pytest.raises(ValueError, match="cannot be decompressed"):
         list(read_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_cut_off_compression(tmp_path: Path, name: str) -> None:
+def test_truncated_compression_is_refused(tmp_path: Path, name: str) -> None:
     text = "\n".join(f"line {number * number}" for number in range(20_000)).encode()
     whole = gzip.compress(text) if name.endswith("gz") else zstandard.compress(text)
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])

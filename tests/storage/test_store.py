@@ -1,4 +1,4 @@
-"""Embeddings on disk are read as they were written, survive a kill, and fill the old HDF5 layouts."""
+"""Stores of embeddings: exact, resumable after a kill, and convertible to the older HDF5 layouts."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ ALL = StoreIndex(model="abc", layers="all", vector_shape=(3, 4), sentences_per_p
 
 
 def vectors_of(index: StoreIndex) -> list[np.ndarray]:
-    """What an embedder gives: (T, 2D), or (L+1, T, 2D) for all layers."""
+    """Random vectors of each sentence, (T, 2D), or (L+1, T, 2D) for all layers."""
     draw = np.random.default_rng(5).standard_normal
     layers, dim = index.vector_shape[:-1], index.vector_shape[-1]
     return [draw((*layers, len(sentence), dim)).astype(np.float32) for sentence in SENTENCES]
@@ -47,7 +47,7 @@ def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
 
 
 @pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
-def test_round_trip(tmp_path: Path, index: StoreIndex) -> None:
+def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex) -> None:
     store = fill(tmp_path / "out", index)
     assert len(store) == len(SENTENCES)
     assert [words for words, _ in store] == SENTENCES
@@ -85,20 +85,20 @@ def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
         assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
 
 
-def test_an_empty_file_gives_an_empty_store(tmp_path: Path) -> None:
+def test_store_without_sentences_is_empty(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
     finish_store(tmp_path / "out", TOP, num_parts=0)
     assert list(EmbeddingStore(tmp_path / "out")) == []
 
 
-def test_a_part_of_blank_lines_only(tmp_path: Path) -> None:
+def test_shard_of_blank_lines_is_read(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", ALL)
     write_part(tmp_path / "out", ALL, 0, [[], []], [np.zeros((3, 0, 4), np.float32)] * 2)
     finish_store(tmp_path / "out", ALL, num_parts=1)
     assert [(words, vectors.shape) for words, vectors in EmbeddingStore(tmp_path / "out")] == [([], (0, 3, 4))] * 2
 
 
-def test_other_embeddings_are_not_mixed_in(tmp_path: Path) -> None:
+def test_begin_store_refuses_other_embeddings(tmp_path: Path) -> None:
     fill(tmp_path / "out", TOP)
     with pytest.raises(ValueError, match="model is 'abc', now 'xyz'; source_bytes is 0, now 7"):
         begin_store(tmp_path / "out", replace(TOP, model="xyz", source_bytes=7))
@@ -108,7 +108,7 @@ def test_other_embeddings_are_not_mixed_in(tmp_path: Path) -> None:
         begin_store(tmp_path / "foreign", TOP)
 
 
-def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
+def test_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
     with pytest.raises(ValueError, match="not complete"):
         EmbeddingStore(tmp_path / "out")
@@ -119,7 +119,7 @@ def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
         EmbeddingStore(tmp_path / "out")
 
 
-def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> None:
+def test_vectors_of_another_shape_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
     wrong = {(3, 4): "do not fit words 0", (2, 5): "not those of words with", (1, 4): "1 of 2 words have no vectors"}
     for shape, message in wrong.items():
@@ -130,7 +130,7 @@ def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
 @pytest.mark.parametrize("sentences", [SENTENCES, [[], []], [["one"]]], ids=["words", "blank", "one"])
-def test_the_bytes_are_those_of_safetensors(tmp_path: Path, index: StoreIndex, sentences: list[list[str]]) -> None:
+def test_shard_has_the_bytes_of_safetensors(tmp_path: Path, index: StoreIndex, sentences: list[list[str]]) -> None:
     vectors = [array[..., : len(words), :] for array, words in zip(vectors_of(index), sentences, strict=False)]
     write_part(tmp_path, index, 0, sentences, vectors)
     words = [word.encode() for sentence in sentences for word in sentence]
@@ -146,7 +146,7 @@ def test_the_bytes_are_those_of_safetensors(tmp_path: Path, index: StoreIndex, s
 
 
 @pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])
-def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreIndex) -> None:
+def test_directions_may_be_written_in_any_order(tmp_path: Path, index: StoreIndex) -> None:
     words, vectors = SENTENCES[0] + SENTENCES[2], np.concatenate([vectors_of(index)[0], vectors_of(index)[2]], axis=-2)
     spool = TokenSpool()
     spool.add_sentence([words])
@@ -180,7 +180,7 @@ def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: b
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_takes_vectors_as_they_are_stored(tmp_path: Path) -> None:
+def test_shard_writer_refuses_another_dtype(tmp_path: Path) -> None:
     index, spool = replace(TOP, dtype="float16"), TokenSpool(tmp_path)
     spool.add_sentence([["a"]])
     with pytest.raises(ValueError, match=r"float32 .* do not fit"), write_shard(tmp_path, index, 0, spool) as writer:
@@ -201,14 +201,14 @@ def test_float16_is_that_of_numpy(numbers: list[float]) -> None:
     "words",
     [[], [""], ["", "", "a", ""], ["a\0", "\0", "b"], ["naïve", "\0词"], ["\ud800", "\udc00", "x"], ["a" * 3000]],
 )
-def test_words_that_lie_end_to_end_are_cut(words: list[str]) -> None:
+def test_cut_words_splits_end_to_end_words(words: list[str]) -> None:
     encoded = [word.encode("utf-8", "surrogatepass") for word in words]
     offsets = 1000 + np.cumsum([0, *map(len, encoded)])
     assert cut_words(b"".join(encoded), offsets) == words
 
 
 @pytest.mark.parametrize("put_by", [1, 3, 4096])
-def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_by: int) -> None:
+def test_spool_returns_words_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_by: int) -> None:
     monkeypatch.setattr("elmokit.storage.token_spool.IN_MEMORY", 4)  # so that they wait on disk
     monkeypatch.setattr("elmokit.storage.token_spool.BUFFERED_WORDS", put_by)
     spool = TokenSpool(tmp_path)
@@ -232,7 +232,7 @@ def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])
-def test_allennlp_layout(tmp_path: Path, index: StoreIndex) -> None:
+def test_allennlp_layout_holds_lines_and_sentences(tmp_path: Path, index: StoreIndex) -> None:
     write_allennlp_hdf5(fill(tmp_path / "out", index), tmp_path / "out.hdf5")
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"0", "1", "2", "3", "4", "sentence_to_index"}
@@ -242,7 +242,7 @@ def test_allennlp_layout(tmp_path: Path, index: StoreIndex) -> None:
     assert lines == {"I like apple": "4", "": "1", "naïve 词向量 ": "2", "Hello": "3"}
 
 
-def test_bilm_tf_layout(tmp_path: Path) -> None:
+def test_bilm_tf_layout_holds_all_layers(tmp_path: Path) -> None:
     write_bilm_tf_hdf5(fill(tmp_path / "all", ALL), tmp_path / "out.hdf5")
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"0", "1", "2", "3", "4"}

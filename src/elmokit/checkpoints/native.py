@@ -2,7 +2,7 @@
 
 config.json            format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
 model.safetensors      the weights of the biLM
-dictionaries.json      the words and characters of an ELMoForManyLangs token encoder
+dictionaries.json      the dictionaries of an ELMoForManyLangs token encoder
 vocab.txt              optional: the words of the softmax, or of the word table
 softmax.safetensors    optional: the softmax over them
 state.safetensors      optional: the warm state

@@ -1,4 +1,4 @@
-"""The old pair options.json + weights.hdf5: every variant is read, and every fault is named."""
+"""The pair options.json + weights.hdf5: every variant is read, and every defect is named."""
 
 import copy
 import json
@@ -73,7 +73,7 @@ def changed(**lstm_or_char_cnn: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def test_every_weight_lands_where_it_belongs(tmp_path: Path) -> None:
+def test_every_weight_is_read_into_its_parameter(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays))
     BiLM(config).load_state_dict(state)  # strict: every parameter is there
@@ -90,7 +90,7 @@ def test_every_weight_lands_where_it_belongs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(state["char_cnn.char_embedding"], arrays["char_embed"])
 
 
-def test_the_262nd_character_is_left_out_wherever_it_stands(tmp_path: Path) -> None:
+def test_262nd_character_is_dropped_first_or_last(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     table = arrays["char_embed"]
     for spare in (np.vstack([np.zeros((1, 2), np.float32), table]), np.vstack([table, table[:1]])):
@@ -98,7 +98,7 @@ def test_the_262nd_character_is_left_out_wherever_it_stands(tmp_path: Path) -> N
         np.testing.assert_array_equal(state["char_cnn.char_embedding"], table)
 
 
-def test_one_layer_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
+def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
     """Its `dump_weights` names the cell of a single layer RNN_0/RNN/LSTMCell, without MultiRNNCell/Cell0."""
     arrays = random_arrays(SHAPES)
     _, expected = read_bilm_hdf5(*write_pair(tmp_path, arrays))
@@ -110,7 +110,7 @@ def test_one_layer_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
         assert torch.equal(state[name], tensor), name
 
 
-def test_clips_of_zero_none_or_missing_are_off() -> None:
+def test_zero_null_or_missing_clip_means_none() -> None:
     lstm = config_from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
     assert (lstm.cell_clip, lstm.proj_clip) == (None, None)
     without = {"lstm": {"dim": 6, "projection_dim": 4, "n_layers": 1}, "char_cnn": OPTIONS["char_cnn"]}
@@ -118,7 +118,7 @@ def test_clips_of_zero_none_or_missing_are_off() -> None:
     assert (lstm.cell_clip, lstm.proj_clip, lstm.use_skip_connections) == (None, None, False)
 
 
-def test_262_characters_mean_261_vectors_and_other_numbers_nothing() -> None:
+def test_n_characters_other_than_261_or_262_are_refused() -> None:
     for number in (261, 262):
         char_cnn = config_from_options(changed(char_cnn={"n_characters": number})).char_cnn
         assert char_cnn is not None
@@ -127,7 +127,7 @@ def test_262_characters_mean_261_vectors_and_other_numbers_nothing() -> None:
         config_from_options(changed(char_cnn={"n_characters": 300}))
 
 
-def test_a_model_of_word_ids(tmp_path: Path) -> None:
+def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
     arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
     config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
     assert config == BiLMConfig(config.lstm, char_cnn=None, num_words=7)
@@ -135,7 +135,7 @@ def test_a_model_of_word_ids(tmp_path: Path) -> None:
     BiLM(config).load_state_dict(state)
 
 
-def test_parts_that_would_change_nothing_in_size_are_not_asked_for(tmp_path: Path) -> None:
+def test_projections_that_keep_the_size_are_not_expected(tmp_path: Path) -> None:
     options = changed(lstm={"dim": 8, "projection_dim": 8}, char_cnn={"n_highway": 0})
     shapes = {name: shape for name, shape in SHAPES.items() if not name.startswith(("RNN", "CNN_"))}
     shapes |= {f"{cell}/W_0": (16, 32) for cell in CELLS} | {f"{cell}/B": (32,) for cell in CELLS}
@@ -157,7 +157,7 @@ def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
+def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
     whole = weights.read_bytes()
     for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
@@ -166,7 +166,7 @@ def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
             read_bilm_hdf5(options, weights)
 
 
-def test_a_file_with_damaged_bytes_is_read_or_refused_never_a_crash(tmp_path: Path) -> None:
+def test_damaged_bytes_are_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
     whole, draw = weights.read_bytes(), np.random.default_rng(0)
     refused = 0
@@ -181,7 +181,7 @@ def test_a_file_with_damaged_bytes_is_read_or_refused_never_a_crash(tmp_path: Pa
     assert refused > 20
 
 
-def test_foreign_files(tmp_path: Path) -> None:
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
     with pytest.raises(CheckpointError, match=r"weights\.hdf5 is not the options"):
         read_bilm_hdf5(weights, weights)
@@ -196,7 +196,7 @@ def test_foreign_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"lstm": {"dim": 3}, "char_cnn": {}}', "no json", '{"lstm": 3}'])
-def test_options_that_are_none(tmp_path: Path, text: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, text: str) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
     options.write_text(text)
     with pytest.raises(CheckpointError, match=r"not the options\.json of a biLM"):

@@ -1,4 +1,4 @@
-"""Directories of ELMoForManyLangs: loaded as they were published, kept in the native format, refused if damaged."""
+"""ELMoForManyLangs' directories: loaded as published, saved in the native format, refused if damaged."""
 
 import json
 import tarfile
@@ -77,13 +77,13 @@ def test_elmo_adds_the_boundaries_of_its_dictionaries(settings: dict[str, Any], 
         torch.testing.assert_close(row[: len(vectors)], torch.from_numpy(vectors))
 
 
-def test_words_that_are_cut_are_counted(tmp_path: Path) -> None:
+def test_truncated_words_are_counted(tmp_path: Path) -> None:
     embedder = Embedder(load(write_efml(tmp_path / "model")))
     with pytest.warns(TruncationWarning, match="2 words"):
         assert embedder.embed([["a" * 11, "今" * 10], ["a" * 11]]).truncated_words == 2
 
 
-def test_where_directions_join_there_is_no_state_to_carry(tmp_path: Path) -> None:
+def test_interleaved_model_refuses_carried_state(tmp_path: Path) -> None:
     embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["lstm"])))
     assert embedder.num_layers == 1
     with pytest.raises(ValueError, match="no state to carry"):
@@ -94,7 +94,7 @@ def test_where_directions_join_there_is_no_state_to_carry(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_the_native_format_keeps_all_of_it(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_native_format_keeps_dictionaries_and_weights(settings: dict[str, Any], tmp_path: Path) -> None:
     model = load(write_efml(tmp_path / "old", settings))
     convert(tmp_path / "old", tmp_path / "new")
     again = load(tmp_path / "new")
@@ -112,7 +112,7 @@ def test_dictionaries_are_part_of_the_fingerprint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["dictionaries.json", "model.safetensors"])
-def test_a_native_directory_that_lacks_a_file(missing: str, tmp_path: Path) -> None:
+def test_missing_file_of_a_native_directory_is_named(missing: str, tmp_path: Path) -> None:
     save(load(write_efml(tmp_path / "old")), tmp_path / "new")
     (tmp_path / "new" / missing).unlink()
     with pytest.raises(CheckpointError, match=f"{missing} is missing"):
@@ -120,24 +120,25 @@ def test_a_native_directory_that_lacks_a_file(missing: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("to", ["hdf5", "token-embeddings"])
-def test_the_formats_of_allennlp_have_no_place_for_it(to: Any, tmp_path: Path) -> None:
+def test_efml_model_is_not_converted_to_hdf5(to: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot hold"):
         convert(write_efml(tmp_path / "old"), tmp_path / "new", to)
     assert not (tmp_path / "new").exists()
 
 
-def test_weights_as_torch_of_2018_wrote_them(tmp_path: Path) -> None:
+def test_weights_in_the_format_of_pytorch_2018_are_read(tmp_path: Path) -> None:
     old = write_efml(tmp_path / "old", _use_new_zipfile_serialization=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(load(old), load(write_efml(tmp_path / "new")))
 
 
-def test_what_is_told_of_it(tmp_path: Path) -> None:
-    told = describe(write_efml(tmp_path / "model"))
-    assert (told["format"], told["input"]) == ("ELMoForManyLangs", "words and characters")
-    assert set(told["files"]) >= {"config.json", "cnn.json", "word.dic", "char.dic", "encoder.pkl"}
-    assert told["model"]["words_and_characters"]["words"] == len(WORDS)
+def test_describe_gives_the_sizes_of_dictionaries(tmp_path: Path) -> None:
+    description = describe(write_efml(tmp_path / "model"))
+    assert description["format"] == "ELMoForManyLangs"
+    assert description["input"].split(" and ") == ["words", "characters"]
+    assert set(description["files"]) >= {"config.json", "cnn.json", "word.dic", "char.dic", "encoder.pkl"}
+    assert description["model"]["words_and_characters"]["words"] == len(WORDS)
 
 
 # --- Settings and dictionaries -------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_what_is_told_of_it(tmp_path: Path) -> None:
         ("/data/cnn.json", "configs/cnn.json"),
     ],
 )
-def test_settings_are_found_where_they_lie(named: str, lies_at: str, tmp_path: Path) -> None:
+def test_settings_file_is_found_in_the_directory(named: str, lies_at: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"config_path": named}))
     (tmp_path / lies_at).parent.mkdir(exist_ok=True)
     (tmp_path / lies_at).write_text(json.dumps(SETTINGS))
@@ -169,7 +170,7 @@ def test_settings_that_came_with_the_library_need_no_file(tmp_path: Path) -> Non
     assert PUBLISHED_SETTINGS["encoder"]["dim"] == 4096
 
 
-def test_blank_characters_are_the_ideographic_space(tmp_path: Path) -> None:
+def test_blank_entries_are_the_ideographic_space(tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     lines = (model / "char.dic").read_text(encoding="utf-8")
     (model / "char.dic").write_text(lines.replace("\u3000\t", "\u00a0\t"), encoding="utf-8")
@@ -188,7 +189,7 @@ def test_blank_characters_are_the_ideographic_space(tmp_path: Path) -> None:
         ({"encoder": {}}, "'token_embedder' is missing"),
     ],
 )
-def test_settings_that_make_no_model(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     (model / "cnn.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match=message):
@@ -204,7 +205,7 @@ def test_settings_that_make_no_model(settings: dict[str, Any], message: str, tmp
         ("word.dic", [*WORDS, "more"], "word_emb_layer.embedding.weight"),
     ],
 )
-def test_dictionaries_that_make_no_model(file: str, entries: list[str], message: str, tmp_path: Path) -> None:
+def test_invalid_dictionaries_are_refused(file: str, entries: list[str], message: str, tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     write_dictionary(model / file, entries)
     with pytest.raises(CheckpointError, match=message):
@@ -212,14 +213,14 @@ def test_dictionaries_that_make_no_model(file: str, entries: list[str], message:
 
 
 @pytest.mark.parametrize("missing", ["encoder.pkl", "token_embedder.pkl", "char.dic", "cnn.json"])
-def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+def test_missing_file_is_named(missing: str, tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     (model / missing).unlink()
     with pytest.raises((CheckpointError, FileNotFoundError), match=missing):
         load(model)
 
 
-def test_weights_in_an_archive_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_weights_in_a_tar_archive_are_refused(tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     with tarfile.open(model / "encoder.pkl", "w") as archive:  # as PyTorch wrote before 0.1.12
         for name in ("sys_info", "pickle", "storages", "tensors"):

@@ -1,4 +1,4 @@
-"""The zip archives of the NLPL repository: what is in them is loaded, and nothing of them lands anywhere else."""
+"""Zip archives of the NLPL repository: models in them are loaded, and nothing is written elsewhere."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def assert_same(bilm: BiLM, other: BiLM) -> None:
         assert torch.equal(tensor, other.state_dict()[name]), name
 
 
-def test_an_archive(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
+def test_archive_loads_with_vocabulary_and_metadata(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
     path = write_zip(tmp_path / "217.zip", members)
     model = load(path)
     assert_same(bilm, model.bilm)
@@ -57,7 +57,7 @@ def test_an_archive(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> No
     assert (told["format"], told["vocabulary"], list(told["files"])) == ("NLPL zip", 4, ["217.zip"])
 
 
-def test_members_may_lie_in_a_folder_and_weights_have_another_name(
+def test_members_may_be_in_a_directory_and_weights_have_any_name(
     bilm: BiLM, members: dict[str, bytes], tmp_path: Path
 ) -> None:
     moved = {f"217/{name}": content for name, content in members.items()}
@@ -65,7 +65,7 @@ def test_members_may_lie_in_a_folder_and_weights_have_another_name(
     assert_same(bilm, load(write_zip(tmp_path / "model.zip", moved)).bilm)
 
 
-def test_an_unpacked_archive_is_the_same(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
+def test_unpacked_archive_loads_equal(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "unpacked"
     folder.mkdir()
     for name, content in members.items():
@@ -75,7 +75,7 @@ def test_an_unpacked_archive_is_the_same(bilm: BiLM, members: dict[str, bytes], 
     assert model.vocab is not None and "nob" in model.card
 
 
-def test_nothing_is_written_outside(members: dict[str, bytes], tmp_path: Path) -> None:
+def test_unpacking_writes_nothing_outside_its_directory(members: dict[str, bytes], tmp_path: Path) -> None:
     escaping = {f"../../outside/{name}": content for name, content in members.items()}
     escaping |= {"../evil.txt": b"evil", str(tmp_path / "evil.txt"): b"evil"}
     folder = tmp_path / "a" / "b"
@@ -98,7 +98,7 @@ def test_nothing_is_written_outside(members: dict[str, bytes], tmp_path: Path) -
         ({"model.hdf5": b"PK"}, "cannot be read as HDF5"),
     ],
 )
-def test_what_makes_no_model(
+def test_archive_without_a_model_is_refused(
     members: dict[str, bytes], tmp_path: Path, change: dict[str, bytes | None], message: str
 ) -> None:
     changed = {name: content for name, content in (members | change).items() if content is not None}
@@ -106,13 +106,13 @@ def test_what_makes_no_model(
         load(write_zip(tmp_path / "model.zip", changed))
 
 
-def test_compressions_that_python_cannot_bound(members: dict[str, bytes], tmp_path: Path) -> None:
+def test_unbounded_compression_methods_are_refused(members: dict[str, bytes], tmp_path: Path) -> None:
     for compression in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with pytest.raises(CheckpointError, match="unusual method"):
             load(write_zip(tmp_path / "model.zip", members, compression))
 
 
-def test_a_size_that_is_a_lie(members: dict[str, bytes], tmp_path: Path) -> None:
+def test_false_member_size_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
     path = write_zip(tmp_path / "model.zip", members)
     whole = path.read_bytes()
     at = whole.rindex(b"PK\x01\x02", 0, whole.index(b"options.json", whole.index(b"PK\x01\x02")))
@@ -122,13 +122,13 @@ def test_a_size_that_is_a_lie(members: dict[str, bytes], tmp_path: Path) -> None
             load(path)
 
 
-def test_no_archive_at_all(tmp_path: Path) -> None:
+def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.zip").write_bytes(b"<html>404</html>")
     with pytest.raises(CheckpointError, match="cannot be read as a model in a zip archive"):
         load(tmp_path / "model.zip")
 
 
-def test_a_directory_of_members_that_begins_before_the_file(members: dict[str, bytes], tmp_path: Path) -> None:
+def test_member_offset_before_the_file_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
     path = write_zip(tmp_path / "model.zip", members)
     content = bytearray(path.read_bytes())
     content[-6] ^= 0xFF  # where the directory begins

@@ -1,4 +1,4 @@
-"""TensorFlow's files of variables: what TensorFlow wrote is read exactly, and what does not fit is named."""
+"""TensorFlow checkpoints: read exactly as TensorFlow wrote them, with every mismatch named."""
 
 import json
 import shutil
@@ -51,12 +51,12 @@ def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.
     ("data", "expected"),  # RFC 3720, appendix B.4
     [(bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E), (b"123456789", 0xE3069283)],
 )
-def test_checksums_of_the_standard(data: bytes, expected: int) -> None:
+def test_crc32c_equals_the_vectors_of_the_standard(data: bytes, expected: int) -> None:
     assert crc32c(data) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 1023, 1024, 1027, 3 * 1024, 7 * 1024 + 6, 50_001])
-def test_checksums_of_any_length(size: int) -> None:
+def test_crc32c_equals_a_bitwise_one_at_any_length(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     expected = 0xFFFFFFFF
     for byte in data:
@@ -66,7 +66,7 @@ def test_checksums_of_any_length(size: int) -> None:
     assert crc32c(data) == expected ^ 0xFFFFFFFF
 
 
-def test_a_checkpoint_of_bilm_tf_is_its_own_export(goldens: Callable[[str], Path]) -> None:
+def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training")
     found, exported = load(folder / "tf_checkpoint"), load(folder)
     assert found.bilm.config == exported.bilm.config
@@ -81,13 +81,13 @@ def test_a_checkpoint_of_bilm_tf_is_its_own_export(goldens: Callable[[str], Path
     assert set(told["files"]) == {"model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001", "options.json"}
 
 
-def test_every_name_of_a_checkpoint_finds_it(goldens: Callable[[str], Path]) -> None:
+def test_find_prefix_takes_every_name_of_a_checkpoint(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training/tf_checkpoint")
     for path in (folder, folder / "model.ckpt-124", folder / "model.ckpt-124.index"):
         assert find_prefix(path) == folder / "model.ckpt-124"
 
 
-def test_the_latest_checkpoint_is_the_one_recorded_or_the_highest(tmp_path: Path) -> None:
+def test_find_prefix_takes_the_recorded_or_the_highest_step(tmp_path: Path) -> None:
     for step in (9, 10):
         write_bundle(tmp_path / f"model.ckpt-{step}", {})
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
@@ -97,7 +97,7 @@ def test_the_latest_checkpoint_is_the_one_recorded_or_the_highest(tmp_path: Path
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
 
 
-def test_a_path_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_prefix_takes_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no model '\.'"):
         load(".")
@@ -106,7 +106,7 @@ def test_a_path_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert find_prefix(Path(".")) == Path("model.ckpt-3")
 
 
-def test_sums_of_adagrad(goldens: Callable[[str], Path]) -> None:
+def test_adagrad_sums_are_read_under_the_names_of_the_weights(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training")
     model, prefix = load(folder), folder / "tf_checkpoint" / "model.ckpt-124"
     sums, of_softmax = read_adagrad_sums(prefix, model.bilm.config)
@@ -122,7 +122,7 @@ def test_sums_of_adagrad(goldens: Callable[[str], Path]) -> None:
     assert min(float(tensor.min()) for tensor in sums.values()) >= 1  # where they all began
 
 
-def test_a_module_that_tensorflow_wrote() -> None:
+def test_module_of_tensorflow_hub_is_read() -> None:
     values = {name: hub_like.value(number, shape) for number, (name, shape) in enumerate(hub_like.shapes())}
     model = load(MODULE)
     assert model.bilm.config == BiLMConfig(LSTMConfig(2, 10, 6), CharCNNConfig(3, ((1, 4), (2, 8)), num_highway=2))
@@ -151,11 +151,11 @@ def test_a_module_that_tensorflow_wrote() -> None:
         ("lm/rnn/lstm_cell/kernel", None),
     ],
 )
-def test_names_are_known_by_what_they_end_in(variable: str, dataset: str | None) -> None:
+def test_dataset_name_depends_on_the_suffix(variable: str, dataset: str | None) -> None:
     assert dataset_name(variable) == dataset
 
 
-def test_every_variable_that_is_missing_unknown_or_misshaped_is_named(tmp_path: Path) -> None:
+def test_missing_unknown_and_wrong_shaped_variables_are_named(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path, **{"lm/CNN_proj/b_proj": None, "lm/char_embed": np.zeros((261, 5), np.float32)})
     with pytest.raises(CheckpointError) as error:
         load(tmp_path)
@@ -169,7 +169,7 @@ def test_every_variable_that_is_missing_unknown_or_misshaped_is_named(tmp_path: 
         load(tmp_path)
 
 
-def test_the_softmax_may_be_a_word_table_and_must_fit_the_vocabulary(tmp_path: Path) -> None:
+def test_softmax_may_share_the_word_table_and_must_fit_the_vocabulary(tmp_path: Path) -> None:
     weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.arange(4, dtype=np.float32)}
     tiny_checkpoint(tmp_path / "run", **weights)
     softmax = load(tmp_path / "run").softmax
@@ -192,7 +192,7 @@ def test_the_softmax_may_be_a_word_table_and_must_fit_the_vocabulary(tmp_path: P
     np.testing.assert_array_equal(model.softmax.weight.detach(), table)
 
 
-def test_a_vocabulary_without_unk_leaves_the_softmax_without_words(tmp_path: Path) -> None:
+def test_vocabulary_without_unk_is_left_out_with_a_warning(tmp_path: Path) -> None:
     weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)}
     tiny_checkpoint(tmp_path, **weights)
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\na\nb\n")
@@ -201,7 +201,7 @@ def test_a_vocabulary_without_unk_leaves_the_softmax_without_words(tmp_path: Pat
     assert model.vocab is None and model.softmax is not None
 
 
-def test_a_checkpoint_of_one_layer(tmp_path: Path) -> None:
+def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
     """TensorFlow wraps a single cell into no MultiRNNCell, so its name has no number."""
     arrays = tiny_checkpoint(tmp_path)
     first = "rnn/multi_rnn_cell/cell_0/lstm_cell"
@@ -219,14 +219,14 @@ def test_a_checkpoint_of_one_layer(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, arrays[f"lm/{stored}"])
 
 
-def test_a_checkpoint_needs_its_options(tmp_path: Path) -> None:
+def test_checkpoint_without_options_is_refused(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path)
     (tmp_path / "options.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"no options\.json in its directory"):
         load(tmp_path)
 
 
-def test_a_single_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_detected(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path)
     for file in tmp_path.glob("model.ckpt-3.*"):
         whole = file.read_bytes()
@@ -255,7 +255,7 @@ def test_a_single_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
         (entry("float32", (2,), 0, 8), "overlap"),
     ],
 )
-def test_absurd_entries_are_refused_before_anything_is_allocated(tmp_path: Path, wrong: bytes, message: str) -> None:
+def test_absurd_index_entries_are_refused_without_allocating(tmp_path: Path, wrong: bytes, message: str) -> None:
     prefix = tmp_path / "variables"
     write_bundle(prefix, {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
     write_index(prefix, {"a": entry("float32", (2,), 4, 8), "b": wrong})
@@ -263,7 +263,7 @@ def test_absurd_entries_are_refused_before_anything_is_allocated(tmp_path: Path,
         read_index(prefix)
 
 
-def test_a_part_that_is_missing(tmp_path: Path) -> None:
+def test_missing_data_file_is_named(tmp_path: Path) -> None:
     shutil.copytree(MODULE, tmp_path / "module")
     (tmp_path / "module/variables/variables.data-00000-of-00001").unlink()
     with pytest.raises(CheckpointError, match="data-00000-of-00001 is missing"):
