@@ -1,4 +1,4 @@
-"""Sentences to vectors: those of the biLM run on each sentence alone, whatever else is asked for beside it."""
+"""Sentences to vectors: equal to those of the biLM run on each sentence alone, in any batch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,12 +184,12 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
         ({"sentences": [["I"]], "state": "warm"}, "no warm state"),
     ],
 )
-def test_what_cannot_be_embedded_is_told(embedder: Embedder, arguments: dict, message: str) -> None:
+def test_embed_raises_for_invalid_arguments(embedder: Embedder, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         embedder.embed(**arguments)
 
 
-def test_a_state_with_other_rows_and_an_unknown_pooling_are_told(embedder: Embedder) -> None:
+def test_embed_raises_for_a_state_of_other_rows_and_unknown_pooling(embedder: Embedder) -> None:
     state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
     with pytest.raises(ValueError, match="2 rows, but batch_size is 3"):
         embedder.embed(SENTENCES, state=state, batch_size=3)

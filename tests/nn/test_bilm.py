@@ -209,7 +209,7 @@ def test_products_made_for_distinct_words_equal_products_made_for_each_slot() ->
 
 @pytest.mark.parametrize("skips", [True, False])
 def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
-    """On the input of every layer, which the skip adds as dropped, and on the last output; layer 0 comes back whole."""
+    """On the input of every layer, which the skip adds as dropped, and on the last output; layer 0 has none."""
     bilm = model(replace(TINY, lstm=replace(TINY.lstm, use_skip_connections=skips)))
     words, tokens, packing = ragged_stream(bilm)
     drops: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The biLM with packed weights against NumPy in float64, and against the biLM that it was made from."""
+"""The prepacked biLM against NumPy in float64, and against the biLM that it was made from."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""A frozen biLM with packed weights: the same as the biLM itself, whatever is done to its weights between calls."""
+"""A frozen biLM with prepacked weights: the same as the biLM itself, whatever is done to its weights between calls."""
 
 import copy
 import io

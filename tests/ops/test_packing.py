@@ -13,7 +13,7 @@ TEXTS = st.integers(1, 5).flatmap(
 
 
 def laid_out(lengths: list[int], rows: list[int], num_rows: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens (numbers in text order) that each row reads forward and backward: sentence after sentence."""
+    """The tokens, numbered in the order of the sentences, that each row reads forward and backward."""
     forward, backward = [[] for _ in range(num_rows)], [[] for _ in range(num_rows)]
     begin = 0
     for length, row in zip(lengths, rows, strict=True):

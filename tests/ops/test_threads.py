@@ -82,7 +82,7 @@ def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
     assert torch.is_grad_enabled()
 
 
-# --- Items one behind the other --------------------------------------------------------------------------------------
+# --- A pipeline of items --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
@@ -157,7 +157,7 @@ def test_vectors_are_the_same_bits_on_any_number_of_threads(num_threads: Callabl
     for several in found[1:]:
         assert several.truncated_words == found[0].truncated_words
         for ours, expected in zip(several, found[0], strict=True):
-            if embedder._pipeline.cache is not None:  # packed products
+            if embedder._pipeline.cache is not None:  # prepacked products
                 np.testing.assert_array_equal(ours, expected)
             np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 if dtype == "float32" else 0.1)
 

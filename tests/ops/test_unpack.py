@@ -87,7 +87,7 @@ def test_numbers_are_rounded_as_numpy_rounds_them(any_machine: None) -> None:
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, -TOO_LARGE, 3e38])
-def test_numbers_that_float16_cannot_hold_are_told(any_machine: None, number: float) -> None:
+def test_unpack_raises_for_numbers_that_float16_cannot_hold(any_machine: None, number: float) -> None:
     assert in_float16(np.array([LARGEST, -LARGEST, np.inf, np.nan])).tolist()[:3] == [65504, -65504, np.inf]
     with pytest.raises(FloatingPointError):
         in_float16(np.array([0.5, number]))

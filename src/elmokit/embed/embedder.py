@@ -38,13 +38,13 @@ class Embeddings(list[np.ndarray]):
 
 
 def _embeddings(result: BatchResult) -> Embeddings:
-    found = Embeddings(result.vectors)
-    found.truncated_words = result.truncated_words
-    return found
+    embeddings = Embeddings(result.vectors)
+    embeddings.truncated_words = result.truncated_words
+    return embeddings
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, the same ones whatever comes before or beside them."""
+    """A pretrained biLM that turns sentences into vectors, which do not depend on the other sentences of the batch."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Embedder:
         `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        found = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
-        embedder = cls(load(found, softmax=softmax), device, dtype)
+        path = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
+        embedder = cls(load(path, softmax=softmax), device, dtype)
         embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
-        embedder._path = found
+        embedder._path = path
         release_freed_memory()
         return embedder
 
@@ -145,7 +145,7 @@ class Embedder:
         "top", "all", or the number of a layer (0: the tokens; -1: the last).
         `state` is what the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i goes on
         from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for each of
-        `batch_size` sentences. The carried state comes back as `.state` of the result. Without carried state
+        `batch_size` sentences. The carried state is returned as `.state` of the result. Without carried state
         `batch_size` only sets how many rows are computed side by side.
         """
         if batch_size is not None and batch_size < 1:
@@ -289,17 +289,19 @@ class Embedder:
         state: StatePolicy | BiLMState | None,
         batch_size: int | None,
     ) -> Embeddings:
-        found = Embeddings()
-        found.state = self._carried(state, batch_size)
+        embeddings = Embeddings()
+        embeddings.state = self._carried(state, batch_size)
         batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
         for result in self._results(batches, spec, state, batch_size):
-            found += result.vectors
-            found.truncated_words += result.truncated_words
-            if found.state is not None:
-                found.state = result.state
-        if found.truncated_words:
-            warnings.warn(f"{found.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3)
-        return found
+            embeddings += result.vectors
+            embeddings.truncated_words += result.truncated_words
+            if embeddings.state is not None:
+                embeddings.state = result.state
+        if embeddings.truncated_words:
+            warnings.warn(
+                f"{embeddings.truncated_words} words are too long and were cut", TruncationWarning, stacklevel=3
+            )
+        return embeddings
 
 
 def resolve_embedder(

@@ -219,7 +219,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
                     writer.fill(record.rows, record.columns, record.vectors)
                 elif batch.ends_part:
                     if isinstance(record.state, BiLMState):
-                        # Before its part is there, so that the last finished part has its state beside it.
+                        # Before its part is there, so that the last finished part always has its state.
                         _write_state(_state_path(directory, number), record.state)
                     open_shard.close()
                     writer = None

@@ -82,7 +82,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class HalfVectors:
-    """Vectors of one direction, (n, D) or (L+1, n, D) in text order: those words of a sentence, those columns."""
+    """Vectors of one direction, (n, D) or (L+1, n, D): those words and columns of a sentence."""
 
     rows: slice
     columns: slice

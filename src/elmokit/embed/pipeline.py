@@ -159,7 +159,7 @@ class Pipeline:
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
         encoder = self.bilm.token_encoder
-        # Only prepacked products give a word the same vector, to the last bit, whatever other words are beside it.
+        # Only prepacked products give a word the same vector, to the last bit, whatever the other words are.
         can_cache = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
         self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if can_cache else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}

@@ -137,7 +137,7 @@ class BiLM(nn.Module):
 
         Weights of the token encoder are called after its kind; those of the two directions lie in one tensor (2, ...).
         """
-        own, found = self.state_dict(), {}
+        own, stored_by_name = self.state_dict(), {}
         for name, tensor in own.items():
             stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
             stored = stored.replace(INTERLEAVED_PROJECTION, TOP_PROJECTION)
@@ -145,8 +145,8 @@ class BiLM(nn.Module):
             if name.startswith(FIRST_STACK):
                 tensor = _stacked(tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)])
             if not name.startswith(SECOND_STACK):
-                found[stored.removeprefix(FIRST_STACK)] = tensor
-        return found
+                stored_by_name[stored.removeprefix(FIRST_STACK)] = tensor
+        return stored_by_name
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         encoder = self.token_encoder.stored_name

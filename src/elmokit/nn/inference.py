@@ -64,7 +64,7 @@ class PrepackedCharCNN(CharCNN):
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
         self._dim = self.config.num_filters if last is None else last.out_features
-        # Whether a word's vector is the same, to the last bit, whatever words are beside it.
+        # Whether a word's vector is the same, to the last bit, whatever the other words are.
         self.is_row_exact = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         return PrepackedCharCNN(cast(CharCNN, module), dtype)
     if is_parametrized(module):
         return module
-    found = copy.copy(module)
-    found._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
-    found._parameters = {
+    converted = copy.copy(module)
+    converted._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
+    converted._parameters = {
         name: weight if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
         for name, weight in module._parameters.items()
     }
-    return found
+    return converted
 
 
 def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
@@ -128,10 +128,10 @@ def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
         ValueError: If nothing here multiplies that type.
     """
     with torch.no_grad():
-        found = cast(BiLM, _converted(bilm, dtype))
-        found.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
-        found.product_dtype = dtype
-        return found.eval()
+        prepacked = cast(BiLM, _converted(bilm, dtype))
+        prepacked.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
+        prepacked.product_dtype = dtype
+        return prepacked.eval()
 
 
 # --- Frozen in a user's model ----------------------------------------------------------------------------------------

@@ -181,13 +181,13 @@ class BiLMState:
 
 def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
     """ValueError if the state is of another number of rows, or of another model."""
-    found = [tuple(part.shape) for part in (state.h, state.c)]
+    actual = [tuple(part.shape) for part in (state.h, state.c)]
     expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
-    if found == expected:
+    if actual == expected:
         return
     if state.h.dim() == 4 and state.h.shape[2] != rows:
         raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(f"the state is of another model: its h and c are {found}, those of this one {expected}")
+    raise ValueError(f"the state is of another model: its h and c are {actual}, those of this one {expected}")
 
 
 class BidirectionalLSTM(nn.Module):

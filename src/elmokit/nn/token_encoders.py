@@ -78,7 +78,7 @@ class WordEmbedding(nn.Module):
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         if vocab is None:
-            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
+            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt next to the weights")
         return torch.from_numpy(vocab.ids(words) + 1)
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,7 @@ class _Apply(torch.autograd.Function):
 
 
 def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
-    """An op's results, with gradients by hand.
+    """An op's results, with an explicit backward pass.
 
     Args:
         implementation: A module with two functions. `forward(*inputs, **settings)` gives the results and the tensors to

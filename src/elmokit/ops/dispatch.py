@@ -4,7 +4,7 @@ Backends are levels, each with less code that is plain and more that is fast. An
 allowed and that has it for the device, the number type and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
-    portable    PyTorch, in bounded memory, gradients by hand; any device
+    portable    PyTorch, in bounded memory, explicit backward passes; any device
     native      C, for any processor
     avx512      C on prepacked weights, for processors with AVX-512
 """
@@ -165,14 +165,14 @@ def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str,
     Returns:
         For each backend that has the op, best first, why it is not taken; None for the one that is, which is the last.
     """
-    found: dict[str, str | None] = {}
+    reasons: dict[str, str | None] = {}
     for backend, (_, requirement) in IMPLEMENTATIONS[op].items():
         is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
         reason = requirement(Request(op, device, dtype, depths)) if is_allowed else f"only {get_backend()} is allowed"
-        found[backend] = reason
+        reasons[backend] = reason
         if reason is None:
             break
-    return found
+    return reasons
 
 
 @cache

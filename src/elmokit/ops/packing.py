@@ -62,11 +62,11 @@ class PackedText:
     slots: Tensor  # (2, N) int64
 
     def to_streams(self, tokens: Tensor) -> Tensor:
-        """(2, N) in text order, what each direction reads -> (2, N) in stream order."""
+        """(2, N) in the order of the sentences, what each direction reads -> (2, N) in stream order."""
         return torch.empty_like(tokens).scatter_(1, self.slots, tokens)
 
     def unpack(self, streams: Tensor) -> Tensor:
-        """(2, N, D) in stream order -> (N, 2D) in text order, the two directions side by side."""
+        """(2, N, D) in stream order -> (N, 2D) in the order of the sentences, the two directions concatenated."""
         slots = self.slots.to(streams.device)
         return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
 

@@ -1,4 +1,4 @@
-"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches one behind the other.
+"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and a pipeline of batches.
 
 As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this never changes).
 Tasks run on threads of our own, in which PyTorch computes with one. Whoever waits may be interrupted: a task holds

@@ -1,4 +1,4 @@
-"""Products with packed weights against NumPy in float64: any size, any strides, no value written beside the result."""
+"""Products with prepacked weights against NumPy in float64: any size and strides, no writes outside the result."""
 
 from collections.abc import Callable
 from itertools import product as all_pairs
@@ -141,7 +141,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
 
 @pytest.mark.native(torch.float32)
 def test_what_does_not_fit_is_refused() -> None:
-    """Addresses go to the kernel: it would read and write beside the tensors."""
+    """Addresses go to the kernel: it would read and write outside the tensors."""
     packed = prepack(draw(5, 4), torch.float32)
     for call in (
         lambda: product(draw(3, 5), packed),

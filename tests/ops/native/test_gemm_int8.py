@@ -1,4 +1,4 @@
-"""Products of whole numbers against NumPy's, and what is made of them against the exact model."""
+"""int8 products against NumPy's, and the model with them against the exact model."""
 
 from collections.abc import Callable
 from itertools import product as all_pairs
@@ -35,7 +35,7 @@ def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def quantised(rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """rows (N, K) -> their whole numbers and their scales (N, 1), in float32's arithmetic."""
+    """rows (N, K) -> their integers and their scales (N, 1), in float32's arithmetic."""
     values = rows.numpy()
     most = np.abs(values).max(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -50,7 +50,7 @@ def dequantised(weight: Tensor) -> Tensor:
 
 
 def exactly(a: Tensor, weight: Tensor) -> np.ndarray:
-    """a @ weight.T of quantised rows and columns, summed as whole numbers, scaled in float32."""
+    """a @ weight.T of quantised rows and columns, summed as integers, scaled in float32."""
     (numbers, scales), (of_weight, weight_scales) = quantised(a), quantised(weight)
     return ((numbers @ of_weight.T).astype(np.float32) * weight_scales.T) * scales
 

@@ -131,7 +131,7 @@ def char_conv(
 
 
 def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tensor:
-    """ids (U, C) -> (U, sum of F) float32: the same bits for a word, whatever words are beside it."""
+    """ids (U, C) -> (U, sum of F) float32: the same bits for a word, whatever the other words are."""
     return _pooled(ids.to(torch.int32).contiguous(), filters, tables, None)
 
 

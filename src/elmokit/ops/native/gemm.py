@@ -104,7 +104,7 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
 def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Multiply rows by a prepacked weight, on the calling thread.
 
-    A row's result is the same, to the last bit, whatever rows are beside it.
+    A row's result is the same, to the last bit, whatever the other rows are.
 
     Args:
         a: (M, depth); for a weight in int8 its rows are quantized.

@@ -82,11 +82,14 @@ PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     """Of each function its result and its parameters; those of a macro end in an underscore, for the type's name."""
     text = re.sub(r"\\\n|/\*.*?\*/", " ", (SOURCES / "elmokit.h").read_text(encoding="utf-8"), flags=re.DOTALL)
-    found = {}
+    declarations = {}
     for result, name, _, parameters in DECLARATION.findall(" ".join(text.split())):
         fields = [] if parameters == "void" else [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
-        found[name] = result, [Parameter(match[3], match[1], bool(match[2])) for match in fields if match is not None]
-    return found
+        declarations[name] = (
+            result,
+            [Parameter(match[3], match[1], bool(match[2])) for match in fields if match is not None],
+        )
+    return declarations
 
 
 def require(condition: bool, message: object) -> None:

@@ -173,7 +173,7 @@ class PrepackedLSTM:
     def _check(
         self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState, index: Tensor | None, out: Tensor
     ) -> None:
-        """The compiled passes read and write what they are told to."""
+        """The compiled passes do not check what they read and write."""
         slots, (rows, width), hidden = packing.num_slots, state.h.shape, state.c.shape[1]
         require(out.shape == (slots, width) and out.dtype == torch.float32, out.shape)
         require(max(packing.batch_sizes, default=0) <= rows == len(state.c), (packing.batch_sizes[:1], rows))

@@ -1,1 +1,1 @@
-"""Ops in PyTorch for any device, with gradients by hand, so that memory stays bounded whatever the sizes."""
+"""Ops in PyTorch for any device, with explicit backward passes, so that memory stays bounded whatever the sizes."""

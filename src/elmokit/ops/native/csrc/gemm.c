@@ -172,7 +172,7 @@ INLINE void to_tile(tile *sums, ptrdiff_t row, int group, __m512 x) {
 }
 
 /* carry relu(transform) + (1 - carry) x for 16 units of a row: a panel has both sums of 32 units. `bias` is that of
- * these units' transform; that of their carry lies `units` behind it. */
+ * these units' transform; that of their carry lies `units` after it. */
 INLINE __m512 highway_of_tile(
     const tile *sums, ptrdiff_t row, int group, const float *bias, ptrdiff_t units, __mmask16 lanes, __m512 x) {
     __m512 transform = _mm512_add_ps(of_tile(sums, row, group), load_float(bias, lanes));
