@@ -1,7 +1,7 @@
 """Result files: the figures that docs/results.md is generated from (tools/make_results.py).
 
-A file is a JSON object. What was measured together carries the commit, the date, the command and the machine of its
-run: at the top of the file, or, where parts of it are measured at different times, in each part.
+A file is a JSON object. Every measurement carries the commit, the date, the command and the machine of its run: at the
+top of the file, or, where parts of it are measured at different times, in each part.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def commit() -> str:
     """The commit that is checked out, marked where tracked files differ from it; "unknown" without git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+        described = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
     except OSError:
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"
 
 
 def command() -> str:
@@ -65,7 +65,7 @@ def write_result(path: Path | None, figures: Figures, *part: str) -> None:
 
     Args:
         path: The file, which is replaced as a whole or not at all. None: nothing is written.
-        figures: What JSON can hold.
+        figures: Values that JSON can hold.
         part: The keys under which the figures go; other parts of the file stay. None: they are the whole file.
     """
     if path is None:

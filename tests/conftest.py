@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# An example may take long where the machine is busy.
+settings.register_profile("elmokit", deadline=None)
+settings.load_profile("elmokit")
 
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +29,7 @@ def _shared_folder() -> Path:
 # --- Markers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as golden whatever reads golden files."""
     for item in items:
@@ -32,28 +38,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what this machine, or the backend that is allowed, cannot run."""
-    for marker in item.iter_markers("native"):
-        if reason := _why_not_native(*marker.args):
-            pytest.skip(reason)
-    if item.get_closest_marker("gpu"):
+    """Skip what this machine cannot run."""
+    if any(item.iter_markers("gpu")):
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip("no GPU that PyTorch can use")
 
 
-def _why_not_native(dtype: object = None) -> str | None:
-    """Why the compiled kernels, or those for prepacked weights of a number type, cannot be tested here."""
+@pytest.fixture(autouse=True)
+def _native(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let a test that is marked native run on the compiled kernels, whatever ELMOKIT_BACKEND says, or skip it."""
+    markers = list(request.node.iter_markers("native"))
+    if not markers:
+        yield
+        return
     import torch
 
-    from elmokit.ops.dispatch import available_backends, has_prepacked_products
+    from elmokit.ops.dispatch import available_backends, has_prepacked_products, set_backend
 
     if "native" not in available_backends():
-        return "no compiled kernels: there was no C compiler at installation"
-    if dtype is None or has_prepacked_products(torch.device("cpu"), dtype):  # type: ignore[arg-type]
-        return None
-    return f"no kernels for prepacked {dtype}: a processor without AVX-512 for it, or ELMOKIT_BACKEND"
+        pytest.skip("no compiled kernels: there was no C compiler at installation")
+    set_backend("avx512")
+    try:
+        for dtype in (dtype for marker in markers for dtype in marker.args):
+            if not has_prepacked_products(torch.device("cpu"), dtype):
+                pytest.skip(f"no AVX-512 kernels of {dtype} on this processor")
+        yield
+    finally:
+        set_backend(None)
 
 
 def pytest_report_header() -> str:
@@ -61,7 +74,8 @@ def pytest_report_header() -> str:
     import elmokit
     from elmokit.ops.dispatch import available_backends, get_backend
 
-    return f"elmokit: {Path(elmokit.__file__).parent}, {get_backend()} of {', '.join(available_backends())}"
+    there = ", ".join(available_backends())
+    return f"elmokit: {Path(elmokit.__file__).parent}; backends: {there}; allowed: up to {get_backend()}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -111,13 +125,13 @@ def backend() -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture
-def without_products(backend: Callable[[str], None]) -> None:
+def without_avx512(backend: Callable[[str], None]) -> None:
     """As on a processor without AVX-512."""
     backend("native")
 
 
 @pytest.fixture
-def without_library(backend: Callable[[str], None]) -> None:
+def without_native(backend: Callable[[str], None]) -> None:
     """As where nothing was compiled."""
     backend("portable")
 

@@ -1,4 +1,4 @@
-"""AllenNLP 2.10.1's biLM, unchanged, under today's torch. See worker.py for what it is asked."""
+"""AllenNLP 2.10.1's biLM, unchanged, under today's torch. worker.py defines the jobs."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""bilm-tf 0.1 under today's TensorFlow, embedding and training. See worker.py for what it is asked."""
+"""bilm-tf 0.1 under today's TensorFlow, embedding and training. worker.py defines the jobs."""
 
 import argparse
 import json
@@ -65,7 +65,7 @@ class Gate:
             steps = self.asked.get()
             start = time.perf_counter()
             for _ in range(steps):
-                yield next(batches)  # comes back when the step is over and the loop asks for the next batch
+                yield next(batches)  # resumed when the step is over and the loop asks for the next batch
             self.done.put(time.perf_counter() - start)
 
 

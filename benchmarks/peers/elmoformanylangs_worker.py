@@ -1,4 +1,4 @@
-"""ELMoForManyLangs 0.0.4: it sorts by length itself, whatever the order. See worker.py for what it is asked."""
+"""ELMoForManyLangs 0.0.4: it sorts by length itself, whatever the order. worker.py defines the jobs."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""elmokit itself. See worker.py for what it is asked. Where the batch is null, elmokit chooses its rows."""
+"""elmokit itself. worker.py defines the jobs. Where the batch is null, elmokit chooses its rows."""
 
 import argparse
 import os

@@ -4,7 +4,7 @@
 
 Writes DIRECTORY/SIZE (options.json and weights.hdf5, as AllenNLP, bilm-tf, simple_elmo and elmokit read them) and
 DIRECTORY/SIZE-efml (ELMoForManyLangs: a character CNN of the same filters, no word table, LSTMs of the same size).
-What is there already is left as it is.
+Models that exist are left unchanged.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import pieces_of
+from elmokit.checkpoints.formats.bilm_hdf5 import table_of
 from elmokit.checkpoints.formats.bilm_options import options_from_config
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_directory
@@ -42,7 +42,7 @@ class Weights:
 def write_hdf5(config: BiLMConfig, directory: Path) -> None:
     weights = Weights()
     (directory / "options.json").write_text(json.dumps(options_from_config(config)), encoding="utf-8")
-    shapes = {piece.dataset: piece.shape for piece in pieces_of(config)}
+    shapes = {piece.dataset: piece.shape for piece in table_of(config)}
     with h5py.File(directory / "weights.hdf5", "w") as file:
         for name, shape in shapes.items():
             # The last axis is the output's; the character table has a row for each input, used one at a time.

@@ -1,4 +1,4 @@
-"""simple_elmo 0.9.2 on TensorFlow. See worker.py for what it is asked."""
+"""simple_elmo 0.9.2 on TensorFlow. worker.py defines the jobs."""
 
 import argparse
 

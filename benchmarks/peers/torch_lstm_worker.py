@@ -1,7 +1,7 @@
 """A plain loop over torch.nn.LSTM(proj_size=...), padded batches, both directions: what one would write today.
 
 It cannot clip, so its vectors are right only where no clip binds. Its token encoder is elmokit's own, for the
-distinct words of a batch: the LSTMs are what is compared. See worker.py for what it is asked.
+distinct words of a batch: the LSTMs are what is compared. worker.py defines the jobs.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class TorchLSTM(worker.Side):
             self.stacks = [[lstm_of(file, d, layer).to(dtype) for layer in layers] for d in range(2)]
 
     def _tokens(self, group: worker.Sentences) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T, D) padded with zeros, and (B, T) places of each row read backwards, its padding left behind."""
+        """(B, T, D) padded with zeros, and (B, T) positions of each row in reverse, its padding at the end."""
         number = {word: i for i, word in enumerate(dict.fromkeys([BOS, EOS, *(w for words in group for w in words)]))}
         config = self.bilm.config.char_cnn
         assert config is not None

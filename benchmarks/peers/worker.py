@@ -1,4 +1,4 @@
-"""One side of a speed benchmark, in a process of its own: it loads a model, then does the jobs it is asked for.
+"""One side of a speed benchmark, in a process of its own: it loads a model and runs the jobs it receives.
 
     python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab FILE]
 
@@ -142,7 +142,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--sentences", type=int, help="only the first so many; all when not given")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--training", action="store_true", help="make ready to train, not to embed")
+    parser.add_argument("--training", action="store_true", help="prepare for training instead of embedding")
     parser.add_argument("--vocab", type=Path, help="of the softmax, one word a line, by falling count")
     parser.add_argument("--samples", type=int, default=8192, help="negative samples of the softmax")
     parser.add_argument("--batch", type=int, default=128, help="rows in training")

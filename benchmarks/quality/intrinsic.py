@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,13 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from intrinsic_table import table  # noqa: E402
 from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import CONTEXTUAL, demo, nearest_uses  # noqa: E402
+from sense_uses import demo, nearest_uses  # noqa: E402
 from sentence_starts import perplexity_by_place  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
-from elmokit.analysis.wsd import MEAN, all_words_wsd, coarse_wsd  # noqa: E402
+from elmokit.analysis.wsd import all_words_wsd, coarse_wsd  # noqa: E402
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.fs.reading import read_lines  # noqa: E402
@@ -136,69 +137,6 @@ def state(setup: Setup) -> Figures:
 PARTS: dict[str, Callable[[Setup], Figures]] = {
     part.__name__: part for part in (uses, apples, pairs, coarsewsd, sst2, wsd, probe, state)
 }
-
-
-# --- The table ---------------------------------------------------------------------------------------------------
-
-
-def _layers(scores: Mapping[str, float]) -> list[float]:
-    """Of layers 0, 1, ... among the scores of other methods."""
-    return [score for method, score in scores.items() if method.startswith("layer ")]
-
-
-def _listed(values: list[float]) -> str:
-    return " / ".join(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values)
-
-
-def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
-    """The scores of a model from one state, as text by measure: those of layers 0, 1, ... and some others."""
-    found = {name: figures["by state"][start] for name, figures in parts.items() if start in figures["by state"]}
-    rows = {}
-    if "coarsewsd" in found:
-        f1 = found["coarsewsd"]["f1"]
-        rows["CoarseWSD-20, mean of ten words"] = _listed(_layers(f1[MEAN]))
-        rows["CoarseWSD-20, apple"] = _listed(_layers(f1["apple"]))
-    if "wsd" in found:
-        rows["All-words WSD, ALL"] = _listed(_layers(found["wsd"]["f1"]["ALL"]))
-    if "probe" in found:
-        scores = {method: score["test"] for method, score in found["probe"]["scores"].items()}
-        rows["Part of speech, UD EWT"] = _listed(_layers(scores))
-    if "pairs" in found:
-        right = found["pairs"]["right"]
-        rows["Sense pairs, of 20: contextual; layers"] = (
-            f"{right[CONTEXTUAL]}; {_listed([right[k] for k in right if k.isdigit()])}"
-        )
-    if "uses" in found:
-        right = found["uses"]["right"]
-        rows["Nearest uses, of 60: contextual; layers"] = f"{right[CONTEXTUAL]}; {_listed(_layers(right))}"
-    if "apples" in found:
-        holds = {True: "holds", False: "fails"}
-        rows["The demo's apples: layers"] = " / ".join(
-            holds[found["apples"][k]["holds"]] for k in found["apples"] if k != CONTEXTUAL
-        )
-    if "sst2" in found:
-        tests = {method: score["test"] for method, score in found["sst2"].items()}
-        rows["SST-2, mean vectors: mix; layers"] = f"{tests['mix']:.1f}; {_listed(_layers(tests))}"
-    if "state" in found:
-        mean = found["state"]["mean"]
-        rows["Perplexity: first word read; all"] = f"{mean['1']:.1f}; {mean['all']:.1f}"
-    return rows
-
-
-def table(report: Mapping[str, Mapping[str, Figures]]) -> str:
-    """A column for each model and state in a report: {label: {part: figures}}."""
-    columns = {
-        f"{label}, {start}": rows
-        for label, parts in report.items()
-        for start in ("zeros", "warm", "carry")
-        if (rows := summary(parts, start))
-    }
-    measures = list(dict.fromkeys(measure for rows in columns.values() for measure in rows))
-    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [
-        f"| {measure} | {' | '.join(rows.get(measure, '') for rows in columns.values())} |" for measure in measures
-    ]
-    return "\n".join(lines)
 
 
 # --- The command -------------------------------------------------------------------------------------------------

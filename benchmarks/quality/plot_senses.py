@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ WORDS = {
 }
 COLORS = ("#c0392b", "#1f618d")
 FONT_SIZE, POINT_SIZE = 10, 8  # in points
-BEFORE, AFTER = 2, 3  # words that a label shows beside its own
+BEFORE, AFTER = 2, 3  # words that a label shows around its own
 # Where a label may stand, the best first: the share of it that is left of its point, and whether it is above or below.
 PLACES = ((0, 0), (1, 0), *((share, row) for share in (0.5, 0.3, 0.7, 0.1, 0.9) for row in (1, -1)))
 
@@ -44,8 +44,8 @@ PLACES = ((0, 0), (1, 0), *((share, row) for share in (0.5, 0.3, 0.7, 0.1, 0.9) 
 def vectors_of(word: str, sentences: list[list[str]], embedder: Embedder) -> np.ndarray:
     """(sentences, 2D): the mean over the contextual layers, each of length one."""
     found = []
-    for use, layers in zip(uses_in_every(word, sentences), embedder.embed(sentences, "all"), strict=True):
-        found.append(of_length_one(layers[1:, use.position]).mean(axis=0))
+    for use, layers in zip(uses_in_each(word, sentences), embedder.embed(sentences, "all"), strict=True):
+        found.append(unit_vectors(layers[1:, use.position]).mean(axis=0))
     return np.stack(found)
 
 
@@ -68,8 +68,8 @@ def excerpt(word: str, sentence: list[str]) -> str:
 def put(label: Annotation, share: float, row: int) -> Bbox:
     """Move a label to a place at its point; returns the pixels it covers."""
     width = label.get_window_extent().width * 72 / label.figure.dpi
-    beside = 0 if row else POINT_SIZE * (1 - 2 * share)
-    label.set_position((beside - share * width, 0.7 * POINT_SIZE * row))
+    gap = 0 if row else POINT_SIZE * (1 - 2 * share)
+    label.set_position((gap - share * width, 0.7 * POINT_SIZE * row))
     label.set_verticalalignment({1: "bottom", 0: "center", -1: "top"}[row])
     return label.get_window_extent()
 
@@ -87,13 +87,13 @@ def without_overlap(options: list[list[Bbox | None]], placed: tuple[Bbox, ...] =
 
 
 def arrange(labels: list[Annotation], axes: plt.Axes) -> None:
-    """Put every label beside its point, inside the panel, off the points and the other labels."""
+    """Put every label next to its point, inside the panel, clear of the points and the other labels."""
     panel, radius = axes.get_window_extent(), POINT_SIZE / 2 * axes.figure.dpi / 72
     points = [axes.transData.transform(label.xy) for label in labels]
     discs = [Bbox([point - radius, point + radius]) for point in points]
 
     def box(label: Annotation, place: tuple[float, int]) -> Bbox | None:
-        found = put(label, *place).padded(radius / 2, 0)  # words of two labels stay apart
+        found = put(label, *place).padded(radius / 2, 0)  # a gap between two labels
         inside = panel.x0 < found.x0 and found.x1 < panel.x1 and panel.y0 < found.y0 and found.y1 < panel.y1
         return found if inside and not found.count_overlaps(discs) else None
 
@@ -102,7 +102,7 @@ def arrange(labels: list[Annotation], axes: plt.Axes) -> None:
         if (chosen := without_overlap([boxes[:count] for boxes in options])) is not None:
             break
     else:
-        raise ValueError("the labels find no room beside their points: enlarge the figure or the margins")
+        raise ValueError("the labels do not fit next to their points: enlarge the figure or the margins")
     for label, number in zip(labels, chosen, strict=True):
         put(label, *PLACES[number])
 

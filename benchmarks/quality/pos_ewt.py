@@ -17,8 +17,7 @@ import argparse
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -26,17 +25,14 @@ from statistics import mean, stdev
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from elmokit.checkpoints.loading import DEFAULT_MODEL, load
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks.config import FitConfig, TaggerConfig
-from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.tagger import CHARACTERS
-from elmokit.tasks.trained import embed_layers
-from elmokit.tasks.training import FitReport, fit_examples
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.tasks.word_encoder import CHARACTERS
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -51,15 +47,13 @@ SIZES = {"whole": 1, "tenth": 10}  # every n-th sentence of the training set
 SEEDS = (1, 2, 3)
 UNTRAINED_SEED = 0
 
-WITH_ELMO = TaggerConfig(word_dim=100, elmo=True, hidden_dim=128)
-TAGGERS = {
-    "elmo": WITH_ELMO,
-    "untrained": WITH_ELMO,
-    "baseline": replace(WITH_ELMO, elmo=False, character_dim=100),
+TAGGER = TaggingConfig(hidden_dim=128)
+WORDS = {
+    "elmo": WordsConfig(word_dim=100),
+    "untrained": WordsConfig(word_dim=100),
+    "baseline": WordsConfig(word_dim=100, elmo="none", character_dim=100),
 }
 FIT = FitConfig(max_epochs=20, patience=3, batch_size=32, learning_rate=4e-3, device="cpu")
-
-Sets = dict[str, list[TaggedSentence]]
 
 
 class Results:
@@ -139,7 +133,8 @@ def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
                 "fingerprint": fingerprint(pretrained),
                 "bilm": pretrained.bilm.config.to_dict(),
                 "data": hashes,
-                "taggers": {name: asdict(config) for name, config in TAGGERS.items()},
+                "tagger": asdict(TAGGER),
+                "words": {name: asdict(config) for name, config in WORDS.items()},
                 "character_cnn": asdict(CHARACTERS),
                 "fit": {key: value for key, value in asdict(FIT).items() if key != "seed"},
             }
@@ -147,37 +142,23 @@ def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
     )
 
 
-def layers_for(features: str, pretrained: Pretrained, sets: Sets) -> Mapping[str, Tensor | None]:
-    """The biLM's layers of every set, computed once for all runs with these features."""
-    if features == "baseline":
-        return dict.fromkeys(sets)
+def model_for(features: str, pretrained: Pretrained) -> Pretrained | None:
+    """The biLM whose layers the tagger reads."""
     if features == "untrained":
         torch.manual_seed(UNTRAINED_SEED)
-        pretrained = Pretrained(BiLM(pretrained.bilm.config), vocab=pretrained.vocab)
-    started = time.perf_counter()
-    layers = {name: embed_layers(pretrained, sentences, FIT.device) for name, sentences in sets.items()}
-    print(f"{features}: layers of all sets in {time.perf_counter() - started:.0f} s", flush=True)
-    return layers
+        return Pretrained(BiLM(pretrained.bilm.config), vocab=pretrained.vocab)
+    return pretrained if features == "elmo" else None
 
 
-def every_nth(
-    sentences: list[TaggedSentence], layers: Tensor | None, n: int
-) -> tuple[list[TaggedSentence], Tensor | None]:
-    """Every n-th sentence and the rows of its tokens."""
-    chosen = np.arange(len(sentences)) % n == 0
-    rows = np.repeat(chosen, [len(sentence.words) for sentence in sentences])
-    return sentences[::n], None if layers is None else layers[torch.from_numpy(rows)]
-
-
-def run(features: str, size: str, seed: int, sets: Sets, layers: Mapping[str, Tensor | None], bilm: BiLM) -> FitReport:
-    train, train_layers = every_nth(sets["train"], layers["train"], SIZES[size])
-    lexicon = Lexicon.of(train)
-    config = TAGGERS[features]
-    cnns = [CHARACTERS] if config.character_dim else []
-    dev, test = (Examples(sets[name], lexicon, layers[name], cnns) for name in ("dev", "test"))
-    examples = Examples(train, lexicon, train_layers, cnns)
-    _, report = fit_examples(examples, dev, test, bilm if config.elmo else None, config, replace(FIT, seed=seed))
-    return report
+def run(features: str, size: str, seed: int, data: Path, pretrained: Pretrained, cache: Path | None) -> dict:
+    """Train and score one tagger."""
+    task = TaggingTask(TAGGER)
+    sets = {name: list(task.read(data / file)) for name, file in FILES.items()}
+    train = sets["train"][:: SIZES[size]]
+    options = {"words": WORDS[features], "config": replace(FIT, seed=seed), "cache": cache}
+    _, report = fit(task, train, sets["dev"], sets["test"], model=model_for(features, pretrained), **options)
+    assert report.test is not None
+    return {**asdict(report), "dev": report.dev["accuracy"], "test": report.test["accuracy"]}
 
 
 def main() -> None:
@@ -187,23 +168,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "pos_ewt.json")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="which to run now")
+    parser.add_argument("--cache", type=Path, help="directory for the biLMs' layers")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
 
-    layout = Layout(conllu=True, word_column=1, tag_column=3)
-    sets = {name: list(read_tagged(arguments.data / file, layout)) for name, file in FILES.items()}
     pretrained = load(arguments.model)
     results = Results(arguments.output, setup_of(arguments.data, arguments.model, pretrained))
-    for features in arguments.features:
-        missing = [(size, seed) for size, seed in product(SIZES, SEEDS) if not results.has(features, size, seed)]
-        layers = layers_for(features, pretrained, sets) if missing else {}
-        for size, seed in missing:
-            report = run(features, size, seed, sets, layers, pretrained.bilm)
-            record = {"features": features, "size": size, "seed": seed, **asdict(report)}
-            results.add({key: value for key, value in record.items() if key not in ("tagger", "config")})
-            scores = f"dev {report.dev:.4f} test {report.test:.4f}"
-            print(f"{features} {size} {seed}: {scores} in {report.seconds:.0f} s", flush=True)
+    for features, size, seed in product(arguments.features, SIZES, SEEDS):
+        if not results.has(features, size, seed):
+            record = run(features, size, seed, arguments.data, pretrained, arguments.cache)
+            results.add({"features": features, "size": size, "seed": seed, **record})
+            scores = f"dev {record['dev']:.4f} test {record['test']:.4f}"
+            print(f"{features} {size} {seed}: {scores} in {record['seconds']:.0f} s", flush=True)
     print(results.table())
 
 

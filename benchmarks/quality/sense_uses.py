@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 USES = Path(__file__).parent / "sense_uses.json"
@@ -25,9 +25,9 @@ FIRMS = ["I like apple products", "The new apple computer is faster than the old
 
 def _vectors(items: list[tuple[str, list[str]]], embedder: Embedder, state: str) -> np.ndarray:
     """(N, L+1, 2D) of length one: of each word, its first use in its sentence."""
-    places = [uses_in_every(word, [sentence])[0].position for word, sentence in items]
+    places = [uses_in_each(word, [sentence])[0].position for word, sentence in items]
     embedded = embedder.embed([sentence for _, sentence in items], "all", state)
-    return of_length_one(np.stack([layers[:, place] for layers, place in zip(embedded, places, strict=True)]))
+    return unit_vectors(np.stack([layers[:, place] for layers, place in zip(embedded, places, strict=True)]))
 
 
 def _cosines(vectors: np.ndarray) -> dict[str, np.ndarray]:

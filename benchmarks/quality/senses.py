@@ -1,9 +1,9 @@
-"""Do contextual layers tell the senses of a word apart? Scores sense_pairs.json, which never changes.
+"""Whether contextual layers distinguish the senses of a word. Scores sense_pairs.json, which never changes.
 
 In each item the word has one sense in `sentence` and `same`, another in `other`. An item counts where the word's vector
 in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the mean over the contextual layers
-(1 to L) of the cosine; each layer, the token layer (which cannot tell: ties count against) and the mix are reported
-beside it.
+(1 to L) of the cosine; each layer, the token layer (which cannot distinguish them: ties count as wrong) and the mix
+are reported too.
 
     python benchmarks/quality/senses.py [--model NAME_OR_PATH]
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.analysis.uses import of_length_one, uses_in_every
+from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -28,11 +28,11 @@ SIMILARITY = "contextual"
 def margins(item: dict[str, str], embedder: Embedder, state: str | None = None) -> dict[str, tuple[float, float]]:
     """For each way to compare, the word's similarity to its use in the same sense and in the other one."""
     sentences = [item[name].split() for name in ("sentence", "same", "other")]
-    first_uses = [uses_in_every(item["word"], [sentence])[0] for sentence in sentences]
+    first_uses = [uses_in_each(item["word"], [sentence])[0] for sentence in sentences]
     found = {}
     for layers in (*range(embedder.num_layers), "mix"):
         embedded = zip(embedder.embed(sentences, layers, state), first_uses, strict=True)
-        asked, same, other = of_length_one(np.stack([words[use.position] for words, use in embedded]))
+        asked, same, other = unit_vectors(np.stack([words[use.position] for words, use in embedded]))
         found[str(layers)] = (float(asked @ same), float(asked @ other))
     contextual = [found[str(layer)] for layer in range(1, embedder.num_layers)]
     same, other = np.mean(contextual, axis=0).tolist()

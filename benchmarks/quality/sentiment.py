@@ -1,4 +1,4 @@
-"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` has it, beside TF-IDF."""
+"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` gives it, and on TF-IDF."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What the benchmarks of memory share: text that a process of its own embeds, so that its peak is of nothing else.
+"""Shared by the memory benchmarks: embedding in a child process, whose peak memory is that of embedding alone.
 
-A script calls itself with `--child=VECTORS`; as a child it embeds the one text that it is given, and prints what it
-took as a line of JSON.
+A script calls itself with `--child=VECTORS`; the child embeds one text and prints its figures as a line of JSON.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from typing import Any
 from measuring import RESULTS
 
 MEGABYTE = 1_000_000
-SETTINGS = ("model", "layers", "dtype", "products", "device")  # arguments that both processes take
+SETTINGS = ("model", "layers", "dtype", "storage_dtype", "device")  # arguments that both processes take
 
 
 def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParser:
@@ -24,32 +23,35 @@ def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParse
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--layers", default=layers, choices=("mix", "average", "top", "all"))
-    parser.add_argument("--dtype", default="float16", choices=("float32", "float16"), help="of the written vectors")
-    parser.add_argument("--products", default="float32", choices=("float32", "bfloat16", "auto"))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "auto"))
+    parser.add_argument("--storage-dtype", default="float16", choices=("float32", "float16"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--temporary", type=Path, help="where the vectors go for the while")
+    parser.add_argument("--temporary", type=Path, help="directory for the vectors while it runs")
     parser.add_argument("--output", type=Path, default=RESULTS / f"{Path(parser.prog).stem}.json")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
-def embedded_apart(arguments: argparse.Namespace, text: Path, vectors: Path, **other: str) -> dict[str, Any]:
-    """What this script prints as a child that embeds `text`, and the size of the vectors. `other` arguments differ."""
+def embed_in_child(arguments: argparse.Namespace, text: Path, vectors: Path, **other: str) -> dict[str, Any]:
+    """The figures that this script prints as a child that embeds `text`, and the size of the vectors.
+
+    `other` are arguments that replace those of this process.
+    """
     options = {name: getattr(arguments, name) for name in SETTINGS} | other
     command = [sys.executable, sys.argv[0], str(text), f"--child={vectors}"]
-    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     size = sum(part.stat().st_size for part in vectors.iterdir())
     return {**json.loads(printed.splitlines()[-1]), "vectors_megabytes": round(size / MEGABYTE)}
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a report says of the arguments."""
+    """The settings of a run, for the result file."""
     return {name: getattr(arguments, name) for name in SETTINGS} | {"model": arguments.model or "en-small"}
 
 
 def peak_megabytes() -> int:
-    """Peak resident memory of this process. On Linux what getrusage says includes the process that started it."""
+    """Peak resident memory of this process. (On Linux, getrusage includes that of the parent.)"""
     status = Path("/proc/self/status")
     if status.is_file():
         (peak,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""What finding duplicates costs: fingerprints of documents, the index, and the alternatives to rensa.
+"""Cost of finding duplicates: fingerprints of documents, the index, and the alternatives to rensa.
 
     python benchmarks/speed/duplicates.py RAW_TEXT... [--documents 8000]
 
@@ -79,7 +79,7 @@ def index_costs(documents: int) -> None:
             row = draw.integers(0, 1 << 32, PERMUTATIONS, dtype=np.uint32)
             fingerprint = Fingerprint(int(draw.integers(1, 1 << 62)), [], row)
             seen.match(fingerprint)
-            seen.enter(fingerprint)
+            seen.add(fingerprint)
             if number % 1000 == 0:
                 peak = max(peak, resident())
         spent = time.process_time() - start

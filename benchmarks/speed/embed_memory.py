@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import chain, cycle
 from pathlib import Path
 
-from child_process import MEGABYTE, argument_parser, embedded_apart, peak_megabytes, settings_of
+from child_process import MEGABYTE, argument_parser, embed_in_child, peak_megabytes, settings_of
 from measuring import write_result
 
 from elmokit.embed.embedder import Embedder
@@ -34,10 +34,10 @@ def repeat(texts: list[Path], size: int, path: Path) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """What the child process does: embed, and print what it took."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    """The child process: embed, and print the figures."""
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
     report = embed_file(
-        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.dtype
+        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.storage_dtype
     )
     found = asdict(report) | {"peak_megabytes": peak_megabytes()}
     del found["output"]
@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
         text = Path(directory) / "text.txt"
         repeat(arguments.texts, int(arguments.megabytes * MEGABYTE), text)
-        found = embedded_apart(arguments, text, Path(directory) / "vectors")
+        found = embed_in_child(arguments, text, Path(directory) / "vectors")
         found["text_megabytes"] = text.stat().st_size / MEGABYTE
     report = {**settings_of(arguments), **found}
     print(json.dumps(report, indent=1))

@@ -1,15 +1,15 @@
-"""Words a second of embedding, text in, arrays of all layers out: elmokit beside each of its peers.
+"""Words per second of embedding, from text to arrays of all layers: elmokit and each peer.
 
     python benchmarks/speed/embed_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes bfloat16] [--peers bilm-tf] [--orders file] [--quick]
 
 A peer first makes one pass at each batch of 32, 64 and 128 sentences. At its best batch, elmokit in each of its types
 and the peer then run in turn, in processes of their own, each with all cores while the others wait: loading and two
-warm-up batches are outside the clock, elmokit's words of earlier passes are forgotten before each. `file`: sentences
+warm-up batches are outside the clock, elmokit's word cache is emptied before each. `file`: sentences
 in the order of the text, as users run it; `sorted`: by length. Ratios are of each pair. The peak memory of a peer is
 that of its first pass at the batch, before larger ones; both sides hold the arrays of the whole text. The roofline is
 the least work there is (roofline.py) at the best rate of matrix products of its shapes, measured in the same run.
-Every part replaces its own figures in the result file.
+Every combination replaces its own part of the result file.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def read_sentences(arguments: argparse.Namespace) -> list[list[str]]:
 
 
 def at_each_batch(worker: Worker, batches: list[int], order: str) -> dict[int, Answer]:
-    """One pass each, the smallest batch first, so that the peak of each is its own."""
+    """One pass at each batch size, the smallest first, so that each peak is that of its own batch."""
     passes = {batch: worker.ask(job="embed", batch=batch, order=order) for batch in sorted(batches)}
     for batch, answer in passes.items():
         print(f"  batch {batch:3}: {words_per_second([answer]):8.0f} words/s, peak {answer['peak_mib']:6.0f} MiB")
@@ -54,7 +54,7 @@ def at_each_batch(worker: Worker, batches: list[int], order: str) -> dict[int, A
 def compare(
     peer: str, theirs: Worker, passes: dict[int, Answer], order: str, ours: dict[str, Worker], repeats: int
 ) -> dict[str, dict[str, Any]]:
-    """Rounds of a pass of each of elmokit's types and one of the peer at its best batch: figures by type."""
+    """Figures by dtype: passes of elmokit in each dtype and of the peer at its best batch, in turn."""
     batch = min(passes, key=lambda batch: passes[batch]["seconds"])
     our_job, their_job = ({"job": "embed", "batch": size, "order": order} for size in (None, batch))
     sides = [*((worker, our_job) for worker in ours.values()), (theirs, their_job)]

@@ -1,9 +1,9 @@
-"""The time until a fresh process can work: imports, the command's help, a first vector; and what the peers take.
+"""Start-up time of a fresh process: imports, `elmokit --help`, a first vector; and imports of the peers.
 
     python benchmarks/speed/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
 
-Everything is run in turn, so many times; the medians, in seconds of the wall clock, hold the start of Python itself,
-which is measured beside them. Peers are left out where no environments are given.
+Everything is run in turn, so many times; the medians, in seconds of the wall clock, include the start of Python itself,
+which is measured too. Peers are left out where no environments are given.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""The time of one sentence of 20 words, alone, text in, arrays of all layers out: elmokit beside each of its peers.
+"""Latency of one sentence of 20 words, from text to arrays of all layers: elmokit and each peer.
 
     python benchmarks/speed/latency.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes int8] [--peers bilm-tf] [--quick]
 
-Each side in a process of its own, in alternation; a measurement is the median over many sentences, no two alike, and
-elmokit forgets the words of the one before (not the state after the boundaries, which it computes once for a model).
-The roofline: the least operations of such a sentence, what is recurrent at the best measured rate of products of a
-single row, which memory decides, the rest at that of some 20 rows.
+Each side in a process of its own, in alternation; a measurement is the median over many different sentences, and
+elmokit's word cache is emptied after each (the state after the boundary, computed once for a model, is kept). The
+roofline takes the recurrent operations at the best measured rate of products of one row, which memory limits, and the
+others at that of about 20 rows.
 """
 
 import argparse
@@ -23,7 +23,7 @@ DTYPES = ("bfloat16", "float32")
 
 
 def one_sentence(arguments: argparse.Namespace) -> list[str]:
-    """One as good as another: the first that is long enough."""
+    """The first sentence that is long enough, cut."""
     lines = (line.split() for line in read_lines(arguments.text))
     return next(words[:LENGTH] for words in lines if len(words) >= LENGTH)
 
@@ -39,7 +39,7 @@ def compare(peer: str, ours: Worker, theirs: Worker, arguments: argparse.Namespa
 
 
 def least_time(config: BiLMConfig, sentence: list[str], dtype: str) -> dict[str, float]:
-    """What is recurrent can only go row by row: as many products of a single row as there are steps."""
+    """The roofline: recurrent products are of one row each, as many as there are steps."""
     all_operations = embedding_operations(config, [sentence])
     steps = 2 * config.lstm.num_layers * LENGTH
     recurrent = recurrent_operations(config, steps)

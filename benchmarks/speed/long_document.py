@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from child_process import argument_parser, embedded_apart, peak_megabytes, settings_of
+from child_process import argument_parser, embed_in_child, peak_megabytes, settings_of
 from measuring import write_result
 
 from elmokit.checkpoints.loading import load
@@ -31,7 +31,7 @@ from elmokit.text.characters import BOS, EOS
 
 
 def words_of(texts: list[Path]) -> Iterator[str]:
-    """Their words, from the first again after the last."""
+    """The words of the texts, over and over."""
     if not any(line.split() for text in texts for line in read_lines(text)):
         raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     lines = chain.from_iterable(read_lines(text) for text in cycle(texts))
@@ -39,10 +39,15 @@ def words_of(texts: list[Path]) -> Iterator[str]:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """What the child process does: embed one line, and print what it took."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.products)
+    """The child process: embed one line, and print the figures."""
+    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
     loaded = peak_megabytes()
-    options = {"layers": arguments.layers, "state": "zeros", "storage_dtype": arguments.dtype, "tokenize": False}
+    options = {
+        "layers": arguments.layers,
+        "state": "zeros",
+        "storage_dtype": arguments.storage_dtype,
+        "tokenize": False,
+    }
     report = embed_file(arguments.texts[0], arguments.child, embedder, **options)
     found = {"words": report.words, "seconds": report.seconds, "words_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes(), "megabytes_before": loaded}))
@@ -50,11 +55,11 @@ def measure(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: Path) -> dict:
-    """How far the stored vectors of one line are from those of one forward call."""
-    embedded_apart(arguments, line, directory, layers="all", dtype="float32")
+    """The largest difference of a line's stored vectors from those of one forward call."""
+    embed_in_child(arguments, line, directory, layers="all", storage_dtype="float32")
     words, found = EmbeddingStore(directory)[0]
     model, device = load(arguments.model, softmax=False), pick_device(arguments.device)
-    bilm = model.bilm.to(device, pick_dtype(arguments.products, device)).eval()
+    bilm = model.bilm.to(device, pick_dtype(arguments.dtype, device)).eval()
     ids = bilm.token_encoder.ids([BOS, *words, EOS], model.vocab).to(device)
     whole = bilm(ids[None]).layers[:, 0, 1:-1].float().cpu().numpy().swapaxes(0, 1)
     lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(whole, axis=-1)
@@ -78,7 +83,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
             line = Path(directory) / "line.txt"
             line.write_text(" ".join(islice(words_of(arguments.texts), count)) + "\n", encoding="utf-8")
-            documents.append(embedded_apart(arguments, line, Path(directory) / "vectors"))
+            documents.append(embed_in_child(arguments, line, Path(directory) / "vectors"))
             print(json.dumps(documents[-1]), flush=True)
             if not compared:
                 compared = difference_from_whole(arguments, line, Path(directory) / "compared")

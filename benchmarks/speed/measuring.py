@@ -24,18 +24,18 @@ from result_files import write_result as write_result  # noqa: E402
 
 Answer = dict[str, Any]
 SIZES = ("small", "original")
-# Whoever reads the same weights and the same text agrees in the checksum of the token layer this well.
+# Largest relative difference of the token layer's checksum between two sides with the same weights and text.
 SAME_TOKENS = {"float32": 1e-4, "bfloat16": 1e-2, "int8": 3e-2}
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a side runs: an environment of peers/install.sh (elmokit's own when None), a worker, a kind of model."""
+    """A side of a benchmark: its environment (of peers/install.sh; None: elmokit's own), worker and kind of model."""
 
     environment: str | None
     worker: str
     model: str = "{size}"
-    same_model: bool = True  # whether its token layer must be elmokit's
+    same_model: bool = True  # whether its token layer must equal elmokit's
 
 
 PEERS = {
@@ -52,10 +52,10 @@ ELMOKIT = Peer(None, "elmokit_worker.py")
 
 
 class Worker:
-    """A side of a benchmark in a process of its own; see peers/worker.py for what can be asked of it."""
+    """A side of a benchmark in a process of its own; peers/worker.py defines the jobs."""
 
     def __init__(self, peer: Peer, size: str, arguments: argparse.Namespace, *options: object) -> None:
-        """Starts it, with the directories and the text of `arguments`, and waits until it is ready."""
+        """Start it, with the directories and the text of `arguments`, and wait until it is ready."""
         self.name = peer.worker.removesuffix("_worker.py")
         python = sys.executable
         if peer.environment is not None:
@@ -74,7 +74,7 @@ class Worker:
         self.ready = self._answer()
 
     def ask(self, **request: object) -> Answer:
-        """One job, answered. RuntimeError where it failed."""
+        """The answer to one job; RuntimeError if it failed."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -104,7 +104,7 @@ class Worker:
 
 
 def in_turns(sides: Sequence[tuple[Worker, Answer]], repeats: int) -> list[list[Answer]]:
-    """Every side's job in turn, again and again, so that what else the machine does falls on all: answers by side."""
+    """Answers by side. The sides run their jobs in turn, `repeats` times, so that other load affects all alike."""
     answers: list[list[Answer]] = [[] for _ in sides]
     for _ in range(repeats):
         for found, (worker, job) in zip(answers, sides, strict=True):
@@ -113,12 +113,12 @@ def in_turns(sides: Sequence[tuple[Worker, Answer]], repeats: int) -> list[list[
 
 
 def in_pairs(ours: Worker, theirs: Worker, repeats: int, our_job: Answer, their_job: Answer) -> list[list[Answer]]:
-    """The two sides in alternation: [ours], [theirs]."""
+    """Answers of two sides that run in alternation: elmokit's, then the peer's."""
     return in_turns([(ours, our_job), (theirs, their_job)], repeats)
 
 
 def check_same_tokens(peer: Peer, dtype: str, ours: Answer, theirs: Answer) -> None:
-    """A comparison of sides that read different models, or lose words, is worth nothing."""
+    """RuntimeError if the two sides did not embed the same words with the same model."""
     if ours["words"] != theirs["words"]:
         raise RuntimeError(f"{peer.worker} embedded {theirs['words']} words, elmokit {ours['words']}")
     if peer.same_model and abs(ours["checksum"][0] / theirs["checksum"][0] - 1) > SAME_TOKENS[dtype]:
@@ -133,7 +133,7 @@ def words_per_second(answers: list[Answer]) -> float:
 
 
 def side_figures(worker: Worker, answers: list[Answer]) -> Answer:
-    """What is kept of one side: every time, the median speed, the largest peak."""
+    """Figures of one side for the result file: all times, the median speed, the largest peak."""
     return {
         "versions": worker.ready["versions"],
         "load_seconds": worker.ready["load_seconds"],
@@ -144,7 +144,7 @@ def side_figures(worker: Worker, answers: list[Answer]) -> Answer:
 
 
 def ratios(ours: list[Answer], theirs: list[Answer]) -> Answer:
-    """How many times as fast elmokit is, pair by pair, for equal numbers of words."""
+    """How many times as fast as the peer elmokit is, for each pair of runs, and the median."""
     pairs = zip(ours, theirs, strict=True)
     found = [words_per_second([our]) / words_per_second([their]) for our, their in pairs]
     return {"pairs": found, "median": statistics.median(found)}
@@ -163,13 +163,13 @@ def argument_parser(document: str | None, peers: tuple[str, ...]) -> argparse.Ar
     parser.add_argument("--peers", nargs="*", default=peers, choices=peers)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--sentences", type=int, help="only the first so many of the text")
-    parser.add_argument("--quick", action="store_true", help="one pair, few sentences: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="one pair, few sentences, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments. A quick run writes nothing unless told where: no figure is to be taken from it."""
+    """Parse the arguments. A quick run writes no result file unless `--output` names one."""
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.repeats, arguments.sentences = 1, arguments.sentences or 64

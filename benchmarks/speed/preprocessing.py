@@ -1,9 +1,9 @@
-"""Speed of everything between a text file and what the model reads, on one thread.
+"""Speed of preprocessing, from a text file to the model's input, on one thread.
 
     python benchmarks/speed/preprocessing.py [--raw RAW_TEXT...] TEXT...
 
 TEXT is tokenized, one sentence a line (plain, .gz or .zst), as `elmokit prepare` makes it of RAW_TEXT.
-Words a second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
+Words per second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
 embedding, from words in memory to packed positions and the character ids of distinct words; training windows (a
 boundary counts as a word) with such ids, from the file; raw text to sentences and tokens, where the tokenizer's cache
 is empty before each pass.
@@ -21,7 +21,7 @@ from measuring import RESULTS, write_result
 
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import SentenceReader
-from elmokit.data.streams import TrainingStream, blocks_of, deal_evenly, embedding_block
+from elmokit.data.streams import TrainingStream, assign_rows, embedding_batch, sentence_batches
 from elmokit.embed.pipeline import Sizes
 from elmokit.fs.reading import read_lines
 from elmokit.nn.token_encoders import token_encoder
@@ -39,9 +39,9 @@ def read(files: list[Path]) -> int:
 
 def blocks(sentences: list[list[str]]) -> int:
     words = 0
-    for group in blocks_of(sentences, Sizes().batch_words):
-        rows = deal_evenly([len(sentence) + 2 for sentence in group], Sizes().rows)
-        block = embedding_block(group, rows, Sizes().rows, reset=True)
+    for group in sentence_batches(sentences, Sizes().batch_words):
+        rows = assign_rows([len(sentence) + 2 for sentence in group], Sizes().rows)
+        block = embedding_batch(group, rows, Sizes().rows, reset=True)
         ENCODER.ids(block.words)
         words += sum(map(len, group))
     return words

@@ -1,4 +1,4 @@
-"""Words a second of pretraining: elmokit beside bilm-tf's own training loop, with the same settings.
+"""Words per second of pretraining: elmokit and bilm-tf's own training loop, with the same settings.
 
     python benchmarks/speed/pretrain_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes small] [--dtypes bfloat16] [--steps 20] [--quick]
@@ -41,7 +41,7 @@ def write_vocab(sentences: list[list[str]], size: int, path: Path) -> None:
 
 
 def operations_of_a_step(config: BiLMConfig, sentences: list[list[str]], arguments: argparse.Namespace) -> int:
-    """The average over the first windows, whose distinct words differ."""
+    """The mean over the first windows, whose numbers of distinct words differ."""
     vocab = Vocab.read(arguments.vocab)
     windows = TrainingStream(cycle(sentences), vocab, arguments.batch, arguments.unroll)
     positions = arguments.batch * arguments.unroll
@@ -83,7 +83,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argument_parser(__doc__, ("bilm-tf",))
     parser.set_defaults(sizes=["small"])
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit's products")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
     parser.add_argument("--vocab-size", type=int, default=50_000)
     parser.add_argument("--samples", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=128)

@@ -1,4 +1,4 @@
-"""The operations that the work needs, and how many of them this machine can do: their quotient is the roofline."""
+"""The roofline: the least number of operations of a task, over the best rate that this machine reaches."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from elmokit.ops.native.gemm import prepack, product, value_dtype
 from elmokit.text.characters import BOS, EOS
 
 ROWS = (64, 128, 256, 512)
-SPELLS, SECONDS_OF_A_SPELL = 6, 0.05
+INTERVALS, SECONDS_OF_AN_INTERVAL = 6, 0.05
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BYTES_OF_A_WORD, MARKS_OF_A_WORD = 48, 2
 Product = Callable[[], object]
 
 
-# --- Work: floating-point operations, a multiplication and an addition being two ------------------------------------
+# --- Operations: a multiplication and an addition are two ----------------------------------------------------------
 
 
 def product_operations(rows: int, inputs: int, outputs: int) -> int:
-    """Of a matrix product (rows, inputs) x (inputs, outputs)."""
+    """Operations of a matrix product (rows, inputs) x (inputs, outputs)."""
     return 2 * rows * inputs * outputs
 
 
 def word_operations(char_cnn: CharCNNConfig, dim: int, word: str) -> int:
-    """Of the character encoder for one word: convolutions, highway layers, projection.
+    """Operations of the character encoder for one word: convolutions, highway layers, projection.
 
-    Beyond the word and one place behind it there is only padding, the same at every place: it counts once.
+    Positions beyond the word hold padding, for which a filter has one value: they count once.
     """
     characters = min(len(word.encode()), BYTES_OF_A_WORD) + MARKS_OF_A_WORD
     operations, filters = 0, char_cnn.num_filters
@@ -45,22 +45,22 @@ def word_operations(char_cnn: CharCNNConfig, dim: int, word: str) -> int:
 
 
 def input_operations(config: BiLMConfig, rows: int) -> int:
-    """Of the input products of one layer in one direction: the four gates."""
+    """Operations of the input products (four gates) of one layer in one direction."""
     return product_operations(rows, config.lstm.projection_dim, 4 * config.lstm.cell_dim)
 
 
 def recurrent_operations(config: BiLMConfig, rows: int) -> int:
-    """Of the recurrent products and projections of one layer in one direction."""
+    """Operations of the recurrent products and projections of one layer in one direction."""
     dim, cell_dim = config.lstm.projection_dim, config.lstm.cell_dim
     return product_operations(rows, dim, 4 * cell_dim) + product_operations(rows, cell_dim, dim)
 
 
 def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]]) -> int:
-    """What all layers of all sentences need at least.
+    """The least number of operations for all layers of all sentences.
 
     Once for each distinct word: the character encoder, and the first layer's input products in both directions. For
     each word, in both directions: the recurrent products and projections of every layer, the input products of the
-    upper ones. The boundary that a direction begins with does the same to every sentence, and the last one nothing.
+    upper ones. Boundaries are not counted: the first one has the same effect on every sentence, the last one none.
     """
     sentences = list(sentences)
     assert config.char_cnn is not None
@@ -74,11 +74,17 @@ def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]])
 
 
 def training_operations(config: BiLMConfig, words: Sequence[str], positions: int, samples: int) -> int:
-    """What a step needs: `words` are the distinct ones of its window, `positions` those of one direction.
+    """The least number of operations of a training step.
 
-    As for embedding, but the first layer's input products for each position, since dropout makes every input another;
-    and the sampled softmax, whose logits are those of the samples and of the one true word. The gradient needs twice
-    as much again: by the inputs and by the weights.
+    As for embedding, but the first layer's input products are counted for each position, since dropout makes every
+    input different, and the sampled softmax is added. The gradients, of the inputs and of the weights, cost twice as
+    much again.
+
+    Args:
+        config: The model.
+        words: The distinct words of the window.
+        positions: Positions of the window in one direction.
+        samples: Negative samples of the softmax.
     """
     assert config.char_cnn is not None
     dim, layers = config.lstm.projection_dim, config.lstm.num_layers
@@ -101,7 +107,7 @@ def torch_linear(rows: int, inputs: int, outputs: int, dtype: str) -> Product:
 
 
 def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
-    """The same with the weight stored as it is multiplied, which suits some shapes better."""
+    """The same with a transposed weight, which suits some shapes better."""
     if dtype == "int8":
         return None
     x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), torch.randn(inputs, outputs, dtype=DTYPES[dtype])
@@ -109,7 +115,7 @@ def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | 
 
 
 def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
-    """elmokit's own, on a weight that was packed before; in int8 with the rows quantised as they come."""
+    """elmokit's product with a prepacked weight; in int8 the quantisation of the rows is included."""
     kind = DTYPES.get(dtype, torch.int8)
     if not has_prepacked_products(torch.device("cpu"), kind, inputs):
         return None
@@ -117,7 +123,7 @@ def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product
     return lambda: product(x, weight)
 
 
-# name -> what makes a product of (rows, inputs, outputs, dtype), or None where it has none of that number type
+# By library: a factory of a product (rows, inputs, outputs, dtype), which gives None for a type it does not have.
 PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
     "linear": torch_linear,
     "matmul": torch_matmul,
@@ -126,13 +132,13 @@ PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
 
 
 def _calls_per_second(product: Product) -> float:
-    """The best of several spells: what else the machine does can only take away."""
+    """The best of several intervals, since other load can only slow it down."""
     for _ in range(3):
         product()
     best = 0.0
-    for _ in range(SPELLS):
+    for _ in range(INTERVALS):
         calls, start = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - start) < SECONDS_OF_A_SPELL:
+        while (seconds := time.perf_counter() - start) < SECONDS_OF_AN_INTERVAL:
             product()
             calls += 1
         best = max(best, calls / seconds)
@@ -144,8 +150,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _apart(make: Callable[[], Product | None], threads: int) -> float:
-    """A product on each core at the same time, each with one thread."""
+def _one_thread_each(make: Callable[[], Product | None], threads: int) -> float:
+    """Calls per second of products that run on all cores at the same time, each with one thread."""
     products = [made for made in (make() for _ in range(threads)) if made is not None]
     with ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
         rate = sum(pool.map(_calls_per_second, products))
@@ -155,7 +161,7 @@ def _apart(make: Callable[[], Product | None], threads: int) -> float:
 
 @torch.no_grad()
 def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) -> dict[str, float]:
-    """Operations a second of products of this size: by library, shape, and whether cores work together or apart."""
+    """Operations per second of products of the model's shapes, on all threads together and on each by itself."""
     dim, cell_dim, threads = config.lstm.projection_dim, config.lstm.cell_dim, torch.get_num_threads()
     shapes = [(m, *sides) for m in rows for sides in ((dim, 4 * cell_dim), (cell_dim, dim))]
     rates = {}
@@ -165,14 +171,14 @@ def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) ->
         if product is None:
             continue
         name = "{} ({}, {}) x ({}, {})".format(library, *shape[:2], *shape[1:])
-        rates[f"{name} together"] = product_operations(*shape) * _calls_per_second(product)
+        rates[f"{name}, all threads together"] = product_operations(*shape) * _calls_per_second(product)
         if threads > 1:
-            rates[f"{name} apart"] = product_operations(*shape) * _apart(make, threads)
+            rates[f"{name}, one thread each"] = product_operations(*shape) * _one_thread_each(make, threads)
     return rates
 
 
 def roofline(operations: int, words: int, rates: dict[str, float]) -> dict[str, float | str]:
-    """The words a second that the best of the rates allows, and which it was."""
+    """The words per second that the best of the rates allows, and the product that has it."""
     best = max(rates, key=rates.__getitem__)
     return {
         "operations_per_word": operations / words,

@@ -1,50 +1,101 @@
 """elmokit: pretrain, load and use ELMo, the deep contextual word vectors of Peters et al. (2018).
 
-The public names are imported when they are first used, so that `import elmokit` does not load PyTorch.
+A public name is imported when it is first used, so that `import elmokit` does not load PyTorch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elmokit.checkpoints.loading import CheckpointError, Pretrained, load, save
-    from elmokit.config import BiLMConfig
-    from elmokit.embed.embedder import Embedder
-    from elmokit.nn.bilm import BiLM
-    from elmokit.nn.elmo import Elmo
+    from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
+    from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
+    from elmokit.embed.embedder import Embedder, Embeddings
+    from elmokit.embed.files import embed_file, encode_file
+    from elmokit.lm.evaluate import evaluate
+    from elmokit.lm.scoring import next_words, score, substitutes
+    from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+    from elmokit.nn.elmo import Elmo, ElmoOutput, batch_to_ids
+    from elmokit.nn.inference import prepack
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.ops.dispatch import available_backends, set_backend
+    from elmokit.storage.store import EmbeddingStore
+    from elmokit.tasks.config import FitConfig, WordsConfig
+    from elmokit.tasks.fit import fit
+    from elmokit.tasks.task_model import TaskModel, load_task_model
+    from elmokit.text.characters import TruncationWarning
+    from elmokit.text.vocab import Vocab
+    from elmokit.train.config import FinetuneConfig, PretrainConfig
+    from elmokit.train.finetune import finetune
+    from elmokit.train.pretrain import pretrain
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "BiLM",
     "BiLMConfig",
+    "BiLMOutput",
+    "BiLMState",
+    "CharCNNConfig",
     "CheckpointError",
     "Elmo",
+    "ElmoOutput",
     "Embedder",
+    "EmbeddingStore",
+    "Embeddings",
+    "FinetuneConfig",
+    "FitConfig",
+    "LSTMConfig",
+    "PretrainConfig",
     "Pretrained",
     "ScalarMix",
+    "StatePolicy",
+    "TaskModel",
+    "TruncationWarning",
+    "Vocab",
+    "WordsConfig",
     "__version__",
     "available_backends",
+    "batch_to_ids",
+    "embed_file",
+    "encode_file",
+    "evaluate",
+    "finetune",
+    "fit",
+    "list_models",
     "load",
+    "load_task_model",
+    "next_words",
+    "prepack",
+    "pretrain",
     "save",
+    "score",
     "set_backend",
+    "substitutes",
 ]
 
-_MODULE_OF = {
-    "BiLM": "elmokit.nn.bilm",
-    "BiLMConfig": "elmokit.config",
-    "CheckpointError": "elmokit.checkpoints.loading",
-    "Elmo": "elmokit.nn.elmo",
-    "Embedder": "elmokit.embed.embedder",
-    "Pretrained": "elmokit.checkpoints.loading",
-    "ScalarMix": "elmokit.nn.scalar_mix",
-    "available_backends": "elmokit.ops.dispatch",
-    "load": "elmokit.checkpoints.loading",
-    "save": "elmokit.checkpoints.loading",
-    "set_backend": "elmokit.ops.dispatch",
+_NAMES_IN = {
+    "checkpoints.loading": ["CheckpointError", "Pretrained", "list_models", "load", "save"],
+    "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
+    "embed.embedder": ["Embedder", "Embeddings"],
+    "embed.files": ["embed_file", "encode_file"],
+    "lm.evaluate": ["evaluate"],
+    "lm.scoring": ["next_words", "score", "substitutes"],
+    "nn.bilm": ["BiLM", "BiLMOutput", "BiLMState"],
+    "nn.elmo": ["Elmo", "ElmoOutput", "batch_to_ids"],
+    "nn.inference": ["prepack"],
+    "nn.scalar_mix": ["ScalarMix"],
+    "ops.dispatch": ["available_backends", "set_backend"],
+    "storage.store": ["EmbeddingStore"],
+    "tasks.config": ["FitConfig", "WordsConfig"],
+    "tasks.fit": ["fit"],
+    "tasks.task_model": ["TaskModel", "load_task_model"],
+    "text.characters": ["TruncationWarning"],
+    "text.vocab": ["Vocab"],
+    "train.config": ["FinetuneConfig", "PretrainConfig"],
+    "train.finetune": ["finetune"],
+    "train.pretrain": ["pretrain"],
 }
+_MODULE_OF = {name: f"elmokit.{module}" for module, names in _NAMES_IN.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Where and in what precision to compute: device, number type, threads, seeds."""
+"""Device, number type, seeds, and the memory of freed tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import torch
 from elmokit.ops.dispatch import multiplies_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DTYPES_OF_USE = {**DTYPES, "int8": torch.int8}  # of a model that is not trained
+INFERENCE_DTYPES = {**DTYPES, "int8": torch.int8}
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """The named device, or the best there is. ValueError where it is not there."""
+    """Choose a device.
+
+    Args:
+        name: "cpu", "cuda" or "cuda:N"; None: a GPU where PyTorch has one, else the CPU.
+
+    Raises:
+        ValueError: PyTorch has no GPU.
+    """
     if name is None:
         return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -28,7 +35,16 @@ def pick_device(name: str | None = None) -> torch.device:
 
 
 def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES) -> torch.dtype:
-    """The named number type of the products; "auto" is bfloat16 where the hardware multiplies it, else float32."""
+    """Choose the number type to compute in.
+
+    Args:
+        name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32. None: float32.
+        device: Where it is computed.
+        dtypes: The choices.
+
+    Raises:
+        ValueError: There is no such type.
+    """
     if name in (None, "float32"):
         return torch.float32
     if name == "auto":
@@ -39,17 +55,17 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy and torch."""
+    """Seed the random generators of Python, NumPy and PyTorch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
-def give_back_freed_memory() -> None:
-    """Give the memory of freed tensors to the system, under glibc; elsewhere nothing happens.
+def release_freed_memory() -> None:
+    """Return the memory of freed tensors to the system, under glibc; other platforms need not.
 
-    What was read of a model and packed since lies between what stays, so that the process keeps it: 130 MB of a model
-    of the original size.
+    Weights that were read and then prepacked lie between memory in use, so that the process would keep them: 130 MB for
+    a model of the original size.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):

@@ -1,4 +1,4 @@
-"""Uses of a word searched in a corpus, against a plain computation over all of it."""
+"""Nearest neighbors of a use in a corpus, against brute force over the whole corpus."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.analysis.neighbors import Search, neighbors
+from elmokit.analysis.neighbors import SearchConfig, neighbors
 from elmokit.analysis.uses import Use
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -42,36 +42,39 @@ def cosine(left: np.ndarray, right: np.ndarray) -> float:
     return float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
 
 
-def test_neighbors_are_the_nearest_uses(corpus: Path, embedder: Embedder) -> None:
+def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:
     query = "I saw a play in London ."
-    found = neighbors("play", query, corpus, embedder, search=Search(3))
+    result = neighbors("play", query, corpus, embedder, config=SearchConfig(3))
     asked = embedder.embed([query], "top")[0][3]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
     cosines = {cosine(words[at], asked): f"{line}:{at}" for words, (line, at) in zip(vectors, uses, strict=True)}
     expected = sorted(cosines, reverse=True)[:3]
-    np.testing.assert_allclose([similarity for similarity, _ in found.nearest], expected, rtol=0, atol=1e-5)
-    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in found.nearest]
+    np.testing.assert_allclose([similarity for similarity, _ in result.nearest], expected, rtol=0, atol=1e-5)
+    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in result.nearest]
     assert nearest == [cosines[value] for value in expected]
-    assert found.sentences_searched == 5
-    assert str(found).splitlines()[0].strip() == "I saw a [play] in London ."
+    assert result.sentences_searched == 5
+    assert str(result).splitlines()[0].strip() == "I saw a [play] in London ."
 
 
-def test_any_word_can_be_a_neighbor_and_a_search_can_stop(corpus: Path, embedder: Embedder) -> None:
-    found = neighbors("football", "They play football !", corpus, embedder, search=Search(1, any_word=True))
-    assert found.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and found.nearest[0][0] > 0.9
-    assert found.sentences_searched == 7
-    assert neighbors("play", FRUIT + "play", corpus, embedder, search=Search(max_sentences=2)).sentences_searched == 2
+def test_neighbors_searches_any_word_and_stops_at_max_sentences(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True))
+    assert result.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2) and result.nearest[0][0] > 0.9
+    assert result.sentences_searched == 7
+    assert (
+        neighbors("play", FRUIT + "play", corpus, embedder, config=SearchConfig(max_sentences=2)).sentences_searched
+        == 2
+    )
 
 
-def test_the_sentence_itself_is_no_neighbor(corpus: Path, embedder: Embedder) -> None:
-    found = neighbors("play", CORPUS[0], corpus, embedder)
-    assert [use.sentence[0] for _, use in found.nearest].count("They") == 0
-    assert {use.sentence[0] for _, use in found.nearest} == {"The", "Play", "Children"}
-    assert found.sentences_searched == 3
+def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("play", CORPUS[0], corpus, embedder)
+    assert [use.sentence[0] for _, use in result.nearest].count("They") == 0
+    assert {use.sentence[0] for _, use in result.nearest} == {"The", "Play", "Children"}
+    assert result.sentences_searched == 3
 
 
-def test_a_corpus_may_be_a_directory(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_neighbors_of_a_directory_equal_those_of_one_file(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number, lines in enumerate((CORPUS[:3], CORPUS[3:])):
         (tmp_path / "shards" / f"{number}.txt").write_text("\n".join(lines))
@@ -80,19 +83,21 @@ def test_a_corpus_may_be_a_directory(corpus: Path, embedder: Embedder, tmp_path:
     assert shards.nearest == whole.nearest and shards.sentences_searched == whole.sentences_searched
 
 
-def test_a_search_in_groups_finds_the_same(corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
-    monkeypatch.setattr("elmokit.analysis.neighbors.SENTENCES_AT_ONCE", 1)
-    pieces = neighbors("play", CORPUS[2], corpus, embedder, search=Search(3))
+def test_neighbors_do_not_depend_on_the_batch_size(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
+    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_SENTENCES", 1)
+    pieces = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
     assert [use for _, use in pieces.nearest] == [use for _, use in whole.nearest]
 
 
-def test_a_search_for_what_is_not_there_is_told(corpus: Path, embedder: Embedder) -> None:
+def test_neighbors_raises_when_the_word_is_missing_or_limits_are_zero(corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="sentence 1 has no word 'play'"):
         neighbors("play", "Nothing", corpus, embedder)
     with pytest.raises(ValueError, match=r"corpus\.txt has no other sentence with the word 'zebra'"):
         neighbors("zebra", "A zebra", corpus, embedder)
-    with pytest.raises(ValueError, match="at least one neighbor"):
-        Search(count=0)
-    with pytest.raises(ValueError, match="at least one sentence"):
-        Search(max_sentences=0)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        SearchConfig(count=0)
+    with pytest.raises(ValueError, match="max_sentences must be at least 1"):
+        SearchConfig(max_sentences=0)

@@ -1,4 +1,4 @@
-"""Linear probes: the classifier against its optimality conditions, the layers against what they can know."""
+"""Linear probes: the classifier against its optimality conditions, the layers on tags of known difficulty."""
 
 import os
 import re
@@ -29,12 +29,12 @@ def embedder() -> Embedder:
     return Embedder(Pretrained(bilm), device="cpu")
 
 
-# --- The classifier ------------------------------------------------------------------------------------------------
+# --- Classifier ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def examples() -> tuple[np.ndarray, np.ndarray]:
-    """Three classes in five features, of which one says nothing, one is large and one never varies."""
+    """Three classes and five features, among them noise, a large feature and a constant one."""
     random = np.random.default_rng(5)
     classes = random.integers(3, size=300)
     features = random.normal(size=(300, 5)).astype(np.float16)
@@ -47,34 +47,34 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 def gradient_at(
     weight: np.ndarray, bias: np.ndarray, features: np.ndarray, classes: np.ndarray, l2: float
 ) -> np.ndarray:
-    """Of the mean cross-entropy + l2 / 2 |w|^2, w the weights of standardised features; float64, from the equations."""
+    """Gradient of the mean cross-entropy + l2 / 2 |w|^2, with w for standardized features, in float64."""
     x = features.astype(np.float64)
     mean, scale = x.mean(axis=0), x.std(axis=0)
     scale[scale == 0] = 1
-    standardised = (x - mean) / scale
+    standardized = (x - mean) / scale
     w, b = weight * scale, bias + weight @ mean
-    scores = standardised @ w.T + b
+    scores = standardized @ w.T + b
     probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     errors = (probabilities - np.eye(len(w))[classes]) / len(x)
-    return np.concatenate([(errors.T @ standardised + l2 * w).ravel(), errors.sum(axis=0)])
+    return np.concatenate([(errors.T @ standardized + l2 * w).ravel(), errors.sum(axis=0)])
 
 
 @pytest.mark.parametrize("chunk", [70, 8192])
-def test_the_fit_is_the_optimum_of_its_loss_however_it_is_read(examples, chunk: int, monkeypatch) -> None:
-    monkeypatch.setattr(softmax_regression, "ROWS_AT_ONCE", chunk)
+def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(examples, chunk: int, monkeypatch) -> None:
+    monkeypatch.setattr(softmax_regression, "CHUNK_ROWS", chunk)
     features, classes = examples
     fit = SoftmaxRegressionFit(features, classes, 3)
     for l2 in (1.0, 1e-2, 1e-3):
-        found = fit.fit(l2)
-        weight, bias = found.weight.double().numpy(), found.bias.double().numpy()
+        result = fit.fit(l2)
+        weight, bias = result.weight.double().numpy(), result.bias.double().numpy()
         assert np.abs(gradient_at(weight, bias, features, classes, l2)).max() < 2e-4
         scores = features.astype(np.float64) @ weight.T + bias
-        agree = found.predict(features) == scores.argmax(axis=1)
+        agree = result.predict(features) == scores.argmax(axis=1)
         assert agree.mean() > 0.99  # all but ties in float32
 
 
-def test_the_fit_agrees_with_scikit_learn(examples) -> None:
+def test_softmax_regression_agrees_with_scikit_learn(examples) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     features, classes = examples
     scaled = (features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)) / np.where(
@@ -86,16 +86,16 @@ def test_the_fit_agrees_with_scikit_learn(examples) -> None:
     assert (ours.predict(features) == theirs.predict(scaled)).mean() > 0.98
 
 
-def test_standardization_keeps_what_never_varies() -> None:
+def test_standardization_keeps_the_scale_of_constant_features() -> None:
     features = np.array([[1, 5], [3, 5]], dtype=np.float16)
-    found = Standardization.of(features)
-    assert found.mean.tolist() == [2, 5] and found.scale.tolist() == [1, 1]
+    result = Standardization.of(features)
+    assert result.mean.tolist() == [2, 5] and result.scale.tolist() == [1, 1]
 
 
-# --- Layers in files -----------------------------------------------------------------------------------------------
+# --- LayerFiles ----------------------------------------------------------------------------------------------------
 
 
-def test_layers_come_back_one_by_one_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_files_round_trip_and_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     random = np.random.default_rng(0)
     sentences = [random.normal(size=(3, length, 4)).astype(np.float32) for length in (2, 0, 5)]
@@ -107,20 +107,20 @@ def test_layers_come_back_one_by_one_and_leave_nothing(tmp_path: Path, monkeypat
     assert not os.listdir(tmp_path)
 
 
-def test_layers_beyond_float16_are_an_error_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_files_raises_beyond_float16_and_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(ValueError, match="beyond 65,504"):
+    with pytest.raises(ValueError, match="above 65,504"):
         LayerFiles([np.zeros((1, 1, 2), np.float32), np.full((1, 1, 2), 1e5, np.float32)])
     assert not os.listdir(tmp_path)
 
 
-# --- The probe -----------------------------------------------------------------------------------------------------
+# --- Probe ---------------------------------------------------------------------------------------------------------
 
 WORDS = ["Alpha", "beta", "gamma", "Delta", "x", "yy"]
 
 
 def tagged(count: int, seed: int, of_context: bool) -> list[TaggedSentence]:
-    """Tags that say how a word begins, or of context, how the word before it does."""
+    """Sentences tagged by the case of each word, or with `of_context`, of the word before it."""
     random = np.random.default_rng(seed)
     sentences = []
     for _ in range(count):
@@ -130,46 +130,46 @@ def tagged(count: int, seed: int, of_context: bool) -> list[TaggedSentence]:
     return sentences
 
 
-def test_only_contextual_layers_know_the_word_before(embedder: Embedder) -> None:
+def test_probe_of_context_beats_chance_only_in_contextual_layers(embedder: Embedder) -> None:
     alone = probe(tagged(80, 1, False), tagged(20, 2, False), tagged(20, 3, False), embedder, "zeros")
     assert alone.scores["layer 0"].test == alone.scores["most frequent tag of the word"].test == 100
     test = tagged(100, 3, True)
-    found = probe(tagged(200, 1, True), tagged(40, 2, True), test, embedder, "zeros")
+    result = probe(tagged(200, 1, True), tagged(40, 2, True), test, embedder, "zeros")
     (_, majority), *_ = (counts := Counter(tag for sentence in test for tag in sentence.tags)).most_common()
     chance = 100 * majority / counts.total()
-    assert abs(found.scores["layer 0"].test - chance) < 3
-    assert found.scores["layer 1"].test > chance + 10
-    assert list(found.scores) == ["layer 0", "layer 1", "layer 2", "most frequent tag of the word"]
-    assert found.tags == 2 and found.scores["layer 1"].l2 in PENALTIES
+    assert abs(result.scores["layer 0"].test - chance) < 3
+    assert result.scores["layer 1"].test > chance + 10
+    assert list(result.scores) == ["layer 0", "layer 1", "layer 2", "most frequent tag of the word"]
+    assert result.tags == 2 and result.scores["layer 1"].l2 in PENALTIES
 
 
-def test_the_baseline_is_each_words_most_frequent_tag(embedder: Embedder) -> None:
+def test_probe_baseline_is_the_most_frequent_tag_of_each_word(embedder: Embedder) -> None:
     train = [
         TaggedSentence(("a", "b", "a", "a", "c"), ("N", "V", "N", "V", "V")),
         TaggedSentence(("d", "b"), ("V", "N")),
     ]
     test = [TaggedSentence(("a", "a", "new", "b"), ("N", "V", "V", "V"))]
-    found = probe(train, test, None, embedder, "zeros", penalties=[1.0])
+    result = probe(train, test, None, embedder, "zeros", penalties=[1.0])
     counts = Counter(tag for sentence in train for tag in sentence.tags)
-    assert counts.most_common(1) == [("V", 4)]  # what an unknown word gets
-    assert found.scores["most frequent tag of the word"].dev == 75  # a: N, new: V, b: V, the first of two equals
-    assert found.scores["layer 0"].test is None
+    assert counts.most_common(1) == [("V", 4)]  # the tag of unknown words
+    assert result.scores["most frequent tag of the word"].dev == 75  # a: N, new: V, b: V (a tie)
+    assert result.scores["layer 0"].test is None
 
 
-def test_a_tag_that_training_lacks_is_wrong(embedder: Embedder) -> None:
+def test_probe_counts_unseen_test_tags_as_wrong(embedder: Embedder) -> None:
     train = tagged(40, 1, False)
     test = [TaggedSentence(("Alpha", "Alpha"), ("B", "NEW"))]
     assert probe(train, tagged(10, 2, False), test, embedder, "zeros").scores["layer 0"].test == 50
 
 
-def test_results_depend_on_the_state_that_is_asked_for(embedder: Embedder) -> None:
+def test_probe_reports_the_requested_state(embedder: Embedder) -> None:
     train, dev = tagged(60, 1, True), tagged(30, 2, True)
     reports = {state: probe(train, dev, None, embedder, state) for state in ("zeros", "carry")}
     assert [report.state for report in reports.values()] == ["zeros", "carry"]
-    assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # it has no state
+    assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # independent of the state
 
 
-def test_files_in_two_formats_score_the_same(embedder: Embedder, tmp_path: Path) -> None:
+def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_path: Path) -> None:
     for name, seed in (("train", 1), ("dev", 2)):
         conllu, columns = [], []
         for sentence in tagged(30, seed, False):
@@ -186,10 +186,10 @@ def test_files_in_two_formats_score_the_same(embedder: Embedder, tmp_path: Path)
     assert re.search(r"^layer 0 +\S+ +100\.00$", str(from_conllu), flags=re.MULTILINE)
 
 
-def test_a_part_without_tags_is_told(embedder: Embedder, tmp_path: Path) -> None:
+def test_probe_raises_without_tagged_words_or_penalties(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "empty.conllu").write_text("\n")
     (tmp_path / "train.conllu").write_text("1\tx\t_\tA" + "\t_" * 6 + "\n")
-    with pytest.raises(ValueError, match="the dev part has no tagged word"):
+    with pytest.raises(ValueError, match="the dev sentences have no tagged word"):
         probe_files(tmp_path / "train.conllu", tmp_path / "empty.conllu", None, embedder)
     with pytest.raises(ValueError, match="at least one L2 penalty"):
         probe(tagged(2, 1, False), tagged(2, 2, False), None, embedder, penalties=[])

@@ -1,4 +1,4 @@
-"""Uses of a word compared, against cosines of the embedder's vectors."""
+"""Similarities of the uses of a word, against cosines of the embedder's vectors."""
 
 import numpy as np
 import pytest
@@ -24,31 +24,31 @@ def cosine(left: np.ndarray, right: np.ndarray) -> float:
     return float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
 
 
-def test_a_use_is_found_as_spelled_or_else_in_any_case() -> None:
+def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
     assert [use.position for use in uses_of("apple", ["Apple", "or", "apple", "or", "apple"])] == [2, 4]
     assert [use.position for use in uses_of("apple", ["An", "APPLE", "pineapple"])] == [1]
     assert str(Use(("I", "like", "apple", "."), 2)) == "I like [apple] ."
 
 
-def test_similarities_are_cosines_of_the_vectors(embedder: Embedder) -> None:
-    found = compare("apple", [FRUIT, FIRM, BOTH], embedder)
-    assert [(use.sentence[use.position], use.position) for use in found.uses] == [
+def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
+    result = compare("apple", [FRUIT, FIRM, BOTH], embedder)
+    assert [(use.sentence[use.position], use.position) for use in result.uses] == [
         ("apple", 3),
         ("apple", 1),
         ("apple", 3),
         ("apple", 7),
     ]
-    sentences = [use.sentence for use in found.uses]
-    for matrix, layers in zip(found.similarities.values(), (0, 1, 2, "mix"), strict=True):
+    sentences = [use.sentence for use in result.uses]
+    for matrix, layers in zip(result.similarities.values(), (0, 1, 2, "mix"), strict=True):
         vectors = [
-            words[use.position] for words, use in zip(embedder.embed(sentences, layers), found.uses, strict=True)
+            words[use.position] for words, use in zip(embedder.embed(sentences, layers), result.uses, strict=True)
         ]
         expected = [[cosine(left, right) for right in vectors] for left in vectors]
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(next(iter(found.similarities.values())), 1, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
 
 
-def test_a_comparison_is_printed_with_its_sentences(embedder: Embedder) -> None:
+def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
     assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")
     table = "           1      2      3\n    1   1.00   1.00   1.00\n    2   1.00   1.00   1.00\n    3   1.00"
@@ -56,8 +56,8 @@ def test_a_comparison_is_printed_with_its_sentences(embedder: Embedder) -> None:
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
 
 
-def test_a_comparison_that_cannot_be_made_is_told(embedder: Embedder) -> None:
+def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
     with pytest.raises(ValueError, match=r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"):
         compare("apple", [FRUIT, "I eat pears", FIRM], embedder)
-    with pytest.raises(ValueError, match="at least twice"):
+    with pytest.raises(ValueError, match="at least two uses"):
         compare("apple", [FRUIT], embedder)

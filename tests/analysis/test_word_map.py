@@ -1,4 +1,4 @@
-"""The map of a word: its geometry against brute force, its sample against chance, its page against hostile text."""
+"""Word maps: geometry against brute force, uniform sampling, the page with hostile text."""
 
 import json
 import re
@@ -13,10 +13,10 @@ import pytest
 import torch
 from oracle import random_weights
 
-from elmokit.analysis.clusters import cluster, k_means, principal_components, silhouette, turned_like
+from elmokit.analysis.clusters import align, cluster, k_means, principal_components, silhouette
 from elmokit.analysis.uses import Use
 from elmokit.analysis.word_map import MapConfig, UseCluster, WordMap, _sample, word_map
-from elmokit.analysis.word_map_files import as_json, map_senses, page, write_word_map
+from elmokit.analysis.word_map_files import map_senses, page, to_json, write_word_map
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
@@ -31,27 +31,27 @@ HOSTILE = '</script><img src=x onerror=alert(1)> & "quoted" {title} {data} \u202
 # --- Geometry ------------------------------------------------------------------------------------------------------
 
 
-def test_principal_components_are_the_directions_of_the_largest_variance() -> None:
+def test_principal_components_equal_eigenvectors_of_the_covariance() -> None:
     vectors = np.random.default_rng(0).normal(size=(40, 6)) * [5, 3, 1, 1, 0.1, 0.1]
-    found = principal_components(vectors, 3)
+    result = principal_components(vectors, 3)
     variances, directions = np.linalg.eigh(np.cov(vectors.T, bias=True))
-    np.testing.assert_allclose(found.var(axis=0), variances[::-1][:3], rtol=1e-6)
+    np.testing.assert_allclose(result.var(axis=0), variances[::-1][:3], rtol=1e-6)
     projected = (vectors - vectors.mean(axis=0)) @ directions[:, ::-1][:, :3]
-    np.testing.assert_allclose(np.abs(found), np.abs(projected), atol=1e-6)
-    assert (found[np.abs(found).argmax(axis=0), range(3)] > 0).all()
-    assert not principal_components(np.ones((3, 5)), 4).any()  # nothing differs, and there are fewer than four
+    np.testing.assert_allclose(np.abs(result), np.abs(projected), atol=1e-6)
+    assert (result[np.abs(result).argmax(axis=0), range(3)] > 0).all()
+    assert not principal_components(np.ones((3, 5)), 4).any()  # constant vectors, fewer than four
 
 
-def test_turned_points_lie_as_near_as_any_turn_brings_them() -> None:
+def test_align_undoes_rotation_and_reflection() -> None:
     random = np.random.default_rng(1)
     target = random.normal(size=(20, 2))
     angle = 2.0
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     mirrored = target @ turn @ np.diag([1, -1])
-    np.testing.assert_allclose(turned_like(mirrored, target), target, atol=1e-9)
+    np.testing.assert_allclose(align(mirrored, target), target, atol=1e-9)
 
 
-def silhouette_by_hand(points: np.ndarray, labels: np.ndarray) -> float:
+def brute_force_silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     widths = []
     for i, point in enumerate(points):
         distances = [float(np.linalg.norm(point - other)) for other in points]
@@ -65,12 +65,12 @@ def silhouette_by_hand(points: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(widths))
 
 
-def test_the_silhouette_is_that_of_its_definition() -> None:
+def test_silhouette_equals_brute_force() -> None:
     random = np.random.default_rng(2)
     points, labels = random.normal(size=(30, 3)), random.integers(3, size=30)
     labels[labels == 2] = 5  # labels need not be dense
-    labels[7] = 2  # a point alone
-    assert silhouette(points, labels) == pytest.approx(silhouette_by_hand(points, labels))
+    labels[7] = 2  # a cluster of one point
+    assert silhouette(points, labels) == pytest.approx(brute_force_silhouette(points, labels))
 
 
 def planted(sizes: tuple[int, ...], seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -79,43 +79,43 @@ def planted(sizes: tuple[int, ...], seed: int = 3) -> tuple[np.ndarray, np.ndarr
     return 10 * random.normal(size=(len(sizes), 4))[labels] + random.normal(size=(len(labels), 4)), labels
 
 
-def test_clusters_that_are_there_are_found_with_their_number() -> None:
+def test_cluster_recovers_planted_clusters_and_their_number() -> None:
     points, labels = planted((30, 20, 10))
-    found = cluster(points)
-    np.testing.assert_array_equal(found.labels, labels)  # the largest first
-    assert found.silhouette == pytest.approx(silhouette_by_hand(points, labels))
+    result = cluster(points)
+    np.testing.assert_array_equal(result.labels, labels)  # the largest first
+    assert result.silhouette == pytest.approx(brute_force_silhouette(points, labels))
     assert cluster(points, k=2).labels.max() == 1
     np.testing.assert_array_equal(cluster(points, seed=1).labels, labels)
 
 
-def test_k_means_leaves_every_point_with_its_nearest_centre() -> None:
+def test_k_means_assigns_every_point_to_its_nearest_centre() -> None:
     points = np.random.default_rng(4).normal(size=(50, 2))
     labels = k_means(points, 4, np.random.default_rng(0))
     centres = np.stack([points[labels == number].mean(axis=0) for number in range(4)])
     np.testing.assert_array_equal(np.linalg.norm(points[:, None] - centres, axis=2).argmin(axis=1), labels)
 
 
-def test_points_that_do_not_differ_are_one_cluster() -> None:
+def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
     assert cluster(np.ones((5, 3))) == (pytest.approx(np.zeros(5)), 0.0)
     assert cluster(np.array([[0.0], [0.0], [1.0]])).labels.tolist() == [0, 0, 1]
 
 
-# --- The sample ----------------------------------------------------------------------------------------------------
+# --- Sampling ------------------------------------------------------------------------------------------------------
 
 
-def test_a_sample_keeps_the_order_and_is_uniform() -> None:
+def test_sample_is_uniform_and_in_corpus_order() -> None:
     uses = [Use((f"word{number}",), 0) for number in range(10)]
     assert _sample(iter(uses), 20, 0) == (uses, 10)
-    assert _sample(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # the same use twice
+    assert _sample(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # a repeated use
     counts: Counter[Use] = Counter()
     for seed in range(600):
-        found, count = _sample(iter(uses), 3, seed)
-        assert count == 10 and found == sorted(found, key=uses.index) and len(found) == 3
-        counts.update(found)
-    assert all(abs(counts[use] - 180) < 60 for use in uses)  # 180 on average, standard deviation 11
+        result, count = _sample(iter(uses), 3, seed)
+        assert count == 10 and result == sorted(result, key=uses.index) and len(result) == 3
+        counts.update(result)
+    assert all(abs(counts[use] - 180) < 60 for use in uses)  # mean 180, standard deviation 11
 
 
-# --- The map -------------------------------------------------------------------------------------------------------
+# --- Word map -------------------------------------------------------------------------------------------------------
 
 VOCAB = ["<S>", "</S>", "<UNK>", "the", ".", "river", "money", "bank", "Bank", "lent", "tree", "42"]
 
@@ -145,33 +145,33 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path / "corpus.txt"
 
 
-def test_a_map_has_every_use_and_its_place_in_each_layer(corpus: Path, embedder: Embedder) -> None:
-    found = word_map("bank", corpus, embedder)
-    assert len(found.uses) == found.found == 8
-    assert [use.sentence[use.position] for use in found.uses] == [*["bank"] * 7, "BANK"]
-    assert found.planes.shape == (3, 8, 2)
-    top = np.stack([embedder.embed([list(use.sentence)], "top")[0][use.position] for use in found.uses])
+def test_word_map_projects_every_use_in_each_layer(corpus: Path, embedder: Embedder) -> None:
+    result = word_map("bank", corpus, embedder)
+    assert len(result.uses) == result.uses_in_corpus == 8
+    assert [use.sentence[use.position] for use in result.uses] == [*["bank"] * 7, "BANK"]
+    assert result.planes.shape == (3, 8, 2)
+    top = np.stack([embedder.embed([list(use.sentence)], "top")[0][use.position] for use in result.uses])
     top /= np.linalg.norm(top, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.planes[2], principal_components(top, 2), atol=1e-5)
-    distances = np.linalg.norm(found.planes[0][:7] - found.planes[0][0], axis=1)
-    np.testing.assert_allclose(distances, 0, atol=1e-5)  # the token layer sees one spelling, one vector
-    assert sum(each.size for each in found.clusters) == 8
-    assert [each.size for each in found.clusters] == sorted((each.size for each in found.clusters), reverse=True)
-    assert all(found.labels[use] == number for number, each in enumerate(found.clusters) for use in each.typical)
-    assert str(found).startswith(f"bank: 8 uses, {len(found.clusters)} clusters (top layer, silhouette ")
+    np.testing.assert_allclose(result.planes[2], principal_components(top, 2), atol=1e-5)
+    distances = np.linalg.norm(result.planes[0][:7] - result.planes[0][0], axis=1)
+    np.testing.assert_allclose(distances, 0, atol=1e-5)  # equal spelling, equal vector in the token layer
+    assert sum(each.size for each in result.clusters) == 8
+    assert [each.size for each in result.clusters] == sorted((each.size for each in result.clusters), reverse=True)
+    assert all(result.labels[use] == number for number, each in enumerate(result.clusters) for use in each.typical)
+    assert str(result).startswith(f"bank: 8 uses, {len(result.clusters)} clusters (top layer, silhouette ")
 
 
-def test_a_map_can_be_of_one_spelling_or_of_a_sample(corpus: Path, embedder: Embedder) -> None:
+def test_word_map_honors_match_case_and_max_uses(corpus: Path, embedder: Embedder) -> None:
     assert len(word_map("bank", corpus, embedder, config=MapConfig(match_case=True)).uses) == 7
     sampled = word_map("bank", corpus, embedder, config=MapConfig(max_uses=4, clusters=2))
-    assert (len(sampled.uses), sampled.found, len(sampled.clusters)) == (4, 8, 2)
+    assert (len(sampled.uses), sampled.uses_in_corpus, len(sampled.clusters)) == (4, 8, 2)
     assert "4 of 8 uses, 2 clusters" in sampled.summary
 
 
-def test_substitutes_are_weighed_by_both_sides_and_rank(corpus: Path, embedder: Embedder) -> None:
-    found = word_map("bank", corpus, embedder, config=MapConfig(clusters=1, match_case=True))
+def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: Embedder) -> None:
+    result = word_map("bank", corpus, embedder, config=MapConfig(clusters=1, match_case=True))
     weights: Counter[str] = Counter()
-    for use in {use.sentence: use for use in found.uses}.values():
+    for use in {use.sentence: use for use in result.uses}.values():
         position, candidates = use.position, VOCAB[3:]
         texts = [[*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates]
         scored = score(texts, embedder.model)
@@ -180,34 +180,34 @@ def test_substitutes_are_weighed_by_both_sides_and_rank(corpus: Path, embedder: 
         probabilities = np.exp(logs) / np.exp(logs).sum()
         weights.update(dict(zip(candidates, probabilities, strict=True)))
     expected = [word for word, _ in weights.most_common() if word not in ("bank", "Bank", ".", "42")]
-    assert found.clusters[0].substitutes == expected
+    assert result.clusters[0].substitutes == expected
 
 
-def test_a_model_without_a_softmax_has_no_substitutes(corpus: Path, embedder: Embedder) -> None:
+def test_word_map_has_no_substitutes_without_softmax(corpus: Path, embedder: Embedder) -> None:
     bare = Embedder(Pretrained(embedder.model.bilm), device="cpu")
     assert [each.substitutes for each in word_map("bank", corpus, bare).clusters if each.substitutes] == []
 
 
-def test_typical_uses_differ_in_their_nearest_words(tmp_path: Path, embedder: Embedder) -> None:
-    lines = [f"{n} now of the bank of the king" for n in range(6)]  # the same from three words before it on
+def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:
+    lines = [f"{n} now of the bank of the king" for n in range(6)]  # equal contexts
     (tmp_path / "repeated.txt").write_text("\n".join([*lines, "a bank"]))
-    found = word_map("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
-    assert found.clusters[0].size == 7
-    assert sorted(len(found.uses[use].sentence) for use in found.clusters[0].typical) == [2, 8]
+    result = word_map("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
+    assert result.clusters[0].size == 7
+    assert sorted(len(result.uses[use].sentence) for use in result.clusters[0].typical) == [2, 8]
 
 
-def test_a_map_that_cannot_be_made_is_told(corpus: Path, embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match=r"corpus\.txt has 0 different uses of 'zebra'"):
+def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match=r"corpus\.txt has 0 distinct uses of 'zebra'"):
         word_map("zebra", corpus, embedder)
     with pytest.raises(ValueError, match="layers must be mix, average, sum, top"):
         word_map("bank", corpus, embedder, layers=7)
-    with pytest.raises(ValueError, match="a map needs at least 3 uses, not 2"):
+    with pytest.raises(ValueError, match="max_uses must be at least 3, not 2"):
         MapConfig(max_uses=2)
-    with pytest.raises(ValueError, match="there must be at least one cluster"):
+    with pytest.raises(ValueError, match="clusters must be at least 1"):
         MapConfig(clusters=0)
 
 
-# --- The files -----------------------------------------------------------------------------------------------------
+# --- Files ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def hostile() -> WordMap:
 
 
 class Elements(HTMLParser):
-    """The elements of a page, the attributes that load something, and the text of its scripts."""
+    """The elements of a page, its attributes that load resources, and the text of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -247,62 +247,62 @@ class Elements(HTMLParser):
             self.title += data
 
 
-def test_text_of_the_corpus_cannot_act_as_markup(hostile: WordMap) -> None:
+def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     harmless = WordMap(
         "bank", [Use(("bank",), 0)] * 4, hostile.planes, hostile.labels, hostile.clusters, 0, "top", 4, ""
     )
-    found = Elements(page(hostile))
-    assert found.names == Elements(page(harmless)).names
-    assert found.names["script"] == 2 and not found.loading
-    assert found.title == f"{HOSTILE}: its uses"
-    assert json.loads(found.scripts[0]) == json.loads(json.dumps(as_json(hostile)))
-    assert not re.search("[<>&\u2028\u2029]", found.scripts[0])
+    result = Elements(page(hostile))
+    assert result.names == Elements(page(harmless)).names
+    assert result.names["script"] == 2 and not result.loading
+    assert result.title == f"{HOSTILE}: its uses"
+    assert json.loads(result.scripts[0]) == json.loads(json.dumps(to_json(hostile)))
+    assert not re.search("[<>&\u2028\u2029]", result.scripts[0])
     # the page's own script sets text, never markup
-    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", found.scripts[1])
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1])
 
 
-def test_the_page_needs_nothing_else(hostile: WordMap) -> None:
+def test_page_loads_no_external_resources(hostile: WordMap) -> None:
     text = page(hostile)
     assert "default-src 'none'" in text
-    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # the name of a namespace
+    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # an XML namespace
     assert not re.search(r"@import|url\(", text)
 
 
-def test_a_map_is_written_whole_and_not_over_anything_else(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
+def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     output = tmp_path / "map"
-    found = map_senses("bank", corpus, output, embedder)
+    result = map_senses("bank", corpus, output, embedder)
     assert sorted(path.name for path in output.iterdir()) == ["senses.html", "senses.json", "senses.png"]
     assert (output / "senses.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((output / "senses.json").read_text(encoding="utf-8"))
-    assert [(tuple(use["words"]), use["position"]) for use in stored["uses"]] == found.uses
-    assert [use["cluster"] for use in stored["uses"]] == found.labels.tolist()
-    np.testing.assert_allclose(stored["planes"], found.planes, atol=1e-4)
+    assert [(tuple(use["words"]), use["position"]) for use in stored["uses"]] == result.uses
+    assert [use["cluster"] for use in stored["uses"]] == result.labels.tolist()
+    np.testing.assert_allclose(stored["planes"], result.planes, atol=1e-4)
     with pytest.raises(FileExistsError, match="map exists"):
         map_senses("zebra", corpus, output, embedder)  # before the search
-    write_word_map(found, output, overwrite=True)
+    write_word_map(result, output, overwrite=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"holds no senses\.json, so it is not overwritten"):
-        write_word_map(found, tmp_path / "other", overwrite=True)
+    with pytest.raises(FileExistsError, match=r"has no senses\.json, so it is not overwritten"):
+        write_word_map(result, tmp_path / "other", overwrite=True)
 
 
-def test_without_matplotlib_the_picture_is_left_out_aloud(
+def test_write_word_map_warns_and_omits_picture_without_matplotlib(
     hostile: WordMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install 'elmokit\[plots\]'"):
+    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install matplotlib"):
         write_word_map(hostile, tmp_path / "map")
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["senses.html", "senses.json"]
 
 
-def test_a_dollar_sign_in_a_picture_is_no_formula(hostile: WordMap, tmp_path: Path) -> None:
+def test_picture_treats_dollar_signs_as_text(hostile: WordMap, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_word_map(hostile, tmp_path / "map")
     assert (tmp_path / "map" / "senses.png").is_file()
 
 
-def test_a_browser_shows_every_use(hostile: WordMap, tmp_path: Path) -> None:
+def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium to open the page with")
@@ -311,7 +311,7 @@ def test_a_browser_shows_every_use(hostile: WordMap, tmp_path: Path) -> None:
     shown = subprocess.run(
         [*command, "--dump-dom", (tmp_path / "senses.html").as_uri()], capture_output=True, text=True, timeout=120
     ).stdout
-    found = Elements(shown)
-    assert found.names["circle"] == len(hostile.uses) and found.names["section"] == len(hostile.clusters)
-    assert found.names["img"] == 0 and found.names["script"] == 2
-    assert "2 of 2: the top" in shown
+    result = Elements(shown)
+    assert result.names["circle"] == len(hostile.uses) and result.names["section"] == len(hostile.clusters)
+    assert result.names["img"] == 0 and result.names["script"] == 2
+    assert "2 of 2: top layer" in shown

@@ -1,4 +1,4 @@
-"""Word senses by the nearest mean, against sentences embedded one by one and plain NumPy."""
+"""Word-sense disambiguation, against sentences embedded one by one and NumPy."""
 
 import json
 from pathlib import Path
@@ -43,63 +43,63 @@ TRAIN = [
 
 
 def alone(embedder: Embedder, words: tuple[str, ...]) -> np.ndarray:
-    """(L+1, T, 2D) of one sentence by itself, from zeros."""
+    """Layers of a single sentence from zero state, (L+1, T, 2D)."""
     return embedder.embed([list(words)], "all", "zeros")[0]
 
 
-# --- The mean of a sense -------------------------------------------------------------------------------------------
+# --- Sense centroids -----------------------------------------------------------------------------------------------
 
 
-def test_a_sense_is_the_mean_of_its_uses_and_the_nearest_is_found(embedder: Embedder) -> None:
+def test_sense_centroids_are_means_and_nearest_maximizes_cosine(embedder: Embedder) -> None:
     by_sense: dict[str, list[np.ndarray]] = {"money": [], "river": []}
     for text in TRAIN:
         for instance in text.instances:
             if instance.lemma == "bank":
                 spans = alone(embedder, text.words)[:, instance.start : instance.end]
                 by_sense[instance.senses[0]].append(spans.mean(axis=1))
-    found = sense_centroids(TRAIN, embedder, "zeros")
-    assert set(found) == {"bank", "lend"}
-    assert (found["bank"].names, found["bank"].counts) == (["river", "money"], [3, 2])
+    result = sense_centroids(TRAIN, embedder, "zeros")
+    assert set(result) == {"bank", "lend"}
+    assert (result["bank"].names, result["bank"].counts) == (["river", "money"], [3, 2])
     query = alone(embedder, ("some", "bank", "went", "bust"))[:, 1]
     for layer in (1, 2):
         cosines = {}
         for name, vectors in by_sense.items():
             mean = np.mean(vectors, axis=0)[layer]
             cosines[name] = mean @ query[layer] / np.linalg.norm(mean) / np.linalg.norm(query[layer])
-        assert found["bank"].nearest(query)[layer] == max(cosines, key=lambda name: cosines[name])
+        assert result["bank"].nearest(query)[layer] == max(cosines, key=lambda name: cosines[name])
 
 
-def test_a_layer_without_context_answers_the_most_frequent_sense(embedder: Embedder) -> None:
+def test_nearest_breaks_ties_by_frequency_in_the_token_layer(embedder: Embedder) -> None:
     texts = [
         sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "z"), ("b", "a"), ("c", "z")]
     ]
-    found = sense_centroids(texts, embedder, "zeros")["bank"]
-    assert found.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
+    result = sense_centroids(texts, embedder, "zeros")["bank"]
+    assert result.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
 
 
-def test_a_use_of_several_senses_counts_for_each(embedder: Embedder) -> None:
+def test_sense_centroids_count_a_use_for_each_of_its_senses(embedder: Embedder) -> None:
     both = SenseSentence(("the", "bank"), (SenseInstance("i", "bank", 1, 2, ("money", "river")),))
-    found = sense_centroids([both], embedder, "zeros")["bank"]
-    assert (found.names, found.counts) == (["money", "river"], [1, 1])
-    np.testing.assert_array_equal(found.directions[0], found.directions[1])
+    result = sense_centroids([both], embedder, "zeros")["bank"]
+    assert (result.names, result.counts) == (["money", "river"], [1, 1])
+    np.testing.assert_array_equal(result.centroids[0], result.centroids[1])
 
 
-def test_carried_state_goes_from_each_sentence_to_the_next(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.analysis.annotated.SENTENCES_AT_ONCE", 2)  # so that it crosses batches
-    found = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "carry")]
+def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.analysis.annotated.CARRIED_BATCH_SENTENCES", 2)  # so that it crosses batches
+    result = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "carry")]
     whole = embedder.embed([list(text.words) for text in TRAIN], "all", "carry", batch_size=1)
     expected = [
         layers[:, instance.start : instance.end].mean(axis=1)
         for text, layers in zip(TRAIN, whole, strict=True)
         for instance in text.instances
     ]
-    np.testing.assert_allclose(np.stack(found), np.stack(expected), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.stack(result), np.stack(expected), rtol=0, atol=1e-5)
     from_zeros = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "zeros")]
-    assert np.abs(np.stack(found)[-1] - np.stack(from_zeros)[-1]).max() > 1e-3
+    assert np.abs(np.stack(result)[-1] - np.stack(from_zeros)[-1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("state", ["zeros", "carry"])
-def test_words_that_are_too_long_are_counted_once(embedder: Embedder, state: str) -> None:
+def test_instance_vectors_warn_once_of_truncated_words(embedder: Embedder, state: str) -> None:
     long = sentence("the " + "x" * 60 + " bank " + "y" * 60, ("bank", 2, 3, "money"))
     with pytest.warns(TruncationWarning, match="2 words are too long") as warned:
         list(instance_vectors([TRAIN[0], long], embedder, state))
@@ -109,7 +109,7 @@ def test_words_that_are_too_long_are_counted_once(embedder: Embedder, state: str
 # --- Scores --------------------------------------------------------------------------------------------------------
 
 
-def test_f1_is_that_of_precision_and_recall() -> None:
+def test_tallies_f1_combines_precision_and_recall() -> None:
     tallies = Tallies()
     answers = ["a", "b", None, "a", None]
     for answer, senses in zip(answers, [("a",), ("a",), ("a",), ("c", "a"), ("b",)], strict=True):
@@ -154,7 +154,7 @@ PEAR, PEAR_TREE = "pear%1:13:00::", "pear%1:20:00::"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    # the training text is the test text once more, and another use of the river's bank, which is then most frequent
+    # the training text is the test text and another use of the river bank, which is therefore most frequent
     write_xml(tmp_path, "train", [LENT, SHORE, SHORE])
     write_xml(tmp_path, "one", [LENT, SHORE])
     write_xml(tmp_path, "two", [[*plain("a"), ("pear", "pear", PEAR)], [("pear", "pear", PEAR_TREE)], SHORE])
@@ -162,7 +162,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_all_words_are_scored_by_set_and_layer(data: Path, embedder: Embedder) -> None:
+def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder) -> None:
     tests = [data / "one.data.xml", data / "two.data.xml"]
     report = all_words_wsd(tests, data / "train.data.xml", data, embedder, "zeros")
     assert report.instances == {"ALL": 5, "one": 2, "two": 3}
@@ -190,13 +190,13 @@ def test_all_words_are_scored_by_set_and_layer(data: Path, embedder: Embedder) -
     assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
 
 
-def test_unseen_lemmas_without_wordnet_get_no_answer(data: Path, embedder: Embedder) -> None:
+def test_all_words_wsd_leaves_unseen_lemmas_unanswered_without_wordnet(data: Path, embedder: Embedder) -> None:
     report = all_words_wsd([data / "two.data.xml"], data / "train.data.xml", None, embedder, "zeros")
     assert list(report.f1) == ["two"] and "first sense" not in report.f1["two"]
     assert report.f1["two"]["layer 1"] == pytest.approx(200 * 1 / (1 + 3))
 
 
-def test_a_directory_is_its_file_of_all_sets(data: Path, embedder: Embedder) -> None:
+def test_wsd_reads_all_data_xml_of_a_directory_if_present(data: Path, embedder: Embedder) -> None:
     (data / "sets").mkdir()
     write_xml(data / "sets", "senseval2", [LENT])
     training = data / "train.data.xml"
@@ -210,7 +210,7 @@ def test_a_directory_is_its_file_of_all_sets(data: Path, embedder: Embedder) -> 
     assert report.instances == {"ALL": 2, "senseval2": 1, "semeval2007": 1}
 
 
-def test_training_text_may_be_json_lines(data: Path, embedder: Embedder) -> None:
+def test_all_words_wsd_trains_on_json_lines(data: Path, embedder: Embedder) -> None:
     lines = [
         {"tokens": text.split(), "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}]}
         for text, place, lexkey in [
@@ -223,7 +223,7 @@ def test_training_text_may_be_json_lines(data: Path, embedder: Embedder) -> None
     assert from_json.f1["one"]["layer 1"] == from_json.f1["one"]["layer 2"] == 100
 
 
-def test_coarse_words_are_scored_by_themselves_and_on_average(tmp_path: Path, embedder: Embedder) -> None:
+def test_wsd_scores_coarse_words_and_their_mean(tmp_path: Path, embedder: Embedder) -> None:
     for word, flipped in (("bank", "0\n1\n"), ("mole", "1\n1\n")):
         folder = tmp_path / word
         folder.mkdir()
@@ -241,18 +241,18 @@ def test_coarse_words_are_scored_by_themselves_and_on_average(tmp_path: Path, em
     assert list(coarse_wsd(tmp_path / "bank", embedder).f1) == ["bank"]
 
 
-def test_what_cannot_be_evaluated_is_told(data: Path, tmp_path: Path, embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match="need training text"):
+def test_wsd_raises_for_missing_or_mixed_data(data: Path, tmp_path: Path, embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match="need a training text"):
         wsd([data / "one.data.xml"], model=embedder)
     with pytest.raises(ValueError, match="there is nothing to evaluate"):
         wsd([], model=embedder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="holds neither folders of CoarseWSD nor test sets"):
+    with pytest.raises(ValueError, match="has neither CoarseWSD folders nor test sets"):
         wsd([tmp_path / "empty"], data / "train.data.xml", model=embedder)
-    with pytest.raises(ValueError, match="holds no folder of CoarseWSD"):
+    with pytest.raises(ValueError, match="has no CoarseWSD folder"):
         coarse_wsd(tmp_path / "empty", embedder)
     other = write_xml(tmp_path / "empty", "other", [[("pear", "pear", PEAR)]])
-    with pytest.raises(ValueError, match="shows no lemma of the test sets"):
+    with pytest.raises(ValueError, match="has no lemma of the test sets"):
         wsd([data / "one.data.xml"], other, model=embedder)
     folder = tmp_path / "bank"
     folder.mkdir()

@@ -171,12 +171,12 @@ def test_only_files_of_models_are_asked_for(asked: list[dict[str, Any]]) -> None
 
 def test_without_a_network_the_cache_is_read(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk, nor all of it in the cache"):
+    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk, and the cache"):
         load("owner/name", local_files_only=True)
     cached(saved, tmp_path / "cache")
     assert_is(load("owner/name", local_files_only=True), saved)
     assert_is(load("owner/name", revision=COMMIT, local_files_only=True), saved)
-    with pytest.raises(FileNotFoundError, match=r"owner/name \(revision v7\) on this disk, nor all of it in the cache"):
+    with pytest.raises(FileNotFoundError, match=r"owner/name \(revision v7\) on this disk, and the cache"):
         load("owner/name", revision="v7", local_files_only=True)
     assert describe(tmp_path / "cache" / "models--owner--name" / "snapshots" / COMMIT)["files"]
 
@@ -214,12 +214,12 @@ def without_answer(kind: type[Exception]) -> Exception:
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
-        (without_answer(errors.RepositoryNotFoundError), FileNotFoundError, "neither on this disk nor for everyone"),
-        (errors.HFValidationError("two dots"), FileNotFoundError, "neither on this disk nor for everyone"),
+        (without_answer(errors.RepositoryNotFoundError), FileNotFoundError, "neither on this disk nor publicly"),
+        (errors.HFValidationError("two dots"), FileNotFoundError, "neither on this disk nor publicly"),
         (
             without_answer(errors.GatedRepoError),
             PermissionError,
-            r"agree to: do so on https://huggingface\.co/owner/name",
+            r"accept them on https://huggingface\.co/owner/name",
         ),
         (without_answer(errors.RevisionNotFoundError), FileNotFoundError, "owner/name .* has no revision v1"),
         (errors.LocalEntryNotFoundError("no route"), FileNotFoundError, "was not reached"),
@@ -236,7 +236,7 @@ def test_what_goes_wrong_is_said(
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk.*pip install 'elmokit\[hub\]'"):
+    with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk.*pip install huggingface_hub"):
         load("owner/name")
 
 

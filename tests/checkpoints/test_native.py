@@ -191,7 +191,7 @@ def test_nothing_is_left_where_saving_fails(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_softmax_is_not_saved_without_its_words(tmp_path: Path) -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
-    with pytest.raises(ValueError, match="5 words needs their vocabulary, but has None"):
+    with pytest.raises(ValueError, match="5 words needs their vocabulary, not None"):
         save(Pretrained(bilm, softmax=FullSoftmax(5, 16)), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -232,7 +232,7 @@ def test_a_file_that_is_cut_short_at_any_length(tmp_path: Path) -> None:
         ({"extra": 1}, "missing or unknown settings extra"),
         ({"model": {"lstm": {}}}, "missing or unknown settings"),
         ({"model": None}, "not the configuration"),
-        ({"mix": {"weights": [1.0]}}, "there is no 'gamma'"),
+        ({"mix": {"weights": [1.0]}}, "'gamma' is missing"),
         ({"mix": {"weights": [1.0], "gamma": 1.0}}, "1 weights for 3 layers"),
         ({"state": "lukewarm"}, "must be one of zeros, warm, carry, not 'lukewarm'"),
     ],

@@ -1,4 +1,4 @@
-"""The command line: help, exit codes, errors of one line, and verbs that fit the functions they call."""
+"""The command line: help, exit codes, one-line errors, and the signatures of the functions that verbs call."""
 
 import os
 import subprocess
@@ -18,20 +18,20 @@ VERBS = [
     "neighbors", "probe", "wsd", "senses", "fit", "predict", "convert", "info", "compat",
 ]  # fmt: skip
 
-# Arguments that a verb needs, and the function that they are for.
+# Required arguments of a verb, and the function that it calls.
 CALLS = [
     ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate"),
-    ("embed sentences.txt --output vectors", "elmokit.embed.files.embed_file"),
+    ("embed sentences.txt --output vectors --storage-dtype float16", "elmokit.embed.files.embed_file"),
     ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
     ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
     ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
     ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
-    ("fit train.conllu dev.conllu --output tagger", "elmokit.tasks.fit.fit_files"),
-    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.fit.predict_files"),
+    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.predict.predict_file"),
+    ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
     ("info", "elmokit.checkpoints.loading.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
@@ -45,14 +45,14 @@ CALLS = [
 
 
 def _exit_code(arguments: list[str]) -> int:
-    """Of the command with these arguments, whether it returns or exits."""
+    """The exit code of a command, whether it returns or raises SystemExit."""
     try:
         return cli.main(arguments)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
 
 
-def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code(["--help"]) == 0
     printed = capsys.readouterr().out
     assert all(f"• {verb} " in printed for verb in VERBS)
@@ -60,7 +60,7 @@ def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: elmokit {verb} ")
@@ -68,15 +68,14 @@ def test_every_verb_explains_every_option(verb: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("command", "function"), CALLS)
-def test_the_function_of_a_verb_takes_its_options(command: str, function: str) -> None:
-    found = (1, 1) if command.startswith("predict") else {}
-    with patch(function, autospec=True, return_value=found) as called:  # a TypeError where the signature differs
+def test_verb_calls_its_function_with_valid_arguments(command: str, function: str) -> None:
+    with patch(function, autospec=True, return_value={}) as called:  # a TypeError where the signature differs
         assert cli.main(command.split()) == 0
     called.assert_called_once()
 
 
-def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {
+def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {
         "words": 2,
         "score": 1 / 3,
         "sizes": {"a.txt": 5},
@@ -86,7 +85,7 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
         "mix": None,
         "card": ["# A model", "", "of something"],
     }
-    with patch("elmokit.checkpoints.loading.describe", return_value=found):
+    with patch("elmokit.checkpoints.loading.describe", return_value=result):
         assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
     assert printed == (
@@ -97,38 +96,54 @@ def test_results_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
-def test_an_unknown_verb_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_exits_2_for_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code(["embedd"]) == 2
     assert "embedd" in capsys.readouterr().err
 
 
-def test_settings_that_contradict_each_other_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "fit train.conllu dev.conllu --output tagger --word-dim 0 --no-elmo"
+def test_main_prints_one_line_for_contradictory_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "fit tagging train.conllu dev.conllu --output tagger --word-dim 0 --elmo none"
     assert _exit_code(command.split()) == 2
-    assert "a tagger needs to see something" in capsys.readouterr().err
+    assert "the network has no input" in capsys.readouterr().err
 
 
-def test_no_verb_is_bad_usage() -> None:
+def test_main_exits_2_without_a_verb() -> None:
     assert _exit_code([]) == 2
 
 
 @pytest.mark.parametrize("verb", ["prepare", "evaluate", "compare"])
-def test_several_inputs_are_shown_as_required(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_several_inputs_as_required(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     usage = printed.split("\n\n")[0]
     assert " ...]" in usage and "(default: )" not in printed
 
 
-def test_the_tagger_is_named_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with patch("elmokit.tasks.fit.fit_files", return_value={"dev": 0.5}) as called:
-        assert cli.main(f"fit a.conllu b.txt --output {tmp_path} --tag-column xpos --no-elmo".split()) == 0
-    files = called.call_args.args[0]
-    assert (files.train, files.test, files.columns.tag_column) == (Path("a.conllu"), None, "xpos")
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: the tagger")
+def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(["fit", "pairs", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--target {label,score}" in printed and "--tag-column" not in printed and "--elmo-dropout" in printed
+    assert _exit_code(["fit", "dancing", "a", "b", "--output", "c"]) == 2
+    assert "there is no task 'dancing'" in capsys.readouterr().err
+    assert _exit_code(["fit", "--output", "c", "tagging", "a", "b"]) == 2
+    assert "name the task first: elmokit fit tagging" in capsys.readouterr().err
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Report:
+        def summary(self) -> dict[str, float]:
+            return {"development": 0.5}
+
+    with patch("elmokit.tasks.fit.fit", return_value=(None, Report())) as called:
+        arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
+        assert cli.main(arguments.split()) == 0
+    task, train, dev, test = called.call_args.args
+    assert (task.config.tag_column, train, dev, test) == ("xpos", Path("a.conllu"), Path("b.txt"), None)
+    assert called.call_args.kwargs["words"].elmo == "none"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: the model and its report.json")
+
+
+def test_version_option_prints_the_package_version() -> None:
     import elmokit
 
     command = [sys.executable, "-m", "elmokit", "--version"]
@@ -144,7 +159,7 @@ def test_the_version_is_that_of_the_package() -> None:
         (ValueError(), "ValueError"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(
+def test_main_prints_one_line_and_exits_2_on_bad_input(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: verbs.Info) -> None:
@@ -159,7 +174,7 @@ def test_bad_input_is_one_line_and_code_2(
         cli.main(["info"])
 
 
-def test_a_warning_is_one_line(
+def test_main_prints_warnings_on_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     def warn(_: verbs.Info) -> None:
@@ -171,13 +186,13 @@ def test_a_warning_is_one_line(
     assert cli.main(["info"]) == 0
     assert capsys.readouterr().err == "elmokit: warning: some words: are too long\n"
     assert not recwarn
-    warnings.warn("outside the command", stacklevel=1)  # goes where it went before
+    warnings.warn("outside the command", stacklevel=1)  # no longer intercepted
     monkeypatch.setenv("ELMOKIT_DEBUG", "1")
     assert cli.main(["info"]) == 0
     assert [str(each.message)[:10] for each in recwarn] == ["outside th", "some words"]
 
 
-def test_a_warning_is_one_line_in_a_real_process() -> None:
+def test_warning_is_one_line_in_a_subprocess() -> None:
     arguments = ["compare", "apple", f"an apple {'long' * 20}", "the apple"]
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
     command = [sys.executable, "-m", "elmokit", *arguments]
@@ -188,11 +203,11 @@ def test_a_warning_is_one_line_in_a_real_process() -> None:
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (CALLS[1][0], "elmokit: interrupted; the same command goes on where this one stopped\n"),
+        (CALLS[1][0], "elmokit: interrupted; run the same command again to resume\n"),
         ("info", "elmokit: interrupted\n"),
     ],
 )
-def test_an_interrupted_verb_says_how_to_go_on(
+def test_interrupt_exits_130_and_says_how_to_resume(
     command: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(_: object) -> None:
@@ -204,7 +219,7 @@ def test_an_interrupted_verb_says_how_to_go_on(
     assert capsys.readouterr().err == line
 
 
-def test_a_reader_that_stops_reading_is_no_error() -> None:
+def test_main_exits_0_on_a_broken_pipe() -> None:
     program = """
 import sys
 from elmokit import cli
@@ -220,7 +235,7 @@ sys.exit(cli.main(["info"]))
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_a_missing_model_is_one_line_in_a_real_process(tmp_path: Path) -> None:
+def test_missing_model_is_one_line_in_a_subprocess(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elmokit", "info", str(tmp_path / "absent")]
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, in the files that the old libraries read."""
+"""Tiny models with random weights, in the file formats of the original libraries."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import pieces_of
+from elmokit.checkpoints.formats.bilm_hdf5 import table_of
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.notice import warn_once
@@ -56,11 +56,11 @@ def options_of(config: BiLMConfig) -> dict[str, Any]:
 
 
 def write_old_files(bilm: BiLM, folder: Path) -> None:
-    """options.json, model.hdf5 and vocab.txt."""
+    """Write options.json, model.hdf5 and vocab.txt."""
     (folder / "options.json").write_text(json.dumps(options_of(bilm.config)))
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     parameters, arrays = bilm.stored_tensors(), {}
-    for piece in pieces_of(bilm.config):
+    for piece in table_of(bilm.config):
         value = parameters[piece.parameter][piece.part].numpy()
         array = arrays.setdefault(piece.dataset, np.zeros(piece.shape, np.float32))
         array[piece.rows] = value.T if piece.reverse_axes else value
@@ -76,7 +76,7 @@ def bilm() -> BiLM:
 
 @pytest.fixture(scope="session")
 def old_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with options.json, model.hdf5 and vocab.txt, 2 layers, 16 dimensions a direction."""
+    """A directory with options.json, model.hdf5 and vocab.txt, 2 layers, 16 dimensions per direction."""
     folder = tmp_path_factory.mktemp("old_model")
     write_old_files(random_bilm(), folder)
     return folder

@@ -1,4 +1,4 @@
-"""AllenNLP's arguments, one by one, against the biLM itself; and the files of its command."""
+"""AllenNLP's arguments, against the biLM itself; and the files of its command."""
 
 import json
 from pathlib import Path
@@ -22,12 +22,12 @@ def files(old_model: Path) -> tuple[Path, Path]:
 
 
 def mean_layer(bilm: BiLM, ids: Tensor) -> Tensor:
-    """Equal weights over the layers of an untouched biLM, boundaries included."""
+    """The average of the layers of the biLM, boundaries included."""
     with torch.no_grad():
         return bilm(add_boundaries(ids, bilm.token_encoder)).layers.mean(dim=0)
 
 
-def test_representations_are_mixes_of_the_layers(files: tuple[Path, Path], bilm: BiLM) -> None:
+def test_elmo_representations_are_mixes_of_the_layers(files: tuple[Path, Path], bilm: BiLM) -> None:
     ids = batch_to_ids(SENTENCES)
     out = Elmo(*files, 2, dropout=0.0)(ids)
     assert out["mask"].sum(dim=1).tolist() == [4, 0, 2, 1]
@@ -36,14 +36,14 @@ def test_representations_are_mixes_of_the_layers(files: tuple[Path, Path], bilm:
         torch.testing.assert_close(representation, expected)
 
 
-def test_boundaries_are_kept_on_request(files: tuple[Path, Path], bilm: BiLM) -> None:
+def test_elmo_keeps_boundaries_on_request(files: tuple[Path, Path], bilm: BiLM) -> None:
     ids = batch_to_ids(SENTENCES)
     out = Elmo(*files, 1, dropout=0.0, keep_sentence_boundaries=True)(ids)
     assert out["mask"].sum(dim=1).tolist() == [6, 2, 4, 3]
     torch.testing.assert_close(out["elmo_representations"][0], mean_layer(bilm, ids))
 
 
-def test_further_dimensions_are_flattened_and_restored(files: tuple[Path, Path]) -> None:
+def test_elmo_restores_additional_dimensions(files: tuple[Path, Path]) -> None:
     ids = batch_to_ids(SENTENCES)
     elmo = Elmo(*files, 1, dropout=0.0)
     flat = elmo(ids)
@@ -54,7 +54,7 @@ def test_further_dimensions_are_flattened_and_restored(files: tuple[Path, Path])
     torch.testing.assert_close(nested["elmo_representations"][0].flatten(0, 1), flat["elmo_representations"][0])
 
 
-def test_only_the_mixes_learn_unless_gradients_are_required(files: tuple[Path, Path]) -> None:
+def test_elmo_trains_only_mixes_unless_requires_grad(files: tuple[Path, Path]) -> None:
     ids = batch_to_ids(SENTENCES)
     for requires_grad in (False, True):
         elmo = Elmo(*files, 1, requires_grad=requires_grad, dropout=0.0)
@@ -62,10 +62,10 @@ def test_only_the_mixes_learn_unless_gradients_are_required(files: tuple[Path, P
         grads = {name: parameter.grad for name, parameter in elmo.named_parameters()}
         assert grads["scalar_mix_0.gamma"] is not None and grads["scalar_mix_0.weights"] is not None
         assert all((grad is not None) == requires_grad for name, grad in grads.items() if "bilm" in name)
-        elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state holds no old graph
+        elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state is detached
 
 
-def test_cached_words_take_gradients_too_and_later_words_are_read_by_character(files: tuple[Path, Path]) -> None:
+def test_elmo_cached_words_receive_gradients(files: tuple[Path, Path]) -> None:
     elmo = Elmo(*files, 1, requires_grad=True, dropout=0.0, vocab_to_cache=["pad", "the", "cat"])
     elmo._elmo_lstm._elmo_lstm.stateful = False
     ids = batch_to_ids([["the", "cat"], ["mat"]])
@@ -77,33 +77,33 @@ def test_cached_words_take_gradients_too_and_later_words_are_read_by_character(f
     assert "_elmo_lstm._cached_words" not in elmo.state_dict()
 
 
-def test_word_inputs_without_a_cached_vocabulary(files: tuple[Path, Path]) -> None:
+def test_elmo_warns_of_word_inputs_without_vocab_to_cache(files: tuple[Path, Path]) -> None:
     ids = batch_to_ids([["the", "cat"]])
     with pytest.warns(UserWarning, match="without vocab_to_cache"):
         out = Elmo(*files, 1)(ids, torch.tensor([[1, 2]]))
     assert out["mask"].all()
 
 
-def test_a_module_of_ones_own(files: tuple[Path, Path]) -> None:
+def test_elmo_accepts_a_custom_module(files: tuple[Path, Path]) -> None:
     ids = batch_to_ids([["the", "cat"]])
     shared_bilm = _ElmoBiLm(*files)
     elmo = Elmo(None, None, 1, dropout=0.0, module=shared_bilm)
     assert elmo._elmo_lstm is shared_bilm
     assert elmo(ids)["elmo_representations"][0].shape == (1, 2, 32)
-    with pytest.raises(ValueError, match="neither options_file nor weight_file"):
+    with pytest.raises(ValueError, match="module excludes options_file"):
         Elmo(*files, 1, module=nn.Identity())
 
 
-def test_the_token_layer_alone(files: tuple[Path, Path], bilm: BiLM) -> None:
+def test_elmo_bilm_computes_the_token_layer(files: tuple[Path, Path], bilm: BiLM) -> None:
     ids = batch_to_ids(SENTENCES)
-    found = _ElmoBiLm(*files)._token_embedder(ids)
+    result = _ElmoBiLm(*files)._token_embedder(ids)
     with torch.no_grad():
         expected = bilm(add_boundaries(ids, bilm.token_encoder))
-    torch.testing.assert_close(found["token_embedding"], expected.layers[0][..., :16])
-    assert torch.equal(found["mask"], expected.mask)
+    torch.testing.assert_close(result["token_embedding"], expected.layers[0][..., :16])
+    assert torch.equal(result["mask"], expected.mask)
 
 
-def test_the_token_embedder_is_one_representation(files: tuple[Path, Path]) -> None:
+def test_elmo_token_embedder_projects_one_representation(files: tuple[Path, Path]) -> None:
     ids = batch_to_ids(SENTENCES)
     embedder = ElmoTokenEmbedder(*files, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
     elmo = Elmo(*files, 1, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
@@ -111,14 +111,14 @@ def test_the_token_embedder_is_one_representation(files: tuple[Path, Path]) -> N
     assert embedder.get_output_dim() == 32
 
 
-def test_an_empty_sentence_has_the_models_own_shape(files: tuple[Path, Path]) -> None:
-    embedder = ElmoEmbedder(*files)  # AllenNLP's had always (3, 0, 1024)
+def test_elmo_embedder_gives_empty_arrays_for_empty_sentences(files: tuple[Path, Path]) -> None:
+    embedder = ElmoEmbedder(*files)  # in AllenNLP always (3, 0, 1024)
     assert embedder.embed_sentence([]).shape == (3, 0, 32)
     assert [array.shape for array in embedder.embed_batch(SENTENCES)] == [(3, n, 32) for n in (4, 0, 2, 1)]
     assert not embedder.batch_to_embeddings(SENTENCES)[0].requires_grad
 
 
-def test_long_words_are_cut_and_told_of_once(recwarn: pytest.WarningsRecorder) -> None:
+def test_batch_to_ids_truncates_long_words_and_warns_once(recwarn: pytest.WarningsRecorder) -> None:
     for _ in range(2):
         ids = batch_to_ids([["x" * 60]])
     assert ids.shape == (1, 1, 50)
@@ -126,7 +126,7 @@ def test_long_words_are_cut_and_told_of_once(recwarn: pytest.WarningsRecorder) -
 
 
 @pytest.mark.parametrize("flag", ["all", "top", "average"])
-def test_the_command_writes_what_the_embedder_gives(files: tuple[Path, Path], tmp_path: Path, flag: str) -> None:
+def test_allennlp_elmo_writes_the_layers_of_the_embedder(files: tuple[Path, Path], tmp_path: Path, flag: str) -> None:
     lines = ["the cat is on the mat", "dogs are in the fog", "the cat is on the mat"]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     options, weights = files
@@ -142,26 +142,26 @@ def test_the_command_writes_what_the_embedder_gives(files: tuple[Path, Path], tm
         assert json.loads(file["sentence_to_index"][0]) == {lines[0]: "2", lines[1]: "1"}
 
 
-def test_the_commands_other_flags(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_allennlp_elmo_honors_its_other_flags(files: tuple[Path, Path], tmp_path: Path) -> None:
     text, out = tmp_path / "in.txt", tmp_path / "out.hdf5"
     text.write_text("the cat\ndogs\n")
     named = {"options_file": files[0], "weight_file": files[1]}
     allennlp_elmo(text, out, all=True, forget_sentences=True, **named)
     with h5py.File(out) as file:
         assert set(file) == {"0", "1"}
-    with pytest.warns(UserWarning, match="change nothing here"):
+    with pytest.warns(UserWarning, match="are ignored"):
         allennlp_elmo(text, out, top=True, use_sentence_keys=True, vocab_path="vocab.txt", **named)
     with h5py.File(out) as file:
         assert set(file) == {"the cat", "dogs"}
-    with pytest.raises(ValueError, match="exactly one of"):
+    with pytest.raises(ValueError, match="set exactly one of"):
         allennlp_elmo(text, out, all=True, top=True, **named)
 
 
-def test_a_file_that_cannot_be_written_right_is_not_there(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_embed_file_raises_for_bad_lines_and_writes_nothing(files: tuple[Path, Path], tmp_path: Path) -> None:
     embedder, out = ElmoEmbedder(*files), tmp_path / "out.hdf5"
     with pytest.raises(ValueError, match=r"line 1 .* is blank"):
         embedder.embed_file(["the cat", "", "dogs"], out)
-    with pytest.raises(ValueError, match="line 1 came before"):
+    with pytest.raises(ValueError, match="line 1 is a repetition"):
         embedder.embed_file(["dogs", "dogs"], out, use_sentence_keys=True)
     with pytest.warns(UserWarning, match="with a slash"):
         embedder.embed_file(["either/or"], tmp_path / "slash.hdf5", use_sentence_keys=True)
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_written_right_is_not_there(files: tuple[Path, Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_url_that_was_never_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elmo_embedder_raises_for_a_url_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="nothing is downloaded"):
+    with pytest.raises(FileNotFoundError, match="does not download it"):
         ElmoEmbedder()

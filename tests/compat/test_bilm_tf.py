@@ -1,4 +1,4 @@
-"""bilm-tf's batchers, state, mixes and dumps, where they are right and where they went wrong in silence."""
+"""bilm-tf's batchers, state, mixes and dumps, and its silent errors."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def vocabulary(folder: Path, words: str) -> Path:
     return folder / "words.txt"
 
 
-def test_the_last_word_of_a_vocabulary_without_boundaries_keeps_its_characters(tmp_path: Path) -> None:
+def test_batcher_warns_of_a_vocabulary_without_boundaries(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="lacks <S> or </S>"):
         batcher = Batcher(vocabulary(tmp_path, "the cat"), 50)
     ids = batcher.batch_sentences([["cat"]])  # in bilm-tf "cat" became </S>
@@ -33,10 +33,10 @@ def test_the_last_word_of_a_vocabulary_without_boundaries_keeps_its_characters(t
     assert ids[0, 1, :6].tolist() == [259, *(byte + 1 for byte in b"cat"), 260, 261]
 
 
-def test_an_unknown_word_is_unk_or_an_error_never_padding(tmp_path: Path) -> None:
+def test_token_batcher_maps_unknown_words_to_unk_or_raises(tmp_path: Path) -> None:
     known = TokenBatcher(vocabulary(tmp_path, "<S> </S> <UNK> the cat"))
     assert known.batch_sentences([["the", "dog"], []]).tolist() == [[1, 4, 3, 2], [1, 2, 0, 0]]
-    with pytest.raises(ValueError, match="'dog' is not in the vocabulary"):
+    with pytest.raises(ValueError, match="neither 'dog' nor <UNK>"):
         TokenBatcher(vocabulary(tmp_path, "<S> </S> the cat")).batch_sentences([["dog"]])
     with pytest.raises(ValueError, match="lacks <S> or </S>"):
         TokenBatcher(vocabulary(tmp_path, "the cat"))
@@ -47,7 +47,7 @@ def model(old_model: Path) -> BidirectionalLanguageModel:
     return BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5", max_batch_size=4)
 
 
-def test_rows_carry_their_state_until_it_is_reset(model: BidirectionalLanguageModel) -> None:
+def test_bidirectional_language_model_carries_state_until_reset(model: BidirectionalLanguageModel) -> None:
     ids = torch.from_numpy(Batcher(None, 50).batch_sentences(SENTENCES))
     first, second = model(ids)["lm_embeddings"], model(ids)["lm_embeddings"]
     assert not torch.allclose(first[:, 1:], second[:, 1:])
@@ -57,11 +57,11 @@ def test_rows_carry_their_state_until_it_is_reset(model: BidirectionalLanguageMo
         model(ids.repeat(3, 1, 1))
 
 
-def test_mixes_are_shared_by_name_and_learn(model: BidirectionalLanguageModel) -> None:
+def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:
     ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
-    found = weight_layers("input", ops, l2_coef=0.5)
-    assert found["regularization_op"].item() == 0
-    loss = found["weighted_op"].square().mean() + found["regularization_op"]
+    result = weight_layers("input", ops, l2_coef=0.5)
+    assert result["regularization_op"].item() == 0
+    loss = result["weighted_op"].square().mean() + result["regularization_op"]
     optimizer = torch.optim.SGD(model.mixes.parameters(), lr=1.0)
     loss.backward()
     optimizer.step()
@@ -71,7 +71,7 @@ def test_mixes_are_shared_by_name_and_learn(model: BidirectionalLanguageModel) -
     assert again["regularization_op"].item() == pytest.approx(0.5 * weights.square().sum().item())
 
 
-def test_token_embeddings_are_those_of_the_character_encoder(old_model: Path, tmp_path: Path, bilm: BiLM) -> None:
+def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp_path: Path, bilm: BiLM) -> None:
     files = old_model / "options.json", old_model / "model.hdf5"
     words = vocabulary(tmp_path, "<S> the cat </S>")
     dump_token_embeddings(words, *files, tmp_path / "tokens.hdf5")
@@ -81,15 +81,15 @@ def test_token_embeddings_are_those_of_the_character_encoder(old_model: Path, tm
         np.testing.assert_allclose(file["embedding"], expected, atol=1e-6)
     by_words = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5")
     assert by_words(TokenBatcher(words).batch_sentences([["cat"]]))["lm_embeddings"].shape == (1, 3, 1, 32)
-    with pytest.raises(ValueError, match="id 5 is beyond the 4 token embeddings"):
+    with pytest.raises(ValueError, match="there are 4 token embeddings but an id is 5"):
         by_words(np.array([[1, 5, 4]]))
-    with pytest.raises(ValueError, match="name the embedding_weight_file"):
+    with pytest.raises(ValueError, match="needs the embedding_weight_file"):
         BidirectionalLanguageModel(*files, use_character_inputs=False)
     with pytest.raises(ValueError, match="no dataset 'embedding'"):
         BidirectionalLanguageModel(*files, False, files[1])
 
 
-def test_a_dump_has_a_dataset_for_blank_lines_too(old_model: Path, tmp_path: Path) -> None:
+def test_dump_bilm_embeddings_writes_blank_lines(old_model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat\n\ndogs\n")
     files = old_model / "options.json", old_model / "model.hdf5"
     dump_bilm_embeddings(old_model / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")

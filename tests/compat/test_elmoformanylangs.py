@@ -1,4 +1,4 @@
-"""ELMoForManyLangs' vectors and files: as its own, and where it went wrong in silence."""
+"""ELMoForManyLangs' vectors and files, and its silent errors."""
 
 import json
 import warnings
@@ -17,7 +17,12 @@ from elmokit.embed import embedder
 
 MODELS = ["elmo_cnn", "elmo_word", "lstm_cnn"]
 SENTENCES = [["the", "cat"], ["今"], ["the", "the", "cat", "."], ["cat", "a/b"]]
-NOTICES = ["some words are longer", "batches are read in order", "the encoder lstm reads", "with the encoder lstm"]
+NOTICES = [
+    "some words are too long",
+    "batches are processed in order",
+    "as in ELMoForManyLangs, the encoder lstm",
+    "as in ELMoForManyLangs, output_layer",
+]
 
 pytestmark = pytest.mark.filterwarnings(*(f"ignore:{notice}" for notice in NOTICES))
 
@@ -36,75 +41,77 @@ def joined(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_array_is_that_of_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
+def test_sents2elmo_equals_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
     folder = goldens("elmoformanylangs")
     sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
     twice = Embedder(folder / name)
     twice.sents2elmo(sentences)
-    found = {
+    result = {
         "second": twice.sents2elmo(sentences, -2),
         "b1_L-2": Embedder(folder / name, 1).sents2elmo(sentences[:2], -2),
     }
     for layer in (-1, 0, -2) if name == "lstm_cnn" else (-1, 0, 1, 2, -2):
-        found[f"L{layer}"] = Embedder(folder / name).sents2elmo(sentences, output_layer=layer)
+        result[f"L{layer}"] = Embedder(folder / name).sents2elmo(sentences, output_layer=layer)
     with np.load(folder / name / "golden.npz") as golden:
-        for key, arrays in found.items():
+        for key, arrays in result.items():
             for number, array in enumerate(arrays):
                 assert array.dtype == np.float32
-                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-5, rtol=0, err_msg=key)
-        assert sum(map(len, found.values())) == len(golden.files)
+                np.testing.assert_allclose(array, golden[f"{key}_{number}"], atol=1e-6, rtol=0, err_msg=key)
+        assert sum(map(len, result.values())) == len(golden.files)
 
 
-def test_sentences_carry_their_state_in_the_order_given(model: Path) -> None:
+def test_sents2elmo_carries_state_in_the_given_order(model: Path) -> None:
     whole = Embedder(model, 2).sents2elmo(SENTENCES, -2)
     parts = Embedder(model, 2)
-    found = [*parts.sents2elmo(SENTENCES[:2], -2), *parts.sents2elmo(SENTENCES[2:], -2)]
-    for one, other in zip(whole, found, strict=True):
+    result = [*parts.sents2elmo(SENTENCES[:2], -2), *parts.sents2elmo(SENTENCES[2:], -2)]
+    for one, other in zip(whole, result, strict=True):
         np.testing.assert_allclose(one, other, atol=3e-6)
     parts.reset_states()
-    assert np.array_equal(parts.sents2elmo(SENTENCES[:2], -2)[1], found[1])
+    assert np.array_equal(parts.sents2elmo(SENTENCES[:2], -2)[1], result[1])
 
 
-def test_any_model_has_its_layers_and_no_others(language_model: Path) -> None:
-    found = Embedder(language_model)
-    assert found.sents2elmo(SENTENCES, 2)[0].shape == (2, 32)
-    assert found.sents2elmo([[]], -2)[0].shape == (3, 0, 32)
-    assert found.sents2elmo([]) == []
+def test_sents2elmo_raises_for_missing_layers_of_any_model(language_model: Path) -> None:
+    result = Embedder(language_model)
+    assert result.sents2elmo(SENTENCES, 2)[0].shape == (2, 32)
+    assert result.sents2elmo([[]], -2)[0].shape == (3, 0, 32)
+    assert result.sents2elmo([]) == []
     with pytest.raises(ValueError, match="from 0 to 2, not 3"):
-        found.sents2elmo(SENTENCES, 3)
+        result.sents2elmo(SENTENCES, 3)
 
 
-def test_the_encoder_lstm_reads_the_padding_of_its_batch_and_elmokit_none(joined: Path) -> None:
+def test_sents2elmo_reads_padding_only_with_interleaved_directions(joined: Path) -> None:
     alone, together = Embedder(joined, 1).sents2elmo(SENTENCES, -2), Embedder(joined).sents2elmo(SENTENCES, -2)
     assert np.abs(alone[1] - together[1]).max() > 1e-3
     for vectors, expected in zip(embedder.Embedder.load(joined).embed(SENTENCES), alone, strict=True):
         np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
-def test_what_changes_a_result_is_said(model: Path, joined: Path) -> None:
+def test_sents2elmo_warns_of_everything_that_changes_results(model: Path, joined: Path) -> None:
     def notices(call) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
-        said = [str(warning.message) for warning in caught]
-        return [next(notice for notice in [*NOTICES, "a string"] if text.startswith(notice)) for text in said]
+        texts = [str(warning.message) for warning in caught]
+        return [
+            next(notice for notice in [*NOTICES, "a sentence is a string"] if text.startswith(notice)) for text in texts
+        ]
 
     assert notices(lambda: Embedder(model).sents2elmo(SENTENCES)) == []
     assert notices(lambda: Embedder(model, 2).sents2elmo(SENTENCES)) == [NOTICES[1]]
     assert notices(lambda: Embedder(model).sents2elmo([["a" * 11]])) == [NOTICES[0]]
     assert notices(lambda: Embedder(joined).sents2elmo(SENTENCES)) == NOTICES[2:]
-    assert notices(lambda: Embedder(model).sents2elmo(["cat"])) == ["a string"]
+    assert notices(lambda: Embedder(model).sents2elmo(["cat"])) == ["a sentence is a string"]
 
 
 def arguments(model: Path, folder: Path) -> dict[str, Any]:
-    """Of the command, with in.txt and files that begin with "out" in the folder."""
+    """Arguments of the command: reads in.txt, and writes files that begin with "out"."""
     return {"model": model, "input": folder / "in.txt", "output_prefix": f"{folder}/out", "output_layer": "1"}
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_every_layer_in_every_format(model: Path, tmp_path: Path) -> None:
+def test_command_writes_every_layer_in_every_format(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join("\t".join(words) + "\n" for words in SENTENCES), encoding="utf-8")
     command = f"compat elmoformanylangs test --input_format plain --input {tmp_path}/in.txt --model {model}"
     command += f" --output_prefix {tmp_path}/out --output_format hdf5,txt --output_layer 0,1,-1 --gpu -1 --batch 3"
@@ -134,16 +141,16 @@ CONLL = "# text = abc cat\n1-2\tabc\n1\tab c\t_\n2\tcat\n2.1\tnone\n\n\n1\tthe\n
         ("conll_char_vi", {"ab\tc\tcat", "the"}),
     ],
 )
-def test_conll_files(format: str, keys: set[str], model: Path, tmp_path: Path) -> None:
+def test_command_reads_conll_formats(format: str, keys: set[str], model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text(CONLL)
     elmoformanylangs_test(**arguments(model, tmp_path), input_format=format)
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
         assert set(file) == keys
 
 
-def test_sentences_that_occur_twice_and_blank_lines(model: Path, tmp_path: Path) -> None:
+def test_command_warns_of_repeated_sentences_and_blank_lines(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("the\tcat\n\nthe\tcat\n")
-    with pytest.warns(UserWarning, match="occur twice"), pytest.warns(UserWarning, match="blank lines have no place"):
+    with pytest.warns(UserWarning, match="are repeated"), pytest.warns(UserWarning, match="blank lines are omitted"):
         elmoformanylangs_test(**arguments(model, tmp_path), output_format="hdf5,txt")
     first, *_, last = Embedder(model, 1).sents2elmo([["the", "cat"], [], ["the", "cat"]], 1)
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
@@ -154,7 +161,7 @@ def test_sentences_that_occur_twice_and_blank_lines(model: Path, tmp_path: Path)
     np.testing.assert_allclose(float(lines[5].split("\t")[1]), last[1, 0], atol=1e-6)
 
 
-def test_the_encoder_lstm_writes_its_words(joined: Path, tmp_path: Path) -> None:
+def test_command_writes_words_with_interleaved_directions(joined: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("the\tcat\n")
     elmoformanylangs_test(**arguments(joined, tmp_path))
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
@@ -164,8 +171,8 @@ def test_the_encoder_lstm_writes_its_words(joined: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"output_layer": "0,top"}, "numbers with commas"),
-        ({"output_layer": "-2"}, "-2 has no place"),
+        ({"output_layer": "0,top"}, "comma-separated numbers"),
+        ({"output_layer": "-2"}, "cannot be written"),
         ({"output_layer": "1,7"}, "from 0 to 2, not 7"),
         ({"output_format": "hdf5,npz"}, "not npz"),
         ({"input_format": "json"}, "input_format must be one of"),
@@ -173,7 +180,7 @@ def test_the_encoder_lstm_writes_its_words(joined: Path, tmp_path: Path) -> None
         ({"batch_size": 0}, "batch_size"),
     ],
 )
-def test_arguments_that_make_no_sense_leave_no_file(
+def test_command_raises_for_invalid_arguments_and_writes_nothing(
     change: dict[str, str], message: str, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("the cat\n")

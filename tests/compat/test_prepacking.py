@@ -1,4 +1,4 @@
-"""The biLM under the old names is prepared once, and gives what it gives when it runs itself, carried state and all."""
+"""The biLM of the compatible interfaces is prepacked once, and gives the same vectors, with carried state, too."""
 
 import copy
 from collections.abc import Callable
@@ -10,13 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp, bilm_tf, tf_hub
-from elmokit.ops.dispatch import has_prepacked_products
 
 SENTENCES = [["the", "cat", "is", "on", "the", "mat"], ["dogs"], [], ["First", "sentence", "."]]
-
-needs_products = pytest.mark.skipif(
-    not has_prepacked_products(torch.device("cpu"), torch.float32), reason="no compiled products on this machine"
-)
 
 
 def old_files(folder: Path) -> tuple[Path, Path]:
@@ -41,44 +36,44 @@ def by_tf_hub(folder: Path) -> tuple[Any, Any, Callable[[], Tensor]]:
     return module, module.bilm, lambda: module(texts, as_dict=True)["elmo"]
 
 
-def never_prepared(build: Callable[..., Any], folder: Path) -> tuple[Any, Callable[[], Tensor]]:
-    """A biLM that other processes may write to runs itself."""
+def never_prepacked(build: Callable[..., Any], folder: Path) -> tuple[Any, Callable[[], Tensor]]:
+    """A biLM in shared memory is not prepacked."""
     _, bilm, call = build(folder)
     bilm.share_memory()
     return bilm, call
 
 
-@needs_products
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
-def test_the_bilm_is_prepared_once(build: Callable[..., Any], old_model: Path) -> None:
+def test_compat_prepacks_the_bilm_once(build: Callable[..., Any], old_model: Path) -> None:
     holder, _, call = build(old_model)
-    _, call_unprepared = never_prepared(build, old_model)
+    _, call_original = never_prepacked(build, old_model)
     kept = None
-    for _ in range(3):  # the state is carried from call to call, but for the TF-Hub module
-        torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
+    for _ in range(3):  # the state is carried from call to call, except in the TF-Hub module
+        torch.testing.assert_close(call(), call_original(), rtol=1e-5, atol=1e-5)
         assert holder._frozen._prepacked is not None and kept in (None, holder._frozen._prepacked)
         kept = holder._frozen._prepacked
 
 
-@needs_products
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("build", [by_allennlp, by_bilm_tf, by_tf_hub])
-def test_loaded_weights_are_read(build: Callable[..., Any], old_model: Path) -> None:
+def test_compat_follows_loaded_weights(build: Callable[..., Any], old_model: Path) -> None:
     _, bilm, call = build(old_model)
-    hooked, call_unprepared = never_prepared(build, old_model)
+    hooked, call_original = never_prepacked(build, old_model)
     for scale in (1.0, 0.5):
         bilm.load_state_dict({name: scale * weight for name, weight in hooked.state_dict().items()})
         hooked.load_state_dict(bilm.state_dict())
-        torch.testing.assert_close(call(), call_unprepared(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(call(), call_original(), rtol=1e-5, atol=1e-5)
 
 
-def test_allennlps_elmo_that_is_tuned_is_not_prepared(old_model: Path) -> None:
+def test_allennlp_elmo_with_requires_grad_is_not_prepacked(old_model: Path) -> None:
     elmo = allennlp.Elmo(*old_files(old_model), 1, requires_grad=True)
     with torch.no_grad():
         elmo(allennlp.batch_to_ids(SENTENCES))
     assert elmo._elmo_lstm._frozen._prepacked is None
 
 
-def test_state_dicts_and_copies_are_as_before(old_model: Path) -> None:
+def test_compat_state_dicts_and_copies_are_unaffected(old_model: Path) -> None:
     elmo = allennlp.Elmo(*old_files(old_model), 1).eval()
     elmo._elmo_lstm._elmo_lstm.stateful = False
     ids, names = allennlp.batch_to_ids(SENTENCES), list(elmo.state_dict())

@@ -1,4 +1,4 @@
-"""simple_elmo's vectors, averages and substitutes, where they are right and where they went wrong in silence."""
+"""simple_elmo's vectors, averages and substitutes, and its silent errors."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from elmokit.compat.simple_elmo import ElmoModel
 
 SENTENCES = [["the", "cat", "is", "on"], ["dogs"], ["They", "give", "state"], ["Another", "."], ["fog"]]
 
-pytestmark = pytest.mark.filterwarnings("ignore:averages are", "ignore:logp are")
+pytestmark = pytest.mark.filterwarnings("ignore:averages", "ignore:logp is")
 
 
 @pytest.fixture
@@ -25,29 +25,29 @@ def model(old_model: Path) -> ElmoModel:
 
 
 def by_batches(old_model: Path, warmup: bool) -> list[np.ndarray]:
-    """(L+1, T, 2D) of each sentence, by bilm-tf's model in batches of 2 that carry their state."""
+    """Layers of each sentence, (L+1, T, 2D), by bilm-tf's model in batches of 2 with carried state."""
     bilm = BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5")
     batches = [SENTENCES[begin : begin + 2] for begin in range(0, len(SENTENCES), 2)]
-    found = []
+    result = []
     for batch in batches[:1] * warmup + batches:
         ops = bilm(Batcher(None, 50).batch_sentences(batch))
-        found += [row[:, :n].numpy() for row, n in zip(ops["lm_embeddings"], ops["lengths"], strict=True)]
-    return found[2 * warmup :]
+        result += [row[:, :n].numpy() for row, n in zip(ops["lm_embeddings"], ops["lengths"], strict=True)]
+    return result[2 * warmup :]
 
 
 @pytest.mark.parametrize("warmup", [False, True])
-def test_vectors_are_those_of_batches_that_carry_their_state(model: ElmoModel, old_model: Path, warmup: bool) -> None:
+def test_get_elmo_vectors_carries_state_between_batches(model: ElmoModel, old_model: Path, warmup: bool) -> None:
     expected = by_batches(old_model, warmup)
     for layers, choose in (("all", lambda x: x), ("top", lambda x: x[-1]), ("average", lambda x: x.mean(axis=0))):
-        found = model.get_elmo_vectors(SENTENCES, warmup=warmup, layers=layers)
-        assert found.shape == ((5, 3, 4, 32) if layers == "all" else (5, 4, 32))
-        assert found.dtype == np.float64
-        for row, sentence, array in zip(found, SENTENCES, expected, strict=True):
+        result = model.get_elmo_vectors(SENTENCES, warmup=warmup, layers=layers)
+        assert result.shape == ((5, 3, 4, 32) if layers == "all" else (5, 4, 32))
+        assert result.dtype == np.float64
+        for row, sentence, array in zip(result, SENTENCES, expected, strict=True):
             np.testing.assert_allclose(row[..., : len(sentence), :], choose(array), atol=1e-5)
             assert not row[..., len(sentence) :, :].any()
 
 
-def test_a_session_goes_on_where_the_call_before_it_ended(model: ElmoModel) -> None:
+def test_get_elmo_vectors_with_a_session_continues_the_previous_call(model: ElmoModel) -> None:
     whole = model.get_elmo_vectors(SENTENCES[:4], warmup=False)
     first = model.get_elmo_vectors(SENTENCES[:2], warmup=False)
     second = model.get_elmo_vectors(SENTENCES[2:4], warmup=False, session="any")
@@ -56,10 +56,10 @@ def test_a_session_goes_on_where_the_call_before_it_ended(model: ElmoModel) -> N
 
 
 @pytest.mark.parametrize("layers", ["average", "top", "all"])
-def test_averages_are_over_words_alone_and_per_layer(model: ElmoModel, layers: str) -> None:
+def test_get_elmo_vector_average_excludes_padding_per_layer(model: ElmoModel, layers: str) -> None:
     vectors = model.get_elmo_vectors(SENTENCES, layers=layers)
-    found = model.get_elmo_vector_average(SENTENCES, layers=layers)
-    for row, sentence, array in zip(found, SENTENCES, vectors, strict=True):
+    result = model.get_elmo_vector_average(SENTENCES, layers=layers)
+    for row, sentence, array in zip(result, SENTENCES, vectors, strict=True):
         mean = array[..., : len(sentence), :].mean(axis=-2)
         np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
     alone = model.get_elmo_vector_average([SENTENCES[1]], layers=layers, warmup=False)
@@ -67,24 +67,24 @@ def test_averages_are_over_words_alone_and_per_layer(model: ElmoModel, layers: s
     np.testing.assert_allclose(alone[0], beside[0], atol=1e-6)
 
 
-def test_an_average_of_no_words_is_zero(model: ElmoModel) -> None:
+def test_get_elmo_vector_average_of_no_words_is_zero(model: ElmoModel) -> None:
     assert not model.get_elmo_vector_average([[], ["cat"]], warmup=False)[0].any()
 
 
-def test_substitutes_are_the_best_of_the_exact_softmax(language_model: Path) -> None:
+def test_get_elmo_substitutes_equals_the_exact_softmax(language_model: Path) -> None:
     model = ElmoModel()
     model.load(language_model, full=True)
     pretrained = load(language_model)
     assert pretrained.softmax is not None and pretrained.vocab is not None
     weight, bias = (part.detach().double().numpy() for part in pretrained.softmax.parameters())
     text = [" ".join(SENTENCES[0]), "unheard", "state of art"]
-    for sentence, found in zip(text, model.get_elmo_substitutes(text, topn=4), strict=True):
+    for sentence, result in zip(text, model.get_elmo_substitutes(text, topn=4), strict=True):
         words = sentence.split()
-        assert [word["word"] for word in found] == [w if w in pretrained.vocab else "<UNK>" for w in words]
+        assert [word["word"] for word in result] == [w if w in pretrained.vocab else "<UNK>" for w in words]
         with torch.no_grad():
             ids = torch.from_numpy(Batcher(None, 50).batch_sentences([words]))
             top = pretrained.bilm(ids).layers[-1, 0].double().numpy()  # <S>, the words, </S>
-        for place, word in enumerate(found):
+        for place, word in enumerate(result):
             for direction, hidden in (("forward", top[place, :16]), ("backward", top[place + 2, 16:])):
                 logits = weight @ hidden + bias
                 log_p = logits - np.log(np.exp(logits).sum())
@@ -94,7 +94,7 @@ def test_substitutes_are_the_best_of_the_exact_softmax(language_model: Path) -> 
                 np.testing.assert_allclose(word[direction]["logp"], log_p[best], atol=1e-4)
 
 
-def test_delimiters_are_candidates_on_request(language_model: Path) -> None:
+def test_get_elmo_substitutes_includes_delimiters_on_request(language_model: Path) -> None:
     model = ElmoModel()
     model.load(language_model, full=True)
     assert model.vocab is not None
@@ -104,9 +104,7 @@ def test_delimiters_are_candidates_on_request(language_model: Path) -> None:
         assert np.exp(word["forward"]["logp"]).sum() == pytest.approx(1, abs=1e-2)
 
 
-def test_a_directory_with_both_files_gives_the_checkpoint_only_where_all_of_it_is_asked_for(
-    goldens: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     trained = goldens("bilm_tf_training")
     shutil.copytree(trained / "tf_checkpoint", tmp_path / "model")
     shutil.copy(trained / "weights.hdf5", tmp_path / "model/model.hdf5")
@@ -120,14 +118,14 @@ def test_a_directory_with_both_files_gives_the_checkpoint_only_where_all_of_it_i
     np.testing.assert_allclose(model.get_elmo_vectors([sentence.split()]), from_checkpoint, atol=1e-6)
 
 
-def test_a_model_is_read_from_its_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
+def test_load_reads_a_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "42"), "zip", old_model)
     zipped = ElmoModel()
     zipped.load(archive, max_batch_size=2)
     assert np.array_equal(zipped.get_elmo_vectors(SENTENCES), model.get_elmo_vectors(SENTENCES))
 
 
-def test_what_is_asked_for_must_be_there(model: ElmoModel, old_model: Path) -> None:
+def test_elmo_model_raises_for_missing_model_softmax_and_layers(model: ElmoModel, old_model: Path) -> None:
     with pytest.raises(ValueError, match=r"load\(directory, full=True\)"):
         model.get_elmo_substitutes(["the cat"])
     with pytest.raises(ValueError, match="needs a softmax"):

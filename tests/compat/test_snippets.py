@@ -1,7 +1,7 @@
-"""Programs as people wrote them for the old libraries run with nothing but their import lines changed.
+"""Programs for the original libraries run after changing only their import lines.
 
-Each text below imports the old library; `run` exchanges that line alone. The old caches hold tiny random models under
-the URLs that the programs name. Programs for TensorFlow are in eager form: no placeholders, no session.
+Each program imports an original library; `run` replaces only that line. The libraries' caches contain tiny random
+models under the URLs that the programs use. Programs for TensorFlow run eagerly, without placeholders and sessions.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ NEW_IMPORTS = {
 
 @pytest.fixture(autouse=True)
 def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the old libraries had downloaded, where they kept it; and models beside the program."""
+    """The download caches of the original libraries, and models in the working directory."""
     allennlp, hub = tmp_path / "allennlp", tmp_path / "hub"
     (allennlp / "cache").mkdir(parents=True)
     for url, name in ((DEFAULT_OPTIONS_FILE, "options.json"), (DEFAULT_WEIGHT_FILE, "model.hdf5")):
@@ -48,7 +48,7 @@ def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypat
 
 
 def run(program: str) -> dict[str, Any]:
-    """Exchange the import, run the program, return its variables."""
+    """Replace the import, run the program, and return its variables."""
     for old, new in NEW_IMPORTS.items():
         program = re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
     names: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def run(program: str) -> dict[str, Any]:
 
 
 def test_allennlp_elmo_with_two_representations() -> None:
-    found = run("""
+    result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
 options_file = "model/options.json"
@@ -73,13 +73,13 @@ embeddings = elmo(character_ids)
 first, second = embeddings['elmo_representations']
 mask = embeddings['mask']
 """)
-    assert found["character_ids"].shape == (2, 3, 50)
-    assert found["first"].shape == found["second"].shape == (2, 3, 32)
-    assert found["mask"].tolist() == [[True, True, True], [True, True, False]]
+    assert result["character_ids"].shape == (2, 3, 50)
+    assert result["first"].shape == result["second"].shape == (2, 3, 32)
+    assert result["mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
 def test_allennlp_elmo_in_a_model_that_is_trained() -> None:
-    found = run("""
+    result = run("""
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
@@ -106,11 +106,11 @@ for _ in range(3):
     optimizer.step()
 after = model.elmo.scalar_mix_0.gamma.item()
 """)
-    assert found["before"] == 1 and found["after"] != 1
+    assert result["before"] == 1 and result["after"] != 1
 
 
 def test_allennlp_elmo_with_a_cached_vocabulary() -> None:
-    found = run("""
+    result = run("""
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
@@ -122,25 +122,25 @@ word_ids = torch.tensor([[1, 2, 0], [3, 4, 1]])
 by_words = elmo(batch_to_ids(sentences), word_ids)["elmo_representations"][0]
 by_characters = elmo(batch_to_ids(sentences))["elmo_representations"][0]
 """)
-    assert found["by_words"].shape == (2, 3, 32)
-    assert (found["by_words"] == found["by_characters"]).all()
+    assert result["by_words"].shape == (2, 3, 32)
+    assert (result["by_words"] == result["by_characters"]).all()
 
 
 def test_allennlp_embedder_with_the_default_model() -> None:
     with pytest.warns(UserWarning, match="each of its characters is read as a token"):
-        found = run("""
+        result = run("""
 from allennlp.commands.elmo import ElmoEmbedder
 
 ee = ElmoEmbedder()
 wrong = ee.embed_sentence("Bitcoin alone has a sixty percent share of global search .")
 embeddings = ee.embed_sentence("Bitcoin alone has a sixty percent share of global search .".split())
 """)
-    assert found["embeddings"].shape == (3, 11, 32)
-    assert found["wrong"].shape == (3, 58, 32)
+    assert result["embeddings"].shape == (3, 11, 32)
+    assert result["wrong"].shape == (3, 58, 32)
 
 
 def test_allennlp_embedder_and_cosine_distance() -> None:
-    found = run("""
+    result = run("""
 from allennlp.commands.elmo import ElmoEmbedder
 import numpy as np
 
@@ -157,13 +157,13 @@ for layers in elmo.embed_sentences(iter([tokens, [], tokens2[:2]]), batch_size=2
     lengths.append(layers.shape[1])
 activations, mask = elmo.batch_to_embeddings([tokens, tokens2[:2]])
 """)
-    assert 0 < found["cosine"] < 2
-    assert found["lengths"] == [6, 0, 2]
-    assert found["activations"].shape == (2, 3, 6, 32) and found["mask"].sum().item() == 8
+    assert 0 < result["cosine"] < 2
+    assert result["lengths"] == [6, 0, 2]
+    assert result["activations"].shape == (2, 3, 6, 32) and result["mask"].sum().item() == 8
 
 
 def test_allennlp_embedder_writes_a_file() -> None:
-    found = run("""
+    result = run("""
 import h5py, json
 from allennlp.commands.elmo import ElmoEmbedder
 
@@ -179,12 +179,12 @@ embedding = h5py_file.get("0")
 sentence_to_index = json.loads(h5py_file.get("sentence_to_index")[0])
 index = sentence_to_index["Bitcoin alone has a sixty percent share ."]
 """)
-    assert found["embedding"].shape == (3, 7, 32)
-    assert found["index"] == "1"
+    assert result["embedding"].shape == (3, 7, 32)
+    assert result["index"] == "1"
 
 
 def test_allennlp_token_embedder() -> None:
-    found = run("""
+    result = run("""
 from allennlp.modules.elmo import batch_to_ids
 from allennlp.modules.token_embedders import ElmoTokenEmbedder
 
@@ -192,11 +192,11 @@ embedder = ElmoTokenEmbedder("model/options.json", "model/model.hdf5", do_layer_
                              projection_dim=7)
 embedded = embedder(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
 """)
-    assert found["embedded"].shape == (2, 3, 7) and found["embedder"].get_output_dim() == 7
+    assert result["embedded"].shape == (2, 3, 7) and result["embedder"].get_output_dim() == 7
 
 
 def test_allennlp_without_state() -> None:
-    found = run("""
+    result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
 elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0.0)
@@ -208,12 +208,12 @@ again = elmo(ids)["elmo_representations"][0]
 elmo._elmo_lstm._elmo_lstm.stateful = False
 stateless = [elmo(ids)["elmo_representations"][0] for _ in range(2)]
 """)
-    assert (found["first"] == found["again"]).all() and (found["first"] != found["carried"]).any()
-    assert all((found["first"] == vectors).all() for vectors in found["stateless"])
+    assert (result["first"] == result["again"]).all() and (result["first"] != result["carried"]).any()
+    assert all((result["first"] == vectors).all() for vectors in result["stateless"])
 
 
 def test_allennlp_the_top_layer_by_fixed_mix() -> None:
-    found = run("""
+    result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
 elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0, scalar_mix_parameters=[-9e10, -9e10, 1])
@@ -222,8 +222,8 @@ ids = batch_to_ids([["the", "cat"]])
 top = elmo(ids)["elmo_representations"][0]
 expected = elmo._elmo_lstm(ids)["activations"][2][:, 1:-1]
 """)
-    assert (found["top"] - found["expected"]).abs().max() < 1e-6
-    assert not found["top"].requires_grad
+    assert (result["top"] - result["expected"]).abs().max() < 1e-6
+    assert not result["top"].requires_grad
 
 
 # --- bilm-tf -----------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ weight_file = 'model/model.hdf5'
 
 
 def test_bilm_tf_with_characters() -> None:
-    found = run(f"""
+    result = run(f"""
 from bilm import Batcher, BidirectionalLanguageModel, weight_layers
 {DATA}
 batcher = Batcher('model/vocab.txt', 50)
@@ -255,13 +255,13 @@ elmo_question_input = weight_layers('input', question_embeddings_op, l2_coef=0.0
 elmo_context_output = weight_layers('output', context_embeddings_op, l2_coef=0.0)
 elmo_context_input_, elmo_question_input_ = [elmo_context_input['weighted_op'], elmo_question_input['weighted_op']]
 """)
-    assert found["elmo_context_input_"].shape == (2, 11, 32)
-    assert found["elmo_question_input_"].shape == (1, 6, 32)
-    assert len(list(found["bilm"].mixes.parameters())) == 4
+    assert result["elmo_context_input_"].shape == (2, 11, 32)
+    assert result["elmo_question_input_"].shape == (1, 6, 32)
+    assert len(list(result["bilm"].mixes.parameters())) == 4
 
 
 def test_bilm_tf_with_precomputed_token_embeddings() -> None:
-    found = run(f"""
+    result = run(f"""
 from bilm import TokenBatcher, BidirectionalLanguageModel, weight_layers, dump_token_embeddings
 {DATA}
 all_tokens = set(['<S>', '</S>'] + tokenized_question[0])
@@ -288,14 +288,14 @@ from bilm import Batcher
 by_characters = BidirectionalLanguageModel(options_file, weight_file)(
     Batcher('vocab_small.txt', 50).batch_sentences(tokenized_context))
 """)
-    assert found["context_ids"].shape == (2, 13)
-    by_words, by_characters = found["context_embeddings_op"], found["by_characters"]
+    assert result["context_ids"].shape == (2, 13)
+    by_words, by_characters = result["context_embeddings_op"], result["by_characters"]
     assert (by_words["lm_embeddings"] - by_characters["lm_embeddings"]).abs().max() < 1e-5
     assert (by_words["mask"] == by_characters["mask"]).all()
 
 
 def test_bilm_tf_dumps_a_dataset() -> None:
-    found = run(f"""
+    result = run(f"""
 import h5py
 from bilm import dump_bilm_embeddings
 {DATA}
@@ -312,15 +312,15 @@ from bilm import Batcher, BidirectionalLanguageModel
 batcher, bilm = Batcher('model/vocab.txt', 50), BidirectionalLanguageModel(options_file, weight_file)
 one_by_one = [bilm(batcher.batch_sentences([sentence]))['lm_embeddings'][0] for sentence in tokenized_context]
 """)
-    assert found["second_sentence_embeddings"].shape == (3, 11, 32)
-    assert abs(found["second_sentence_embeddings"] - found["one_by_one"][1].numpy()).max() < 1e-5
+    assert result["second_sentence_embeddings"].shape == (3, 11, 32)
+    assert abs(result["second_sentence_embeddings"] - result["one_by_one"][1].numpy()).max() < 1e-5
 
 
 # --- TensorFlow Hub ----------------------------------------------------------------------------------------------
 
 
 def test_hub_module_with_strings() -> None:
-    found = run("""
+    result = run("""
 import tensorflow_hub as hub
 
 elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
@@ -329,12 +329,12 @@ embeddings = elmo(
     signature="default",
     as_dict=True)["elmo"]
 """)
-    assert found["embeddings"].shape == (2, 6, 32) and found["embeddings"].requires_grad
-    assert sum(parameter.numel() for parameter in found["elmo"].parameters() if parameter.requires_grad) == 4
+    assert result["embeddings"].shape == (2, 6, 32) and result["embeddings"].requires_grad
+    assert sum(parameter.numel() for parameter in result["elmo"].parameters() if parameter.requires_grad) == 4
 
 
 def test_hub_module_with_tokens() -> None:
-    found = run("""
+    result = run("""
 import tensorflow_hub as hub
 
 elmo = hub.Module("https://tfhub.dev/google/elmo/3", trainable=False)
@@ -350,14 +350,14 @@ embeddings = elmo(
     as_dict=True)
 strings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)
 """)
-    embeddings = found["embeddings"]
+    embeddings = result["embeddings"]
     assert embeddings["word_emb"].shape == (2, 6, 16)
     assert all(embeddings[key].shape == (2, 6, 32) for key in ("lstm_outputs1", "lstm_outputs2", "elmo"))
-    assert all((embeddings[key] == found["strings"][key]).all() for key in embeddings)
+    assert all((embeddings[key] == result["strings"][key]).all() for key in embeddings)
 
 
 def test_hub_sentence_vectors_of_a_table_of_texts() -> None:
-    found = run("""
+    result = run("""
 import numpy as np
 import tensorflow_hub as hub
 
@@ -372,12 +372,12 @@ batches = [texts[i:i + 2] for i in range(0, len(texts), 2)]
 vectors = np.concatenate([elmo_vectors(x) for x in batches], axis=0)
 pooled = np.asarray(elmo(texts))
 """)
-    assert found["vectors"].shape == found["pooled"].shape == (3, 32)
-    assert abs(found["vectors"][[0, 2]] - found["pooled"][[0, 2]]).max() < 1e-6
+    assert result["vectors"].shape == result["pooled"].shape == (3, 32)
+    assert abs(result["vectors"][[0, 2]] - result["pooled"][[0, 2]]).max() < 1e-6
 
 
 def test_hub_load_and_its_signatures() -> None:
-    found = run("""
+    result = run("""
 import tensorflow_hub as hub
 
 elmo = hub.load("https://tfhub.dev/google/elmo/3")
@@ -385,14 +385,14 @@ embeddings = elmo.signatures["default"](["the cat is on the mat", "dogs are in t
 sentence_vectors = embeddings["default"].numpy()
 by_tokens = elmo.signatures["tokens"](tokens=[["the", "cat"]], sequence_len=[2])["elmo"].numpy()
 """)
-    assert found["sentence_vectors"].shape == (2, 32) and found["by_tokens"].shape == (1, 2, 32)
+    assert result["sentence_vectors"].shape == (2, 32) and result["by_tokens"].shape == (1, 2, 32)
 
 
 # --- ELMoForManyLangs --------------------------------------------------------------------------------------------
 
 
 def test_elmoformanylangs_sentences_to_vectors() -> None:
-    found = run("""
+    result = run("""
 from elmoformanylangs import Embedder
 
 e = Embedder('elmo_chinese')
@@ -406,11 +406,11 @@ output = e.sents2elmo(sents)
 # will return a list of numpy arrays
 # each with the shape=(seq_len, embedding_size)
 """)
-    assert [array.shape for array in found["output"]] == [(6, 32), (9, 32)]
+    assert [array.shape for array in result["output"]] == [(6, 32), (9, 32)]
 
 
 def test_elmoformanylangs_layers_in_a_padded_batch() -> None:
-    found = run("""
+    result = run("""
 import numpy as np
 import torch
 from elmoformanylangs import Embedder
@@ -426,16 +426,16 @@ for i, o in enumerate(outs):
 top = e.sents2elmo(sents, output_layer=2)
 pooled = [np.mean(embeds, axis=0) for embeds in top]
 """)
-    assert [array.shape for array in found["outs"]] == [(3, 2, 32), (3, 3, 32)]
-    assert found["batch"].shape == (2, 3, 32) and not found["batch"][0, 2].any()
-    assert [vector.shape for vector in found["pooled"]] == [(32,), (32,)]
+    assert [array.shape for array in result["outs"]] == [(3, 2, 32), (3, 3, 32)]
+    assert result["batch"].shape == (2, 3, 32) and not result["batch"][0, 2].any()
+    assert [vector.shape for vector in result["pooled"]] == [(32,), (32,)]
 
 
 # --- simple_elmo -------------------------------------------------------------------------------------------------
 
 
 def test_simple_elmo_vectors() -> None:
-    found = run("""
+    result = run("""
 import numpy as np
 from simple_elmo import ElmoModel
 
@@ -454,16 +454,16 @@ query_vec = cropped_vectors[-2][1, :]
 sims = {word: np.dot(query_vec, cropped_vectors[0][nr, :]) for nr, word in enumerate(sentences[0])}
 nearest = sorted(sims, key=sims.get, reverse=True)
 """)
-    vectors = found["elmo_vectors"]
-    assert vectors.shape == (3, 6, found["model"].vector_size) and vectors.dtype == float
-    assert found["all_layers"].shape == (3, 3, 6, 32)
+    vectors = result["elmo_vectors"]
+    assert vectors.shape == (3, 6, result["model"].vector_size) and vectors.dtype == float
+    assert result["all_layers"].shape == (3, 3, 6, 32)
     assert not vectors[2, 5].any() and vectors[2, 4].any()
-    assert set(found["nearest"]) == {"the", "cat", "is", "on", "mat"}
+    assert set(result["nearest"]) == {"the", "cat", "is", "on", "mat"}
 
 
 def test_simple_elmo_averages() -> None:
-    with pytest.warns(UserWarning, match="averages are over the words alone"):
-        found = run("""
+    with pytest.warns(UserWarning, match="averages exclude padding"):
+        result = run("""
 import numpy as np
 from simple_elmo import ElmoModel
 
@@ -474,13 +474,13 @@ vectors0 = model.get_elmo_vector_average([p[0] for p in pairs])
 vectors1 = model.get_elmo_vector_average([p[1] for p in pairs])
 sims = [np.dot(v0, v1) for v0, v1 in zip(vectors0, vectors1)]
 """)
-    assert found["vectors0"].shape == (1, 32)
-    assert abs((found["vectors0"] ** 2).sum() - 1) < 1e-9 and abs(found["sims"][0]) <= 1
+    assert result["vectors0"].shape == (1, 32)
+    assert abs((result["vectors0"] ** 2).sum() - 1) < 1e-9 and abs(result["sims"][0]) <= 1
 
 
 def test_simple_elmo_substitutes() -> None:
-    with pytest.warns(UserWarning, match="given the whole sentence"):
-        found = run("""
+    with pytest.warns(UserWarning, match="given the whole context"):
+        result = run("""
 from simple_elmo import ElmoModel
 
 model = ElmoModel()
@@ -492,10 +492,10 @@ for sent in lex_substitutes:
         if word["word"] in target_substitutes:
             target_substitutes[word["word"]].append({el: word[el] for el in word if el != "word"})
 """)
-    sentences = found["lex_substitutes"]
+    sentences = result["lex_substitutes"]
     assert [[word["word"] for word in sentence] for sentence in sentences] == [
         ["the", "cat", "is", "on", "the", "mat"],
         ["dogs", "are", "<UNK>"],
     ]
-    (substitutes,) = found["target_substitutes"]["cat"]
+    (substitutes,) = result["target_substitutes"]["cat"]
     assert all(len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward"))

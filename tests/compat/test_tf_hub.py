@@ -1,4 +1,4 @@
-"""The TF-Hub module's signatures and outputs, against the biLM and its stored mix."""
+"""The TF-Hub module's signatures and outputs, against the biLM and its mix."""
 
 from pathlib import Path
 
@@ -18,25 +18,25 @@ def module(language_model: Path) -> hub.Module:
     return hub.Module(language_model)
 
 
-def test_outputs_equal_those_of_the_embedder(module: hub.Module, language_model: Path) -> None:
-    found = module(TEXTS, as_dict=True)
-    assert found["sequence_len"].tolist() == [4, 1]
+def test_module_outputs_equal_those_of_the_embedder(module: hub.Module, language_model: Path) -> None:
+    result = module(TEXTS, as_dict=True)
+    assert result["sequence_len"].tolist() == [4, 1]
     embedder = Embedder.load(language_model)
     for row, (layers, mixed) in enumerate(
         zip(embedder.embed(TOKENS, layers="all"), embedder.embed(TOKENS), strict=True)
     ):
         length = len(TOKENS[row])
-        np.testing.assert_allclose(found["word_emb"][row, :length], layers[0, :, :16], atol=1e-6)
-        np.testing.assert_allclose(found["lstm_outputs1"][row, :length], layers[1], atol=1e-6)
-        np.testing.assert_allclose(found["lstm_outputs2"][row, :length], layers[2], atol=1e-6)
-        np.testing.assert_allclose(found["elmo"][row, :length], mixed, atol=1e-5)
-        np.testing.assert_allclose(found["default"][row], mixed.mean(axis=0), atol=1e-5)
-        assert not found["elmo"][row, length:].any()
-    assert torch.equal(module(TEXTS), found["default"])
+        np.testing.assert_allclose(result["word_emb"][row, :length], layers[0, :, :16], atol=1e-6)
+        np.testing.assert_allclose(result["lstm_outputs1"][row, :length], layers[1], atol=1e-6)
+        np.testing.assert_allclose(result["lstm_outputs2"][row, :length], layers[2], atol=1e-6)
+        np.testing.assert_allclose(result["elmo"][row, :length], mixed, atol=1e-5)
+        np.testing.assert_allclose(result["default"][row], mixed.mean(axis=0), atol=1e-5)
+        assert not result["elmo"][row, length:].any()
+    assert torch.equal(module(TEXTS), result["default"])
 
 
 @pytest.mark.parametrize("wrap", [list, np.array, lambda x: np.array(x).astype(bytes), lambda x: np.array(x, object)])
-def test_strings_come_in_many_wrappings(module: hub.Module, wrap) -> None:
+def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wrap) -> None:
     padded = [["the", "cat", "is", "on", ""], ["dogs", "", "", "", ""]]
     inputs = {"tokens": wrap(padded), "sequence_len": np.array([4, 1])}
     by_tokens = module(inputs, signature="tokens", as_dict=True)
@@ -46,18 +46,18 @@ def test_strings_come_in_many_wrappings(module: hub.Module, wrap) -> None:
     torch.testing.assert_close(by_tokens["default"], by_text["default"])
 
 
-def test_a_text_is_split_on_spaces_alone(module: hub.Module) -> None:
+def test_module_splits_text_only_at_spaces(module: hub.Module) -> None:
     assert module(["a\tb c"], as_dict=True)["sequence_len"].tolist() == [2]
     assert not module(["", "a"], as_dict=True)["default"][0].any()
 
 
-def test_results_do_not_depend_on_the_batch_or_on_calls_before(module: hub.Module) -> None:
+def test_module_does_not_depend_on_batch_or_earlier_calls(module: hub.Module) -> None:
     together = module(TEXTS, as_dict=True)["elmo"]
     alone = module(TEXTS[1:], as_dict=True)["elmo"]
     torch.testing.assert_close(together[1:, :1], alone)
 
 
-def test_the_mix_learns_where_it_is_trainable(language_model: Path) -> None:
+def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
     for trainable in (False, True):
         module = hub.Module(language_model, trainable=trainable)
         assert module(TEXTS).requires_grad == trainable
@@ -65,22 +65,22 @@ def test_the_mix_learns_where_it_is_trainable(language_model: Path) -> None:
         assert names == ({"mix.weights", "mix.gamma"} if trainable else set())
 
 
-def test_a_saved_model_with_its_own_mix() -> None:
+def test_module_reads_the_mix_of_a_saved_model() -> None:
     module = hub.Module(Path(__file__).parents[1] / "fixtures/tf_hub_like")
-    found = module(TEXTS, as_dict=True)
-    layers = torch.stack([found["word_emb"].repeat(1, 1, 2), found["lstm_outputs1"], found["lstm_outputs2"]])
+    result = module(TEXTS, as_dict=True)
+    layers = torch.stack([result["word_emb"].repeat(1, 1, 2), result["lstm_outputs1"], result["lstm_outputs2"]])
     weights = torch.softmax(module.mix.weights, dim=0)
     assert module.mix.gamma != 1 and weights.max() - weights.min() > 0.01
-    torch.testing.assert_close(found["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
+    torch.testing.assert_close(result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
 
 
-def test_inputs_that_make_no_sense(module: hub.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_raises_for_invalid_inputs(module: hub.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="pass a list"):
         module("a single text")
     with pytest.raises(ValueError, match="sequence_len is"):
         module({"tokens": [["a", "b"]], "sequence_len": [3]}, signature="tokens")
-    with pytest.raises(ValueError, match="the signatures are default, tokens"):
+    with pytest.raises(ValueError, match="signature must be one of default, tokens"):
         module(TEXTS, signature="elmo")
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="nothing is downloaded"):
+    with pytest.raises(FileNotFoundError, match="does not download it"):
         hub.load("https://tfhub.dev/google/elmo/3")

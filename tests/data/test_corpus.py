@@ -1,4 +1,4 @@
-"""Corpora: checked before training, shuffled in a fixed order, resumable at any sentence."""
+"""Corpora: checked before training, shuffled reproducibly, resumable at any sentence."""
 
 import gzip
 import os
@@ -29,7 +29,7 @@ def write(path: Path, content: bytes) -> Path:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Three files of 7, 1 and 10 sentences, with blank lines between them, in blocks of 4 lines."""
-    monkeypatch.setattr(corpus, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(corpus, "BLOCK_LINES", 4)
     sizes = zip(COMPRESS, (7, 1, 10), strict=True)
     texts = {name: "\n\n".join(f"{name} sentence {number}" for number in range(size)) for name, size in sizes}
     return [write(tmp_path / name, text.encode()) for name, text in texts.items()]
@@ -44,7 +44,7 @@ def everything(files: list[Path]) -> Counter[str]:
     return Counter(f"{file.name} sentence {number}" for file, size in sizes for number in range(size))
 
 
-def test_every_pass_holds_every_sentence_once_in_another_order(files: list[Path]) -> None:
+def test_sentence_reader_reads_every_sentence_once_per_pass_in_a_new_order(files: list[Path]) -> None:
     reader = SentenceReader(files, seed=1)
     first, second = sentences(reader, 18), sentences(reader, 18)
     assert Counter(first) == Counter(second) == everything(files)
@@ -53,7 +53,7 @@ def test_every_pass_holds_every_sentence_once_in_another_order(files: list[Path]
     assert sentences(SentenceReader(files, seed=2), 18) != first
 
 
-def test_reading_goes_on_from_every_position(files: list[Path]) -> None:
+def test_sentence_reader_resumes_from_every_position(files: list[Path]) -> None:
     whole = sentences(SentenceReader(files, seed=3), 45)
     for taken in range(40):
         reader = SentenceReader(files, seed=3)
@@ -63,7 +63,7 @@ def test_reading_goes_on_from_every_position(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_workers_share_each_pass(files: list[Path], world: int) -> None:
+def test_sentence_reader_ranks_share_each_pass(files: list[Path], world: int) -> None:
     of_worker: list[list[str]] = []
     for rank in range(world):
         reader, taken = SentenceReader(files, seed=4, rank=rank, world=world), []
@@ -73,15 +73,15 @@ def test_workers_share_each_pass(files: list[Path], world: int) -> None:
     assert sum(map(Counter, of_worker), Counter()) == everything(files)
 
 
-def test_one_sentence_is_a_corpus(tmp_path: Path) -> None:
+def test_sentence_reader_repeats_a_single_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "one.txt", b"just this")
     report = check_corpus([file])
     assert (report.files, report.sentences, report.words, report.blank_lines, report.long_words) == (1, 1, 2, 0, 0)
     assert sentences(SentenceReader([file], seed=0), 3) == ["just this"] * 3
 
 
-def test_the_report_counts_what_the_reader_reads(tmp_path: Path) -> None:
-    """Words are what `str.split` makes of a line, no-break spaces and all: the number of steps rests on it."""
+def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
+    """Both split lines with `str.split`, also at no-break spaces: the number of steps depends on it."""
     lines = ["two words", "", "  ", "\t", "a\u00a0b \u3000c", "\u00a0", "Größe\r", "three\u2028more\x85words"]
     file = write(tmp_path / "text.txt", "\n".join(lines).encode())
     report = check_corpus([file])
@@ -89,39 +89,39 @@ def test_the_report_counts_what_the_reader_reads(tmp_path: Path) -> None:
     assert (report.sentences, report.words) == (len(read), sum(map(len, read)))
     assert report.blank_lines == 4
     assert report.stream_tokens == report.words + report.sentences
-    found = sentences(SentenceReader([file], seed=0), len(read))
-    assert Counter(found) == Counter(" ".join(words) for words in read)
+    result = sentences(SentenceReader([file], seed=0), len(read))
+    assert Counter(result) == Counter(" ".join(words) for words in read)
 
 
-def test_words_longer_than_the_encoder_reads_are_counted(tmp_path: Path) -> None:
+def test_check_corpus_counts_long_words(tmp_path: Path) -> None:
     file = write(tmp_path / "text.txt", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}".encode())
     assert check_corpus([file]).long_words == 2
     assert check_corpus([file], max_characters=51).long_words == 1
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-def test_invalid_utf8_names_file_and_line(tmp_path: Path, name: str) -> None:
+def test_check_corpus_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) -> None:
     lines = [b"fine"] * 30_000 + [b"not \xff fine", b"fine"]  # more than one block of bytes
     file = write(tmp_path / name, b"\n".join(lines))
     with pytest.raises(ValueError, match=rf"{name}, line 30001: byte 0xff at column 5"):
         check_corpus([file])
 
 
-def test_a_character_cut_by_a_line_end_is_invalid(tmp_path: Path) -> None:
+def test_check_corpus_rejects_a_character_split_by_a_newline(tmp_path: Path) -> None:
     file = write(tmp_path / "text.txt", b"fine\ncaf" + "é".encode()[:1] + b"\n" + "é".encode()[1:] + b"\n")
     with pytest.raises(ValueError, match="line 2"):
         check_corpus([file])
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", " \n\t\n", "\u00a0\n\u3000"])
-def test_a_file_without_a_sentence_is_refused(tmp_path: Path, content: str) -> None:
-    """It would be read for ever."""
+def test_check_corpus_rejects_a_file_without_sentences(tmp_path: Path, content: str) -> None:
+    """The endless reader would never return."""
     files = [write(tmp_path / "full.txt", b"a b"), write(tmp_path / "empty.txt", content.encode())]
-    with pytest.raises(ValueError, match=r"empty\.txt holds no sentence"):
+    with pytest.raises(ValueError, match=r"empty\.txt has no sentences"):
         check_corpus(files)
 
 
-def test_files_and_directories_are_found_in_order(tmp_path: Path) -> None:
+def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt.gz", "c.txt.zst", "notes.md"):
         (tmp_path / name).touch()
     assert [file.name for file in find_files([tmp_path])] == ["a.txt.gz", "b.txt", "c.txt.zst"]
@@ -129,13 +129,13 @@ def test_files_and_directories_are_found_in_order(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="neither a file nor a directory"):
         find_files([tmp_path / "gone"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="holds no text files"):
+    with pytest.raises(FileNotFoundError, match="has no text files"):
         find_files([tmp_path / "empty"])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
-    """It can be read only once, and text is read twice."""
+def test_find_files_rejects_a_pipe_without_opening_it(tmp_path: Path) -> None:
+    """A pipe can be read only once, but text is read twice."""
     os.mkfifo(tmp_path / "pipe")
     for read in (lambda path: find_files([path]), lambda path: list(read_lines(path))):
         with pytest.raises(ValueError, match=r"pipe is a pipe: write it to a file first"):

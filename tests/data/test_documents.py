@@ -1,4 +1,4 @@
-"""Documents of every kind of file, against what was written, and of damaged ones."""
+"""Documents of every file format, against the written text, and damaged files."""
 
 import gzip
 import json
@@ -25,13 +25,13 @@ def lines_of(path: Path, field: str = "text") -> list[list[str]]:
 
 
 def records(field: str = "text") -> list[dict[str, object]]:
-    """A record for each document, with blank lines in it; and some without a text."""
+    """One record per document, with blank lines in the text; and some without a text."""
     texts = ["\r\n".join(DOCUMENTS[0]) + "\n", *("\n\n \n".join(lines) for lines in DOCUMENTS[1:]), "", None, " \n"]
     return [{"id": number, field: text} for number, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize("suffix", PACKED)
-def test_blank_lines_divide_a_text_file(tmp_path: Path, suffix: str) -> None:
+def test_read_documents_splits_text_at_blank_lines(tmp_path: Path, suffix: str) -> None:
     text = "\n\n" + "\n \n\n".join("\n".join(lines) for lines in DOCUMENTS)
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(PACKED[suffix](text.encode()))
@@ -40,7 +40,7 @@ def test_blank_lines_divide_a_text_file(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("field", ["text", "body"])
-def test_a_json_record_is_a_document(tmp_path: Path, suffix: str, field: str) -> None:
+def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffix: str, field: str) -> None:
     text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(PACKED[suffix](("\ufeff" + text + "\n\n").encode()))
@@ -48,7 +48,7 @@ def test_a_json_record_is_a_document(tmp_path: Path, suffix: str, field: str) ->
 
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
-def test_a_parquet_record_is_a_document(tmp_path: Path, kind: str) -> None:
+def test_read_documents_reads_one_document_per_parquet_record(tmp_path: Path, kind: str) -> None:
     arrow = pytest.importorskip("pyarrow", reason="the extra parquet")
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.Table.from_pylist(records("body"))
@@ -62,7 +62,7 @@ def test_a_parquet_record_is_a_document(tmp_path: Path, kind: str) -> None:
         lines_of(tmp_path / "a.parquet", "id")
 
 
-def test_damaged_parquet_is_told_of(tmp_path: Path) -> None:
+def test_read_documents_raises_for_damaged_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="the extra parquet")
     for content in (b"", b"PAR1 nothing of it PAR1"):
         (tmp_path / "a.parquet").write_bytes(content)
@@ -77,32 +77,32 @@ def test_damaged_parquet_is_told_of(tmp_path: Path) -> None:
     [
         ("{", r"line 2 is not JSON"),
         ("[" * 100_000, r"line 2 is not JSON"),
-        ('["text"]', r"line 2 has no field 'text' \(it is no object\)"),
-        ('{"body": "a", "id": 1}', r"line 2 has no field 'text' \('body', 'id'\): name the field"),
+        ('["text"]', r"line 2 has no field 'text' \(it is not an object\)"),
+        ('{"body": "a", "id": 1}', r"line 2 has no field 'text' \('body', 'id'\): set text_field"),
         ('{"text": 3}', r"line 2: 'text' is int, not text"),
     ],
 )
-def test_wrong_json_names_the_line(tmp_path: Path, line: str, message: str) -> None:
+def test_read_documents_names_the_line_of_invalid_json(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n")
     with pytest.raises(ValueError, match=r"a\.jsonl, " + message):
         lines_of(tmp_path / "a.jsonl")
 
 
-def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+def test_read_documents_replaces_lone_surrogates(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(r'{"text": "a \ud83d b \ud83d\ude00 \ude00"}')
     assert lines_of(tmp_path / "a.jsonl") == [["a \ufffd b \U0001f600 \ufffd"]]
     prepare([tmp_path / "a.jsonl"], tmp_path / "out", processes=1)
 
 
-def test_long_documents_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE_LINES", 2)
-    monkeypatch.setattr(module, "PIECE_CHARACTERS", 20)
+def test_read_documents_splits_long_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LINES", 2)
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 20)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
 
 
 @pytest.mark.filterwarnings("ignore:.*letters of scripts")
-def test_all_kinds_are_prepared_alike(tmp_path: Path) -> None:
+def test_prepare_gives_equal_shards_for_all_file_formats(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS), encoding="utf-8")
     (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(record) for record in records()), encoding="utf-8")
     for name in ("a.txt", "b.jsonl"):

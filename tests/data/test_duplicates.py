@@ -29,7 +29,7 @@ WORDS = [f"word{number}" for number in range(400)]
 
 
 def jaccard(a: str, b: str) -> float:
-    """Of sets of five consecutive words, as tuples."""
+    """Jaccard similarity of the sets of five-word shingles, as tuples."""
     sets = []
     for text in (a, b):
         words = re.findall(r"\w+", text.casefold())
@@ -39,7 +39,7 @@ def jaccard(a: str, b: str) -> float:
 
 
 def variants(draw: random.Random, count: int, length: int = 120) -> list[str]:
-    """Texts, each with some words of the one before replaced."""
+    """Texts, each the previous one with some words replaced."""
     words = draw.choices(WORDS, k=length)
     texts = []
     for _ in range(count):
@@ -49,7 +49,7 @@ def variants(draw: random.Random, count: int, length: int = 120) -> list[str]:
     return texts
 
 
-def test_shingles_count_distinct_runs_of_five_words() -> None:
+def test_shingle_hashes_are_distinct_for_distinct_shingles() -> None:
     draw = random.Random(0)
     for length in (1, 4, 5, 6, 300):
         words = draw.choices(WORDS[:3], k=length)
@@ -59,25 +59,25 @@ def test_shingles_count_distinct_runs_of_five_words() -> None:
         assert len(hashes) == max(1, length - 4)
 
 
-def test_shingles_do_not_depend_on_case_marks_or_white_space() -> None:
+def test_shingle_hashes_ignore_case_punctuation_and_white_space() -> None:
     a, b = "The cat -- sat\non the MAT. Then it left!", "  the cat sat on the mat, then (it) left"
     np.testing.assert_array_equal(shingle_hashes(a), shingle_hashes(b))
     assert set(shingle_hashes("cat the sat on the mat").tolist()).isdisjoint(shingle_hashes(a).tolist())
 
 
-def test_shingles_of_text_without_spaces_are_of_characters() -> None:
+def test_shingle_hashes_of_unspaced_scripts_use_characters() -> None:
     text = "我喜欢吃苹果和香蕉"
     assert len(shingle_hashes(text)) == len(text) - 4
     assert set(shingle_hashes(text).tolist()) & set(shingle_hashes("他" + text).tolist())
 
 
 @pytest.mark.parametrize("text", ["", " \n", "-- ... !"])
-def test_text_without_words_has_no_signature(text: str) -> None:
+def test_signatures_are_none_without_words(text: str) -> None:
     assert len(shingle_hashes(text)) == 0
     assert signatures([text, "a word"])[0] is None
 
 
-def test_equal_signature_entries_estimate_the_jaccard_similarity() -> None:
+def test_signatures_estimate_jaccard_similarity() -> None:
     texts = variants(random.Random(1), 60)
     rows = signatures(texts)
     errors = [float(np.mean(a == b)) - jaccard(x, y) for (x, a), (y, b) in pairwise(zip(texts, rows, strict=True))]
@@ -85,30 +85,30 @@ def test_equal_signature_entries_estimate_the_jaccard_similarity() -> None:
     assert abs(np.mean(errors)) < 0.02 and np.max(np.abs(errors)) < 0.16
 
 
-def test_signature_does_not_depend_on_what_else_is_in_the_call() -> None:
+def test_signatures_do_not_depend_on_other_texts() -> None:
     texts = variants(random.Random(2), 9)
     together, alone = signatures(texts), [signatures([text])[0] for text in texts]
     np.testing.assert_array_equal(together, alone)
 
 
-def test_text_key_ignores_white_space_alone() -> None:
+def test_text_key_ignores_only_white_space() -> None:
     assert text_key("a  b\nc ") == text_key("a b c") != text_key("a b C")
     assert 0 < text_key("") < 1 << 64
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=80), st.integers(1, 8))
-def test_index_finds_what_a_dictionary_finds(entries: list[tuple[int, int]], newest: int) -> None:
+def test_hash_index_equals_a_dictionary(entries: list[tuple[int, int]], newest: int) -> None:
     index, expected = HashIndex(newest), {}
     for key, number in entries:
         index.add([key], number)
         expected.setdefault(key, []).append(number)
     wanted = list(range(21))
-    found = sorted(index.find(wanted))
-    assert found == sorted((key, number) for key, numbers in expected.items() for number in numbers)
+    result = sorted(index.find(wanted))
+    assert result == sorted((key, number) for key, numbers in expected.items() for number in numbers)
 
 
 def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> int | None:
-    """The first kept document that shares a band and at least 0.8 of the signature, by comparing with all."""
+    """The first kept document that shares a band and 0.8 of the signature, by comparison with all."""
     for number, other in kept:
         bands = (fingerprint.signature.reshape(16, 8) == other.signature.reshape(16, 8)).all(axis=1)
         if bands.any() and np.mean(fingerprint.signature == other.signature) >= 0.8:
@@ -118,18 +118,18 @@ def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> in
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., SeenTexts]]:
-    """Opens an index, which is closed when the test ends."""
+    """Open an index, which is closed at the end of the test."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(closing(SeenTexts(*args, **kwargs)))
 
 
-def entered(seen: SeenTexts, documents: list[Fingerprint]) -> list[int | None]:
-    """What each document matches, where only those without a match are kept."""
+def add_all(seen: SeenTexts, documents: list[Fingerprint]) -> list[int | None]:
+    """The match of each document, if only documents without a match are kept."""
     matches = []
     for fingerprint in documents:
         match = seen.match(fingerprint)
         matches.append(match and match.number)
-        seen.enter(None if match else fingerprint, [] if match else filter(None, fingerprint.paragraphs))
+        seen.add(None if match else fingerprint, [] if match else filter(None, fingerprint.paragraphs))
     return matches
 
 
@@ -141,7 +141,7 @@ def documents() -> list[Fingerprint]:
     return fingerprints([[text] for text in texts], near=True)
 
 
-def test_matches_are_those_of_comparing_all_pairs(
+def test_seen_texts_match_equals_brute_force(
     tmp_path: Path, documents: list[Fingerprint], opened: Callable[..., SeenTexts]
 ) -> None:
     kept: list[tuple[int, Fingerprint]] = []
@@ -151,42 +151,42 @@ def test_matches_are_those_of_comparing_all_pairs(
         expected.append(equal[0] if equal else near_of(fingerprint, kept))
         if expected[-1] is None:
             kept.append((number, fingerprint))
-    assert entered(opened(tmp_path), documents) == expected
+    assert add_all(opened(tmp_path), documents) == expected
     assert 20 < sum(match is not None for match in expected) < 220
 
 
-def test_index_built_again_from_its_files_finds_the_same(
+def test_seen_texts_rebuilt_from_files_match_the_same(
     tmp_path: Path, documents: list[Fingerprint], opened: Callable[..., SeenTexts]
 ) -> None:
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    expected = entered(opened(tmp_path / "a"), documents)
+    expected = add_all(opened(tmp_path / "a"), documents)
     seen = opened(tmp_path / "b")
-    begun = entered(seen, documents[:100])
+    begun = add_all(seen, documents[:100])
     sizes = seen.sizes
-    entered(seen, documents[150:])  # written after the sizes were noted
+    add_all(seen, documents[150:])  # written after the checkpoint
     seen.sync()
     seen.close()
-    assert begun + entered(opened(tmp_path / "b", sizes=sizes), documents[100:]) == expected
+    assert begun + add_all(opened(tmp_path / "b", sizes=sizes), documents[100:]) == expected
 
 
-def test_files_shorter_than_noted_are_refused(tmp_path: Path, documents: list[Fingerprint]) -> None:
+def test_seen_texts_raises_for_truncated_files(tmp_path: Path, documents: list[Fingerprint]) -> None:
     seen = SeenTexts(tmp_path)
-    entered(seen, documents[:3])
+    add_all(seen, documents[:3])
     seen.close()
-    with pytest.raises(ValueError, match=r"documents.bin is shorter than it was: give the command again"):
+    with pytest.raises(ValueError, match=r"documents.bin is shorter than at its checkpoint: run the command again"):
         SeenTexts(tmp_path, sizes=LogSizes(4, 0))
 
 
-def test_paragraphs_are_found_by_line(tmp_path: Path, opened: Callable[..., SeenTexts]) -> None:
+def test_seen_paragraphs_are_reported_by_line(tmp_path: Path, opened: Callable[..., SeenTexts]) -> None:
     long, other = "A long paragraph. " * 9, "Another long paragraph. " * 9
     seen = opened(tmp_path)
     first, second = fingerprints([[other, long, "short"], ["short", " " + long, other + "!"]], near=False)
     assert first.signature is None and first.paragraphs[2] == 0
     assert seen.seen_paragraphs(first) == {}
-    seen.enter(first, filter(None, first.paragraphs))
+    seen.add(first, filter(None, first.paragraphs))
     assert seen.seen_paragraphs(second) == {1: 1}
 
 
-def test_bands_differ_by_place() -> None:
+def test_band_hashes_depend_on_the_band() -> None:
     row = np.tile(np.arange(8, dtype=np.uint32), PERMUTATIONS // 8)
     assert len(set(band_hashes(row[None])[0].tolist())) == 16

@@ -1,4 +1,4 @@
-"""Preparing a corpus, against a straightforward one-process loop, with every bad input, and killed at any moment."""
+"""Preparing a corpus, against a simple single-process loop, with invalid input, and killed at any moment."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ from elmokit.data import prepare as module
 from elmokit.data.prepare import prepare
 from elmokit.data.prepare_report import DropCount, PrepareReport, read_report
 from elmokit.data.prepare_run import PrepareRun
-from elmokit.data.shuffle import shuffled_place
+from elmokit.data.shuffle import sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -36,7 +36,7 @@ DOCUMENTS = [
 
 @pytest.fixture
 def raw(tmp_path: Path) -> list[Path]:
-    """Two raw files, one compressed, with blank lines in all places."""
+    """Two raw files, one of them compressed, with blank lines at every position."""
     halves = DOCUMENTS[:5], DOCUMENTS[5:]
     texts = ["\n\n" + "\n \n\n".join("\n".join(lines) for lines in half) + "\n\n" for half in halves]
     paths = [tmp_path / "a.txt", tmp_path / "b.txt.zst"]
@@ -54,13 +54,13 @@ def sentences(directory: Path, shard: int = 0) -> list[str]:
 
 
 def expected_shards(documents: list[list[str]], num_shards: int, seed: int) -> list[list[str]]:
-    """Documents sorted by the hash of their number, each in the shard of that hash."""
+    """Documents sorted by the hash of their number, and distributed to shards by the same hash."""
     english = get_tokenizer("english-1")
     shards: list[list[str]] = [[] for _ in range(num_shards)]
-    for number in sorted(range(len(documents)), key=lambda number: shuffled_place(number, seed)):
+    for number in sorted(range(len(documents)), key=lambda number: sort_key(number, seed)):
         for line in documents[number]:
             for sentence in english.split_sentences(line):
-                shards[shuffled_place(number, seed) % num_shards].append(" ".join(english.tokenize(sentence)))
+                shards[sort_key(number, seed) % num_shards].append(" ".join(english.tokenize(sentence)))
     return shards
 
 
@@ -68,10 +68,10 @@ def no_litter(directory: Path) -> bool:
     return not [*directory.glob(".partial*"), *directory.glob(".unfinished*"), *directory.glob(".old*")]
 
 
-# --- The shards ---
+# --- Shards ---
 
 
-def test_shards_and_report_are_those_of_a_plain_loop(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_equals_a_single_process_loop(tmp_path: Path, raw: list[Path]) -> None:
     report = prepare(raw, tmp_path / "out", num_shards=3, processes=1, seed=7)
     shards = [sentences(tmp_path / "out", shard) for shard in range(3)]
     assert shards == expected_shards(DOCUMENTS, 3, 7)
@@ -87,7 +87,7 @@ def test_shards_and_report_are_those_of_a_plain_loop(tmp_path: Path, raw: list[P
     assert no_litter(tmp_path)
 
 
-def test_documents_are_shuffled_across_files_and_within_shards(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_shuffles_documents_across_files_and_within_shards(tmp_path: Path, raw: list[Path]) -> None:
     prepare(raw, tmp_path / "a", num_shards=1, processes=1, seed=1)
     prepare(raw, tmp_path / "b", num_shards=1, processes=1, seed=2)
     a, b = sentences(tmp_path / "a"), sentences(tmp_path / "b")
@@ -95,21 +95,23 @@ def test_documents_are_shuffled_across_files_and_within_shards(tmp_path: Path, r
     assert sorted(a) == sorted(b) and a != b
     for shuffled in (a, b):
         numbers = [int(line.split()[1]) for line in shuffled if line.startswith("Document")]
-        # Of a random order, about half of the neighbours rise.
+        # In a random order, about half of the neighbors ascend.
         assert 8 < sum(x < y for x, y in pairwise(numbers)) < 32
         begin = shuffled.index(in_order[0])
         assert shuffled[begin : begin + len(in_order)] == in_order
 
 
-def test_number_of_processes_changes_nothing(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 100)
     prepare(raw, tmp_path / "one", num_shards=4, processes=1)
     prepare(raw, tmp_path / "two", num_shards=4, processes=2)
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> None:
-    resource = pytest.importorskip("resource")  # which Windows has not
+def test_prepare_writes_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> None:
+    resource = pytest.importorskip("resource")  # missing on Windows
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
     try:
@@ -120,8 +122,8 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> 
     assert len(shards) == 150 and report.words == sum(len(path.read_text().split()) for path in shards)
 
 
-def test_long_documents_are_dealt_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_LINES", 10)
+def test_prepare_splits_long_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_LINES", 10)
     (tmp_path / "book.txt").write_text("".join(f"line {number}\n" for number in range(95)))
     report = prepare([tmp_path / "book.txt"], tmp_path / "out", num_shards=2, processes=1, compression="none")
     assert report.documents == 10
@@ -129,23 +131,23 @@ def test_long_documents_are_dealt_in_pieces(tmp_path: Path, monkeypatch: pytest.
     assert sorted(shards[0] + shards[1]) == sorted(f"line {number}" for number in range(95))
 
 
-def test_running_again_does_nothing(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: list[Path]) -> None:
     first = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     before = content(tmp_path / "out")
     again = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     assert again.already_done and not first.already_done and again.words == first.words
     assert content(tmp_path / "out") == before
-    with pytest.raises(ValueError, match="made with other num_shards, seed: remove it"):
+    with pytest.raises(ValueError, match="prepared with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
 
 
-def test_one_sentence(tmp_path: Path) -> None:
+def test_prepare_accepts_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Only this.")
     report = prepare([tmp_path / "a.txt"], tmp_path / "out", processes=1)
     assert (report.options.num_shards, report.sentences, report.words) == (1, 1, 3)
 
 
-# --- What is left out ---
+# --- Duplicates and exclusion ---
 
 
 def paragraph(seed: int, length: int = 60) -> str:
@@ -163,9 +165,9 @@ REPEATING = [
     [ONE.replace(" ", "  ")],  # an exact duplicate
     ["\u200b"],  # empty
     [ONE.replace("word", "Word", 3) + " indeed"],  # a near duplicate
-    [THREE, "Short.", TWO, "Short.", TWO],  # a repeated paragraph within
-    [THREE, "A first new line.", paragraph(9)],  # one that occurred before
-    [TWO, paragraph(9)],  # nothing else
+    [THREE, "Short.", TWO, "Short.", TWO],  # a paragraph repeated in the document
+    [THREE, "A first new line.", paragraph(9)],  # a paragraph that occurred before
+    [TWO, paragraph(9)],  # only repeated paragraphs
     [HELD_OUT + " and more"],
     ["Short.", HELD_OUT, paragraph(10)],
     [paragraph(11)],
@@ -176,7 +178,7 @@ def of_lines(report: PrepareReport) -> dict[str, tuple[int, int, int]]:
     return {reason: (count.documents, count.paragraphs, count.words) for reason, count in report.dropped.items()}
 
 
-def test_duplicates_are_left_out_counted_and_listed(tmp_path: Path) -> None:
+def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
     report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, exclude=[held_out])
     assert of_lines(report) == {
@@ -214,7 +216,7 @@ def test_duplicates_are_left_out_counted_and_listed(tmp_path: Path) -> None:
         ({"similarity": 0.999}, ["exact_duplicate", "repeated_paragraph", "empty"]),
     ],
 )
-def test_each_reason_can_be_turned_off(tmp_path: Path, options: dict[str, object], left_out: list[str]) -> None:
+def test_prepare_options_turn_off_each_reason(tmp_path: Path, options: dict[str, object], left_out: list[str]) -> None:
     raw = written(tmp_path / "raw.txt", REPEATING)
     report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, **options)  # pyright: ignore
     assert [reason for reason, count in report.dropped.items() if count != DropCount()] == left_out
@@ -222,7 +224,7 @@ def test_each_reason_can_be_turned_off(tmp_path: Path, options: dict[str, object
     assert total == sum(len(get_tokenizer("english-1").tokenize(line)) for lines in REPEATING for line in lines)
 
 
-def test_excluding_works_with_nothing_else_left_out(tmp_path: Path) -> None:
+def test_prepare_excludes_held_out_text_with_other_reasons_off(tmp_path: Path) -> None:
     raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
     options = {"drop_duplicates": "none", "drop_paragraphs": False, "processes": 1, "num_shards": 1}
     report = prepare([raw], tmp_path / "out", exclude=[held_out], **options)  # pyright: ignore
@@ -230,7 +232,7 @@ def test_excluding_works_with_nothing_else_left_out(tmp_path: Path) -> None:
     assert of_lines(report)["repeated_paragraph"] == of_lines(report)["exact_duplicate"] == (0, 0, 0)
 
 
-def test_excluding_moves_no_other_document(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_keeps_the_order_of_others_when_excluding(tmp_path: Path, raw: list[Path]) -> None:
     prepare(raw, tmp_path / "a", num_shards=2, processes=1)
     prepare(raw, tmp_path / "b", num_shards=2, processes=1, exclude=[written(tmp_path / "held.txt", [[ONE], [TWO]])])
     assert [sentences(tmp_path / "a", shard) for shard in (0, 1)] == [
@@ -238,10 +240,10 @@ def test_excluding_moves_no_other_document(tmp_path: Path, raw: list[Path]) -> N
     ]
 
 
-# --- Bad input ---
+# --- Invalid input ---
 
 
-def test_a_foreign_directory_is_left_alone(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_raises_for_a_directory_with_other_files(tmp_path: Path, raw: list[Path]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     with pytest.raises(FileExistsError, match="remove it"):
@@ -249,12 +251,12 @@ def test_a_foreign_directory_is_left_alone(tmp_path: Path, raw: list[Path]) -> N
     assert content(tmp_path / "out") == {"thesis.tex": b"mine"}
 
 
-def test_an_empty_directory_is_taken(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_writes_to_an_empty_directory(tmp_path: Path, raw: list[Path]) -> None:
     (tmp_path / "out").mkdir()
     assert prepare(raw, tmp_path / "out", processes=1).words == read_report(tmp_path / "out").words
 
 
-def test_invalid_utf8_names_the_line_and_leaves_nothing(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_names_the_line_of_invalid_utf8_and_writes_nothing(tmp_path: Path, raw: list[Path]) -> None:
     (tmp_path / "bad.txt").write_bytes(b"good\n\nba\xffd\n")
     with pytest.raises(ValueError, match=r"bad\.txt, line 3"):
         prepare([*raw, tmp_path / "bad.txt"], tmp_path / "out", processes=1)
@@ -262,21 +264,21 @@ def test_invalid_utf8_names_the_line_and_leaves_nothing(tmp_path: Path, raw: lis
 
 
 @pytest.mark.parametrize("text", ["", "\n \n\n"])
-def test_empty_input(tmp_path: Path, raw: list[Path], text: str) -> None:
+def test_prepare_raises_for_empty_input(tmp_path: Path, raw: list[Path], text: str) -> None:
     (tmp_path / "empty.txt").write_text(text)
     with pytest.raises(ValueError, match=r"empty\.txt is empty"):
         prepare([*raw, tmp_path / "empty.txt"], tmp_path / "out", processes=1)
 
 
-def test_bad_arguments(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_raises_for_invalid_arguments(tmp_path: Path, raw: list[Path]) -> None:
     for arguments, message in [
         ({"inputs": []}, "no input"),
         ({"inputs": [raw[0], raw[0]]}, "more than once"),
         ({"exclude": [raw[0]]}, "both"),
         ({"compression": "rar"}, "zst, gz, none"),
-        ({"num_shards": 0}, "num_shards is 0"),
-        ({"processes": -1}, "processes is -1"),
-        ({"similarity": 0.0}, "similarity is 0"),
+        ({"num_shards": 0}, "num_shards must be at least 1"),
+        ({"processes": -1}, "processes must be at least 1"),
+        ({"similarity": 0.0}, "similarity must be above 0"),
         ({"drop_duplicates": "some"}, "near, exact or none"),
         ({"tokenizer": "klingon-1"}, "english-1"),
     ]:
@@ -287,21 +289,21 @@ def test_bad_arguments(tmp_path: Path, raw: list[Path]) -> None:
     assert no_litter(tmp_path) and not (tmp_path / "out").exists()
 
 
-def test_a_report_of_another_version_is_told_of(tmp_path: Path, raw: list[Path]) -> None:
+def test_read_report_raises_for_another_version(tmp_path: Path, raw: list[Path]) -> None:
     prepare(raw, tmp_path / "out", processes=1)
     report = tmp_path / "out" / "corpus.json"
     for text in ("{", "[]", '{"options": {}}', report.read_text().replace('"seed"', '"sead"'), "[" * 100_000):
         report.write_text(text)
-        with pytest.raises(ValueError, match=r"corpus\.json is no report of this version"):
+        with pytest.raises(ValueError, match=r"corpus\.json is not a report of this version"):
             prepare(raw, tmp_path / "out", processes=1)
 
 
-def test_unwritable_output(tmp_path: Path, raw: list[Path]) -> None:
+def test_prepare_raises_for_an_unwritable_output(tmp_path: Path, raw: list[Path]) -> None:
     with pytest.raises(OSError, match=r"cannot write .*out"):
         prepare(raw, raw[0] / "out", processes=1)
 
 
-def test_full_disk_says_so_and_the_run_goes_on(
+def test_prepare_on_a_full_disk_says_so_and_resumes(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -317,7 +319,7 @@ def test_full_disk_says_so_and_the_run_goes_on(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
-def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
+def test_prepare_accepts_file_names_that_are_not_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")
     Path(name).write_text("One.\n\nTwo.\n\nTwo.")
     assert main(["prepare", name, "--output", str(tmp_path / "out"), "--processes", "1"]) == 0
@@ -326,25 +328,25 @@ def test_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
     assert main(["prepare", name, "--output", str(tmp_path / "out"), "--processes", "1"]) == 0
 
 
-# --- Stopped and resumed ---
+# --- Interrupted and resumed ---
 
 
 def stop_after(count: int, error: BaseException) -> Callable[..., None]:
-    """A `take` that raises an error instead of taking document number `count`."""
-    take, taken = PrepareRun.take, []
+    """A `process` that raises an error instead of processing document number `count`."""
+    process, processed = PrepareRun.process, []
 
     def stopping(run: PrepareRun, document: object) -> None:
-        if len(taken) == count:
+        if len(processed) == count:
             raise error
-        taken.append(document)
-        take(run, document)  # pyright: ignore[reportArgumentType]
+        processed.append(document)
+        process(run, document)  # pyright: ignore[reportArgumentType]
 
     return stopping
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 20, len(REPEATING) + 1])
 @pytest.mark.parametrize("seconds", [0, 1000])
-def test_a_stopped_run_ends_with_the_same_bytes(
+def test_prepare_interrupted_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seconds: int, raw: list[Path]
 ) -> None:
     inputs = [*raw, written(tmp_path / "raw.txt", REPEATING)]
@@ -354,7 +356,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     for stops in (count, 3):
         with monkeypatch.context() as patched:
-            patched.setattr(PrepareRun, "take", stop_after(stops, KeyboardInterrupt()))
+            patched.setattr(PrepareRun, "process", stop_after(stops, KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
     assert not (tmp_path / "out").exists()
@@ -363,32 +365,34 @@ def test_a_stopped_run_ends_with_the_same_bytes(
     assert no_litter(tmp_path)
 
 
-def test_what_was_taken_is_not_taken_again(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_resumed_processes_no_document_twice(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", stop_after(30, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "process", stop_after(30, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
-    monkeypatch.setattr(PrepareRun, "take", stop_after(len(DOCUMENTS) - 30, AssertionError()))
+    monkeypatch.setattr(PrepareRun, "process", stop_after(len(DOCUMENTS) - 30, AssertionError()))
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
 
 
-def test_an_unfinished_run_of_other_options_is_begun_anew(
+def test_prepare_starts_over_when_options_differ(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", stop_after(5, KeyboardInterrupt()))
+        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", processes=1)
-    with pytest.warns(UserWarning, match="unfinished run of other options"):
+    with pytest.warns(UserWarning, match="unfinished run with other options"):
         prepare(raw, tmp_path / "out", processes=1, seed=3)
     prepare(raw, tmp_path / "whole", processes=1, seed=3)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("stage", ["shards", "publish", "remove"])
-def test_stopped_at_the_end_it_ends_with_the_same_bytes(
+def test_prepare_interrupted_while_writing_shards_ends_with_the_same_bytes(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -413,7 +417,7 @@ PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:])
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and those that they have."""
+    """All child processes of a process, recursively."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -431,15 +435,15 @@ def is_running(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 0), (signal.SIGTERM, 0.1), (signal.SIGHUP, 0.3)])
-def test_workers_die_with_their_parent_and_the_command_goes_on(
+def test_prepare_workers_exit_with_their_parent_and_the_run_resumes(
     tmp_path: Path, number: signal.Signals, seconds: float
 ) -> None:
-    text = "\n\n".join(f"{paragraph(seed, 400)}." for seed in range(2400))  # seconds of work
+    text = "\n\n".join(f"{paragraph(seed, 400)}." for seed in range(2400))  # some seconds of work
     (tmp_path / "raw.txt").write_text(text)
     command = ["prepare", str(tmp_path / "raw.txt"), "--output", str(tmp_path / "out"), "--processes", "2"]
     process = subprocess.Popen([sys.executable, "-c", PREPARE, *command], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(descendants(process.pid)) < 3 and time.monotonic() < deadline:  # two workers and a tracker of semaphores
+    while len(descendants(process.pid)) < 3 and time.monotonic() < deadline:  # two workers and the resource tracker
         time.sleep(0.02)
     workers = descendants(process.pid)
     assert len(workers) == 3 and process.poll() is None
@@ -456,50 +460,52 @@ def test_workers_die_with_their_parent_and_the_command_goes_on(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_killed_worker_is_told_of_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_reports_a_killed_worker_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = written(tmp_path / "raw.txt", [[paragraph(seed, 100)] for seed in range(40)])
     monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 1000)
-    take = PrepareRun.take
+    process = PrepareRun.process
 
     def killing(run: PrepareRun, document: workers.TokenizedDocument) -> None:
         for child in descendants(os.getpid()):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has exited
                 if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(child, signal.SIGKILL)
-        take(run, document)
+        process(run, document)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "take", killing)
-        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*the same command goes on"):
+        patched.setattr(PrepareRun, "process", killing)
+        with pytest.raises(ChildProcessError, match=r"a worker process was killed.*run the same command again"):
             prepare([raw], tmp_path / "out", processes=2)
     assert prepare([raw], tmp_path / "out", processes=1).documents == 40
     assert no_litter(tmp_path)
 
 
-def test_a_file_that_changes_while_it_is_read_is_told_of(
+def test_prepare_raises_for_a_file_changed_while_it_is_read(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = PrepareRun.take
+    process = PrepareRun.process
 
     def touching(run: PrepareRun, document: workers.TokenizedDocument) -> None:
         os.utime(raw[0], ns=(1, 1))
-        take(run, document)
+        process(run, document)
 
-    monkeypatch.setattr(PrepareRun, "take", touching)
+    monkeypatch.setattr(PrepareRun, "process", touching)
     with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
         prepare(raw, tmp_path / "out", processes=1)
     assert no_litter(tmp_path) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="directories cannot be held there")
-def test_two_runs_of_one_output_do_not_meet(tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_locks_its_output_against_a_second_run(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def second(*_: object) -> None:
         monkeypatch.undo()
         with pytest.raises(ValueError, match="another process is writing"):
             prepare(raw, tmp_path / "out", processes=1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PrepareRun, "take", second)
+    monkeypatch.setattr(PrepareRun, "process", second)
     with pytest.raises(KeyboardInterrupt):
         prepare(raw, tmp_path / "out", processes=1)
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)

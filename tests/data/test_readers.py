@@ -1,4 +1,4 @@
-"""Task files: what is read from them, what is skipped, what is refused, and predictions in the same layout."""
+"""Task files: sentences, skipped lines, malformed files, and predictions in the same format."""
 
 import gzip
 
@@ -41,7 +41,7 @@ def read(path, **options):
     return list(read_tagged(path, Layout.of(path, **options)))
 
 
-def test_columns(tmp_path):
+def test_read_tagged_reads_columns(tmp_path):
     path = write(tmp_path, "train.txt", CONLL)
     assert read(path) == [
         TaggedSentence(("EU", "rejects"), ("B-ORG", "O")),
@@ -52,7 +52,7 @@ def test_columns(tmp_path):
     assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(("EU", "rejects"))
 
 
-def test_conllu_skips_comments_multiword_tokens_and_empty_nodes(tmp_path):
+def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     path = write(tmp_path, "train.conllu.gz", CONLLU)
     expected = [TaggedSentence(("Do", "n't", "go"), ("AUX", "PART", "VERB")), TaggedSentence(("10 000",), ("NUM",))]
     assert read(path) == expected
@@ -60,15 +60,15 @@ def test_conllu_skips_comments_multiword_tokens_and_empty_nodes(tmp_path):
     assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
 
 
-def test_a_hash_is_a_word_in_columns(tmp_path):
+def test_read_tagged_reads_a_hash_as_a_word_in_columns(tmp_path):
     assert read(write(tmp_path, "a.txt", "# SYM\n1 CD\n")) == [TaggedSentence(("#", "1"), ("SYM", "CD"))]
 
 
-def test_a_no_break_space_stays_in_its_word(tmp_path):
+def test_read_tagged_keeps_no_break_spaces_in_words(tmp_path):
     assert read(write(tmp_path, "a.tsv", "10\u00a0000\tCD\n"))[0].words == ("10\u00a0000",)
 
 
-def test_empty_file_and_windows_line_ends(tmp_path):
+def test_read_tagged_accepts_empty_files_and_windows_newlines(tmp_path):
     assert read(write(tmp_path, "empty.txt", "")) == []
     assert read(write(tmp_path, "blank.txt", "\n\n")) == []
     assert read(write(tmp_path, "dos.txt", "a X\r\n\r\nb Y\r\n")) == [
@@ -83,17 +83,17 @@ def test_empty_file_and_windows_line_ends(tmp_path):
         ("a.txt", "a X\nb\n", {}, r"a\.txt, line 2: 1 columns .* 2"),
         ("a.conllu", "1\ta\tX\n", {}, r"a\.conllu, line 1: 3 columns where CoNLL-U has 10"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
-        ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has id, form"),
-        ("a.txt", "", {"tag_column": "upos"}, "format conllu"),
+        ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has no column 'pos', only id, form"),
+        ("a.txt", "", {"tag_column": "upos"}, "unless the format is conllu"),
         ("a.txt", "", {"format": "json"}, '"columns" or "conllu"'),
     ],
 )
-def test_refused_with_file_and_line(tmp_path, name, text, options, message):
+def test_read_tagged_names_file_and_line_of_malformed_input(tmp_path, name, text, options, message):
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path, name, text), **options)
 
 
-def test_conllu_predictions_replace_one_column_and_keep_all_else(tmp_path):
+def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
     source, target = write(tmp_path, "a.conllu", CONLLU), tmp_path / "out.conllu"
     layout = Layout.of(source)
     assert write_predictions(source, [["X", "Y", "Z"], ["W"]], target, layout) == (2, 4)
@@ -102,14 +102,14 @@ def test_conllu_predictions_replace_one_column_and_keep_all_else(tmp_path):
     assert (tmp_path / "back.conllu").read_text() == CONLLU
 
 
-def test_column_predictions_become_the_last_column(tmp_path):
+def test_write_predictions_appends_a_column(tmp_path):
     source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
     write_predictions(source, [["O", "X"], ["Y"], ["Z"]], target, Layout.of(source))
     assert [sentence.tags for sentence in read(target)] == [("O", "X"), ("Y",), ("Z",)]
     assert [sentence.tags for sentence in read(target, tag_column=-2)] == [s.tags for s in read(source)]
 
 
-def test_too_few_predictions_leave_nothing(tmp_path):
+def test_write_predictions_raises_for_missing_tags_and_writes_nothing(tmp_path):
     source = write(tmp_path, "a.txt", CONLL)
     with pytest.raises(ValueError, match="line 4: no tag"):
         write_predictions(source, [["O"]], tmp_path / "out.txt", Layout.of(source))

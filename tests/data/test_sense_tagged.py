@@ -1,4 +1,4 @@
-"""Sense-tagged text as it is distributed, read against small files written by hand; what is not in a layout is told."""
+"""Readers of sense-tagged text on small files in the distributed formats, well-formed and malformed."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def bank(tmp_path: Path) -> Path:
     return folder
 
 
-def test_split_token_joins_nothing_and_loses_nothing() -> None:
+def test_split_token_keeps_every_word() -> None:
     assert split_token("primary_election") == ["primary", "election"]
     assert split_token("old age") == ["old", "age"]
     assert [split_token(token) for token in ("word", "_", "a__b", "d'être")] == [
@@ -70,7 +70,7 @@ def test_split_token_joins_nothing_and_loses_nothing() -> None:
 # --- Raganato's XML ------------------------------------------------------------------------------------------------
 
 
-def test_xml_of_several_words_becomes_spans(xml: Path) -> None:
+def test_read_raganato_reads_multiword_instances_as_spans(xml: Path) -> None:
     instances = (
         SenseInstance("d000.s000.t000", "old_age%n", 1, 3, ("old_age%1:28:00::",)),
         SenseInstance("d000.s000.t001", "set_up%v", 4, 6, ("set_up%2:36:00::", "set_up%2:41:00::")),
@@ -79,7 +79,7 @@ def test_xml_of_several_words_becomes_spans(xml: Path) -> None:
     assert list(read_raganato(xml)) == [SenseSentence(words, instances), SenseSentence(("Yes",), ())]
 
 
-def test_xml_that_is_read_in_small_blocks_is_the_same(xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_raganato_does_not_depend_on_the_block_size(xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(read_raganato(xml))
     monkeypatch.setattr("elmokit.fs.reading.READ_SIZE", 7)
     assert list(read_raganato(xml)) == whole
@@ -88,22 +88,22 @@ def test_xml_that_is_read_in_small_blocks_is_the_same(xml: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("xml_text", "keys", "message"),
     [
-        (XML[:-30], KEYS, "no well-formed XML"),
+        (XML[:-30], KEYS, "not well-formed XML"),
         (XML, KEYS.splitlines()[0], "'d000.s000.t001' has no line in toy.gold.key.txt"),
-        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "has 2 instances, toy.gold.key.txt keys for 3"),
+        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "has 2 instances but toy.gold.key.txt has keys for 3"),
         (XML, "d000.s000.t000\n", "line 1: d000.s000.t000 has no sense key"),
         (XML.replace('pos="VERB"', 'pos="PREP"'), KEYS, "'d000.s000.t001' needs a word, a lemma and one of NOUN"),
-        ("<corpus></corpus>", "", "holds no <sentence>"),
+        ("<corpus></corpus>", "", "has no <sentence>"),
     ],
 )
-def test_xml_that_is_wrong_is_told(xml: Path, xml_text: str, keys: str, message: str) -> None:
+def test_read_raganato_raises_for_malformed_files(xml: Path, xml_text: str, keys: str, message: str) -> None:
     xml.write_text(xml_text)
     key_file_of(xml).write_text(keys)
     with pytest.raises(ValueError, match=message):
         list(read_raganato(xml))
 
 
-def test_xml_without_its_keys_is_told(xml: Path, tmp_path: Path) -> None:
+def test_read_raganato_raises_without_the_key_file(xml: Path, tmp_path: Path) -> None:
     key_file_of(xml).unlink()
     with pytest.raises(FileNotFoundError, match=r"toy\.gold\.key\.txt is not a file"):
         list(read_raganato(xml))
@@ -114,7 +114,7 @@ def test_xml_without_its_keys_is_told(xml: Path, tmp_path: Path) -> None:
 # --- SemCor --------------------------------------------------------------------------------------------------------
 
 
-def test_semcor_splits_joined_words_and_leaves_names_out(tmp_path: Path) -> None:
+def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
     path = tmp_path / "semcor.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(SEMCOR) + "\n\n").encode()))
     (sentence,) = read_semcor(path)
@@ -128,21 +128,21 @@ def test_semcor_splits_joined_words_and_leaves_names_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not in a row"),
-        ({"tok": [6]}, "not in a row within the sentence"),
+        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not consecutive"),
+        ({"tok": [6]}, "not consecutive tokens of the sentence"),
         ({"tok": []}, "line 1: expected a JSON object"),
-        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is no WordNet sense key"),
+        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is not a WordNet sense key"),
         ({"lexkeys": None}, "line 1: expected a JSON object"),
     ],
 )
-def test_semcor_that_is_wrong_is_told(tmp_path: Path, change: dict, message: str) -> None:
+def test_read_semcor_raises_for_malformed_instances(tmp_path: Path, change: dict, message: str) -> None:
     path = tmp_path / "semcor.jsonl"
     path.write_text(json.dumps({**SEMCOR, "instances": [SEMCOR["instances"][0] | change]}))
     with pytest.raises(ValueError, match=message):
         list(read_semcor(path))
 
 
-def test_semcor_that_is_no_json_is_told(tmp_path: Path) -> None:
+def test_read_semcor_raises_for_invalid_json(tmp_path: Path) -> None:
     (tmp_path / "semcor.jsonl").write_text("The jury said\n")
     with pytest.raises(ValueError, match=r"semcor\.jsonl, line 1: expected a JSON object.*JSONDecodeError"):
         list(read_semcor(tmp_path / "semcor.jsonl"))
@@ -151,7 +151,7 @@ def test_semcor_that_is_no_json_is_told(tmp_path: Path) -> None:
 # --- WordNet -------------------------------------------------------------------------------------------------------
 
 
-def test_first_senses_count_satellites_as_adjectives(tmp_path: Path) -> None:
+def test_read_first_senses_counts_satellites_as_adjectives(tmp_path: Path) -> None:
     lines = [
         "peculiar%3:00:00:: 01 2 3", "peculiar%5:00:00:strange:00 02 1 8", "play%1:10:01:: 03 1 5",
         "play%2:33:00:: 04 1 70", "play%2:35:00:: 05 19 1",
@@ -163,19 +163,19 @@ def test_first_senses_count_satellites_as_adjectives(tmp_path: Path) -> None:
     assert read_first_senses(tmp_path) == read_first_senses(tmp_path / "index.sense") == expected
 
 
-def test_another_file_than_the_index_is_told(tmp_path: Path) -> None:
+def test_read_first_senses_raises_for_another_file(tmp_path: Path) -> None:
     (tmp_path / "index.noun").write_text("'hood n 1 2 @ ; 1 0 08641944\n")
     with pytest.raises(ValueError, match=r"line 1: expected the four columns of WordNet's index\.sense"):
         read_first_senses(tmp_path / "index.noun")
     for key in ("play", "play%n", "%1:10:01::", "play%1:10:01"):
-        with pytest.raises(ValueError, match="is no WordNet sense key"):
+        with pytest.raises(ValueError, match="is not a WordNet sense key"):
             lemma_of_key(key)
 
 
 # --- CoarseWSD -----------------------------------------------------------------------------------------------------
 
 
-def test_coarse_wsd_yields_one_instance_a_line(bank: Path, tmp_path: Path) -> None:
+def test_read_coarse_wsd_yields_one_instance_per_line(bank: Path, tmp_path: Path) -> None:
     first, second = read_coarse_wsd(bank, "test")
     assert first.words == ("the", "bank", "lent", "money") and second.words == ("bank", "of", "a", "river")
     assert [each.instances[0][1:] for each in (first, second)] == [
@@ -195,19 +195,19 @@ def test_coarse_wsd_yields_one_instance_a_line(bank: Path, tmp_path: Path) -> No
             "train.data.txt, line 1: expected the position of a word",
         ),
         ("train.data.txt", "the bank lent money\n0\tbank\n", "line 1: expected the position of a word"),
-        ("train.data.txt", "1\tthe bank\n", "unequal numbers of lines"),
+        ("train.data.txt", "1\tthe bank\n", "different numbers of lines"),
         ("train.gold.txt", "0\n7\n", r"line 2: class '7' is not in classes_map.txt, which has 0, 1"),
-        ("classes_map.txt", "0 bank", "is no JSON"),
+        ("classes_map.txt", "0 bank", "is not JSON"),
         ("classes_map.txt", "[0]", "should be a JSON object"),
     ],
 )
-def test_coarse_wsd_that_is_wrong_is_told(bank: Path, file: str, content: str, message: str) -> None:
+def test_read_coarse_wsd_raises_for_malformed_files(bank: Path, file: str, content: str, message: str) -> None:
     (bank / file).write_text(content)
     with pytest.raises(ValueError, match=message):
         list(read_coarse_wsd(bank, "train"))
 
 
-def test_coarse_wsd_without_a_sentence_is_told(bank: Path) -> None:
+def test_read_coarse_wsd_raises_for_an_empty_file(bank: Path) -> None:
     for name in ("test.data.txt", "test.gold.txt"):
         (bank / name).write_text("")
     with pytest.raises(ValueError, match=r"test\.data\.txt is empty"):

@@ -1,4 +1,4 @@
-"""Token streams, against a plain restatement of how bilm-tf lays out text."""
+"""Token streams, against a simple reimplementation of bilm-tf's batcher."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.streams import (
-    Block,
+    PackedBatch,
     TrainingStream,
     Window,
-    blocks_of,
-    deal_evenly,
-    embedding_block,
+    assign_rows,
+    embedding_batch,
     number_words,
-    scoring_block,
+    scoring_batch,
+    sentence_batches,
 )
 from elmokit.nn.token_encoders import token_encoder as encoder_of
 from elmokit.text.characters import encode_words
@@ -33,7 +33,7 @@ def endless(sentences: list[list[str]]) -> Iterator[list[str]]:
 
 
 def whole_streams(sentences: list[list[str]]) -> dict[str, list[str]]:
-    """What one row reads and predicts in each direction (spec of bilm-tf's batcher)."""
+    """Inputs and targets of one row in each direction (bilm-tf, data.py)."""
     streams: dict[str, list[str]] = {"fwd": [], "fwd targets": [], "bwd": [], "bwd targets": []}
     for words in sentences:
         streams["fwd"] += ["<S>", *words]
@@ -43,8 +43,8 @@ def whole_streams(sentences: list[list[str]]) -> dict[str, list[str]]:
     return streams
 
 
-def dealt(sentences: Iterator[list[str]], rows: int, steps: int, windows: int) -> list[list[list[str]]]:
-    """The sentences of each row: window after window, row after row, one is taken where the row has too few words."""
+def assigned(sentences: Iterator[list[str]], rows: int, steps: int, windows: int) -> list[list[list[str]]]:
+    """The sentences of each row: for each window, row by row, a row without enough words takes the next sentences."""
     taken: list[list[list[str]]] = [[] for _ in range(rows)]
     for window in range(1, windows + 1):
         for row in taken:
@@ -59,13 +59,13 @@ def rows_of(window: Window, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     return words.transpose(0, 2, 1), window.targets.numpy().reshape(2, -1, batch_size).transpose(0, 2, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SENTENCES, st.integers(1, 4), st.integers(1, 7), st.integers(1, 6))
-def test_windows_cut_the_streams_of_their_rows(
+def test_training_stream_windows_equal_bilm_tf_layout(
     sentences: list[list[str]], batch_size: int, steps: int, windows: int
 ) -> None:
     stream = TrainingStream(endless(sentences), VOCAB, batch_size, steps)
-    rows = [whole_streams(row) for row in dealt(endless(sentences), batch_size, steps, windows)]
+    rows = [whole_streams(row) for row in assigned(endless(sentences), batch_size, steps, windows)]
     for number in range(windows):
         window = next(stream)
         words, targets = rows_of(window, batch_size)
@@ -77,7 +77,7 @@ def test_windows_cut_the_streams_of_their_rows(
                 assert targets[d, row].tolist() == VOCAB.ids(expected[f"{name} targets"][cut]).tolist()
 
 
-def test_a_stream_goes_on_from_what_its_rows_had_left() -> None:
+def test_training_stream_resumes_from_its_rows() -> None:
     sentences = [["a", "b", "c"], ["d"], ["e", "f", "g", "h", "a"]]
     source, whole = endless(sentences), TrainingStream(endless(sentences), VOCAB, 2, 3)
     first = TrainingStream(source, VOCAB, 2, 3)
@@ -90,7 +90,7 @@ def test_a_stream_goes_on_from_what_its_rows_had_left() -> None:
         assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(resumed.targets, expected.targets)
 
 
-def test_a_sentence_of_100_000_words_is_cut_into_windows() -> None:
+def test_training_stream_splits_a_sentence_of_100_000_words() -> None:
     sentence = [f"w{number % 5000}" for number in range(100_000)]
     stream = TrainingStream(endless([sentence]), VOCAB, 2, 5000)
     words = np.concatenate([rows_of(next(stream), 2)[0] for _ in range(21)], axis=2)
@@ -98,8 +98,8 @@ def test_a_sentence_of_100_000_words_is_cut_into_windows() -> None:
     assert words[1, 0, :100_002].tolist() == ["</S>", *reversed(sentence), "</S>"]
 
 
-def test_a_row_tells_only_what_it_has_still_to_read() -> None:
-    """So a snapshot of it is small, and the same whether the row was filled now or windows ago."""
+def test_training_stream_rows_contain_only_unread_words() -> None:
+    """This keeps snapshots small, and independent of when the row was filled."""
     stream = TrainingStream(endless([[*"abcdefgh"], ["a"]]), VOCAB, 1, 3)
     next(stream)
     fwd, fwd_targets, bwd, bwd_targets = stream.rows[0]
@@ -108,31 +108,31 @@ def test_a_row_tells_only_what_it_has_still_to_read() -> None:
     assert TrainingStream(endless([["b"]]), VOCAB, 1, 3, rows=stream.rows).rows == stream.rows
 
 
-def test_a_literal_boundary_in_the_text_is_the_boundary() -> None:
+def test_training_stream_treats_literal_boundary_words_as_boundaries() -> None:
     window = next(TrainingStream(endless([["a", "</S>", "b"]]), VOCAB, 1, 4))
     words, targets = rows_of(window, 1)
     assert words[0, 0].tolist() == ["<S>", "a", "</S>", "b"]
     assert targets[0, 0].tolist() == [VOCAB.ids(["a"])[0], VOCAB.eos, VOCAB.ids(["b"])[0], VOCAB.eos]
     ids = encoder_of(BiLMConfig.preset("tiny")).ids(window.words, VOCAB)
-    assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # word begins, </S>, word ends, padding
+    assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # begin-word, </S>, end-word, padding
 
 
 @pytest.mark.parametrize("missing", ["<S>", "</S>", "<UNK>"])
-def test_a_vocabulary_without_the_special_words_is_refused(missing: str) -> None:
-    """bilm-tf went on: its last word became the boundary, or sentences were silently shortened."""
+def test_vocab_raises_without_special_tokens(missing: str) -> None:
+    """bilm-tf accepts them: its last word becomes the boundary, or sentences are silently shortened."""
     words = [word for word in ("<S>", "</S>", "<UNK>", "the", "cat") if word != missing]
     with pytest.raises(ValueError, match=f"lacks {missing}"):
         Vocab(words)
 
 
-def test_unknown_words_keep_their_characters_as_input_and_are_unk_as_target() -> None:
+def test_training_stream_keeps_unknown_words_as_inputs_only() -> None:
     window = next(TrainingStream(endless([["a", "zebra"]]), VOCAB, 1, 3))
     words, targets = rows_of(window, 1)
     assert words[0, 0].tolist() == ["<S>", "a", "zebra"]
     assert targets[0, 0].tolist() == [VOCAB.ids(["a"])[0], VOCAB.unk, VOCAB.eos]
 
 
-def test_word_ids_are_characters_or_rows_of_the_word_table() -> None:
+def test_token_encoder_ids_are_characters_or_word_rows() -> None:
     words = ["a", "zebra", "<S>"]
     by_characters = encoder_of(BiLMConfig.preset("tiny")).ids(words)
     np.testing.assert_array_equal(by_characters, encode_words(words, widest_filter=3))
@@ -142,52 +142,52 @@ def test_word_ids_are_characters_or_rows_of_the_word_table() -> None:
         encoder_of(by_words).ids(words)
 
 
-def test_words_are_numbered_as_they_come() -> None:
-    words, which = number_words(["b", "a", "b", "c"])
-    assert words == ["b", "a", "c"] and which.tolist() == [0, 1, 0, 2]
+def test_number_words_follows_first_appearance() -> None:
+    words, indices = number_words(["b", "a", "b", "c"])
+    assert words == ["b", "a", "c"] and indices.tolist() == [0, 1, 0, 2]
 
 
-def both_orders(block: Block, number: int) -> tuple[list[str], list[str]]:
-    """What each direction reads in its row for one sentence, in text order."""
-    begin = int(block.lengths[:number].sum())
-    window = slice(begin, begin + int(block.lengths[number]))
-    words = np.array(block.words, dtype=object)
-    fwd, bwd = (words[block.tokens[d][block.text.slots[d, window]].numpy()].tolist() for d in range(2))
+def inputs_of(batch: PackedBatch, number: int) -> tuple[list[str], list[str]]:
+    """The inputs of each direction for one sentence, in the order of the text."""
+    begin = int(batch.lengths[:number].sum())
+    window = slice(begin, begin + int(batch.lengths[number]))
+    words = np.array(batch.words, dtype=object)
+    fwd, bwd = (words[batch.tokens[d][batch.text.slots[d, window]].numpy()].tolist() for d in range(2))
     return fwd, bwd
 
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, st.integers(1, 3), st.booleans())
-def test_blocks_hold_whole_sentences_with_their_boundaries(
+def test_packed_batches_contain_whole_sentences_with_boundaries(
     sentences: list[list[str]], num_rows: int, reset: bool
 ) -> None:
     rows = np.arange(len(sentences)) % num_rows
-    embedding, scoring = (make(sentences, rows, num_rows, reset) for make in (embedding_block, scoring_block))
-    bare = embedding_block(sentences, rows, num_rows, reset, boundaries=False)
+    embedding, scoring = (make(sentences, rows, num_rows, reset) for make in (embedding_batch, scoring_batch))
+    bare = embedding_batch(sentences, rows, num_rows, reset, boundaries=False)
     for number, words in enumerate(sentences):
-        assert both_orders(embedding, number) == (["<S>", *words, "</S>"],) * 2
-        assert both_orders(bare, number) == (words, words)
-        assert both_orders(scoring, number) == (["<S>", *words], [*words, "</S>"])
+        assert inputs_of(embedding, number) == (["<S>", *words, "</S>"],) * 2
+        assert inputs_of(bare, number) == (words, words)
+        assert inputs_of(scoring, number) == (["<S>", *words], [*words, "</S>"])
     assert embedding.lengths.tolist() == [len(words) + 2 for words in sentences]
     assert (embedding.margin, bare.margin) == (1, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 6))
-def test_sentences_are_dealt_evenly(lengths: list[int], num_rows: int) -> None:
-    rows = deal_evenly(lengths, num_rows)
+def test_assign_rows_balances_row_lengths(lengths: list[int], num_rows: int) -> None:
+    rows = assign_rows(lengths, num_rows)
     fill = np.bincount(rows, weights=lengths, minlength=num_rows)
     assert len(fill) == num_rows
     assert fill.max() - fill.min() <= max(lengths, default=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, st.integers(1, 20))
-def test_groups_never_cut_or_lose_a_sentence(sentences: list[list[str]], words: int) -> None:
-    groups = list(blocks_of(iter(sentences), words))
+def test_sentence_batches_keep_every_sentence_whole(sentences: list[list[str]], words: int) -> None:
+    groups = list(sentence_batches(iter(sentences), words))
     assert [sentence for group in groups for sentence in group] == sentences
     for group in groups[:-1]:
         assert sum(len(s) + 2 for s in group) >= words > sum(len(s) + 2 for s in group[:-1])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backends import each_avx512_dtype
 from oracle import random_weights
-from processors import each_product_type, needs_products
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -50,7 +50,7 @@ def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("absent", ["without_products", "without_library", "on_reference"])
+@pytest.mark.parametrize("absent", ["without_avx512", "without_native", "on_reference"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
 def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, request: pytest.FixtureRequest) -> None:
@@ -68,12 +68,12 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
             assert (layer * of_layer).sum() / np.linalg.norm(layer) / np.linalg.norm(of_layer) > 0.9995
 
 
-@each_product_type
+@each_avx512_dtype
 def test_words_are_cached_where_products_are_exact_row_by_row(dtype: torch.dtype) -> None:
     assert embedder(dtype)._pipeline.cache is not None
 
 
-@each_product_type
+@each_avx512_dtype
 def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.dtype) -> None:
     used, expected = embedder(dtype), []
     for sentence in SENTENCES:
@@ -85,7 +85,7 @@ def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.
         assert_equal(used.embed([sentence], layers="all"), [vectors])
 
 
-@each_product_type
+@each_avx512_dtype
 @pytest.mark.parametrize("words", [0, 5, 20])
 def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
     expected = embedder(dtype).embed(SENTENCES, layers="all")
@@ -99,7 +99,7 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
         assert_equal(small.embed(SENTENCES, layers="all"), expected)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_words_of_any_length_do_not_fill_the_cache() -> None:
     made = embedder()
     long = "x" * 100_000
@@ -138,7 +138,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return words
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> None:
     made, distinct = embedder(), {word for sentence in SENTENCES for word in sentence}
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> Non
     assert sorted(encoded[1:]) == sorted(distinct)
 
 
-@each_product_type
+@each_avx512_dtype
 @pytest.mark.parametrize("state", ["zeros", "warm"])
 def test_only_words_are_computed_and_the_first_boundaries_once(
     dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,7 @@ def test_an_embedder_keeps_the_weights_that_it_was_given() -> None:
     assert np.abs(Embedder(model, device="cpu").embed(SENTENCES)[0] - before[0]).max() > 0.1
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_a_failure_leaves_the_cache_right(monkeypatch: pytest.MonkeyPatch) -> None:
     made, expected = embedder(), embedder().embed(SENTENCES)
     made.embed(SENTENCES[:3])
@@ -195,7 +195,7 @@ def test_a_failure_leaves_the_cache_right(monkeypatch: pytest.MonkeyPatch) -> No
     assert_equal(made.embed(SENTENCES), expected)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_threads_may_share_an_embedder() -> None:
     made = embedder(cached_words=12)  # so that it is emptied all the time
     expected = [made.embed([sentence])[0] for sentence in SENTENCES]
@@ -205,7 +205,7 @@ def test_threads_may_share_an_embedder() -> None:
         assert_equal(list(found), [expected[number] for number in order])
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_a_copy_begins_with_no_words(encoded: list[str]) -> None:
     made = embedder()
     expected = made.embed(SENTENCES)
@@ -214,7 +214,7 @@ def test_a_copy_begins_with_no_words(encoded: list[str]) -> None:
     assert encoded[before:] == [word for word in encoded[:before] if word not in ("<S>", "</S>")]
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_words_without_characters_are_not_kept() -> None:
     """Their vectors are a table already."""
     lstm = BiLMConfig.preset("tiny").lstm

@@ -15,13 +15,13 @@ import torch
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import Block
+from elmokit.data.streams import PackedBatch
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.outputs import POOLINGS, RUNNING
 from elmokit.embed.pipeline import Pipeline, Sizes, split_batches
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.storage.shard import PartWriter
+from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore
 from elmokit.text.characters import BOS, EOS, encode_words
 
@@ -103,7 +103,7 @@ def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeyp
     slots: list[int] = []
     encode = Pipeline.encode
 
-    def counted(pipeline: Pipeline, block: Block) -> object:
+    def counted(pipeline: Pipeline, block: PackedBatch) -> object:
         slots.append(block.tokens.shape[1])
         return encode(pipeline, block)
 
@@ -199,17 +199,17 @@ def test_a_run_that_is_stopped_within_a_long_line_is_taken_up(
 ) -> None:
     filled: list[slice] = []
 
-    def fill_until_stopped(writer: PartWriter, rows: slice, *half: object) -> None:
+    def fill_until_stopped(writer: ShardWriter, rows: slice, *half: object) -> None:
         filled.append(rows)
         if len(filled) == 60:  # in the third part
             raise KeyboardInterrupt
         fill(writer, rows, *half)  # pyright: ignore[reportArgumentType]
 
-    fill = PartWriter.fill
+    fill = ShardWriter.fill
     for state in ("zeros", "carry"):
         filled.clear()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(PartWriter, "fill", fill_until_stopped)
+            patch.setattr(ShardWriter, "fill", fill_until_stopped)
             embed_file(text, tmp_path / f"stopped-{state}", embedder, state=state, sentences_per_part=4)
         report = embed_file(text, tmp_path / f"stopped-{state}", embedder, state=state, sentences_per_part=4)
         assert (report.parts_kept, report.words) == (2, sum(LENGTHS))
@@ -220,7 +220,7 @@ def test_a_run_that_is_stopped_within_a_long_line_is_taken_up(
 
 
 def test_hdf5_and_pooled_files(tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.storage.hdf5.ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("elmokit.storage.hdf5.CHUNK_ROWS", 40)
     embed_file(text, tmp_path / "out.hdf5", embedder, layers="all")
     encode_file(text, tmp_path / "out.npy", embedder, pooling="max", layers="top", sentences_per_part=4)
     pooled = np.load(tmp_path / "out.npy")

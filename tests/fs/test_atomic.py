@@ -112,3 +112,14 @@ def test_what_was_there_survives_when_its_replacement_cannot_take_its_name(
         (partial / "new").write_text("new")
     assert [file.name for file in (tmp_path / "model").iterdir()] == ["old"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_atomic_files_have_the_mode_of_new_ones_whatever_wrote_them(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    expected = (tmp_path / "plain").stat().st_mode
+    with atomic_path(tmp_path / "file") as partial:
+        partial.touch(0o600)
+    with atomic_directory(tmp_path / "directory") as partial:
+        (partial / "file").touch(0o600)
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "directory" / "file").stat().st_mode == expected
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["directory", "file", "file", "plain"]

@@ -1,4 +1,4 @@
-"""Perplexity, against bilm-tf's own figures and a slow float64 computation."""
+"""Perplexity, against bilm-tf's own figures and a brute-force computation in float64."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ def warm_state(bilm: BiLM) -> BiLMState:
     return BiLMState(torch.randn_like(zeros.h), torch.randn_like(zeros.c))
 
 
-def slowly(
+def brute_force(
     sentences: Sequence[Sequence[str]], state: str = "carry", rows: int = 1, start: BiLMState | None = None
 ) -> tuple[float, float, float]:
-    """Forward, backward and mean perplexity by the definition: a sentence, a direction and a word at a time."""
+    """Forward, backward and mean perplexity by definition, one sentence, direction and word at a time."""
     bilm, softmax, vocab = small()
     oracle, weight, bias = Oracle(bilm), softmax.weight.detach().numpy(), softmax.bias.detach().numpy()
     means = []
@@ -61,48 +61,50 @@ def slowly(
     return float(np.exp(means[0])), float(np.exp(means[1])), float(np.exp(np.mean(means)))
 
 
-def three(found: Perplexity) -> tuple[float, float, float]:
-    return found.forward, found.backward, found.mean
+def three(result: Perplexity) -> tuple[float, float, float]:
+    return result.forward, result.backward, result.mean
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7])
-def test_carried_state_equals_the_slow_computation(batch_size: int) -> None:
-    found = perplexity(*small(), SENTENCES, batch_size=batch_size)
-    assert three(found) == pytest.approx(slowly(SENTENCES, rows=batch_size), rel=1e-9)
-    assert (found.sentences, found.predictions, found.unknown) == (5, 16, 2)
+def test_perplexity_with_carried_state_equals_brute_force(batch_size: int) -> None:
+    result = perplexity(*small(), SENTENCES, batch_size=batch_size)
+    assert three(result) == pytest.approx(brute_force(SENTENCES, rows=batch_size), rel=1e-9)
+    assert (result.sentences, result.predictions, result.unknown) == (5, 16, 2)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_zero_states_equal_the_slow_computation_at_any_batch_size(batch_size: int) -> None:
+def test_perplexity_with_zero_states_equals_brute_force(batch_size: int) -> None:
     model = small()
-    found = perplexity(*model, SENTENCES, state="zeros", batch_size=batch_size, start=warm_state(model[0]))
-    assert three(found) == pytest.approx(slowly(SENTENCES, "zeros"), rel=1e-9)
+    result = perplexity(*model, SENTENCES, state="zeros", batch_size=batch_size, start=warm_state(model[0]))
+    assert three(result) == pytest.approx(brute_force(SENTENCES, "zeros"), rel=1e-9)
 
 
-def test_a_warm_state_starts_every_sentence() -> None:
+def test_perplexity_with_warm_state_equals_brute_force() -> None:
     model = small()
     start = warm_state(model[0])
-    found = perplexity(*model, SENTENCES, state="warm", start=start)
-    assert three(found) == pytest.approx(slowly(SENTENCES, "warm", start=start), rel=1e-9)
+    result = perplexity(*model, SENTENCES, state="warm", start=start)
+    assert three(result) == pytest.approx(brute_force(SENTENCES, "warm", start=start), rel=1e-9)
 
 
 @pytest.mark.parametrize("state", ["carry", "zeros"])
 @pytest.mark.parametrize(("words", "logits"), [(1, 1), (8, 20)])
-def test_a_text_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int) -> None:
-    monkeypatch.setattr("elmokit.lm.evaluate.WORDS_AT_ONCE", words)
+def test_perplexity_does_not_depend_on_internal_batches(
+    monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int
+) -> None:
+    monkeypatch.setattr("elmokit.lm.evaluate.BATCH_WORDS", words)
     monkeypatch.setattr(logsumexp, "LOGITS_AT_ONCE", logits)
-    found = perplexity(*small(), iter(SENTENCES), state=state, batch_size=2)
-    assert three(found) == pytest.approx(slowly(SENTENCES, state, rows=2), rel=1e-9)
+    result = perplexity(*small(), iter(SENTENCES), state=state, batch_size=2)
+    assert three(result) == pytest.approx(brute_force(SENTENCES, state, rows=2), rel=1e-9)
 
 
 @pytest.mark.parametrize("batch_size", [1, 256])
-def test_one_sentence_has_a_perplexity(batch_size: int) -> None:
-    """bilm-tf said NaN where there were fewer sentences than rows."""
-    found = perplexity(*small(), [["a", "b"]], batch_size=batch_size)
-    assert three(found) == pytest.approx(slowly([["a", "b"]]), rel=1e-9)
+def test_perplexity_of_one_sentence_equals_brute_force(batch_size: int) -> None:
+    """bilm-tf reports NaN if there are fewer sentences than rows."""
+    result = perplexity(*small(), [["a", "b"]], batch_size=batch_size)
+    assert three(result) == pytest.approx(brute_force([["a", "b"]]), rel=1e-9)
 
 
-def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
+def test_perplexity_raises_for_empty_text_and_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="the text is empty"):
         perplexity(*small(), [])
     with pytest.raises(ValueError, match="stored state"):
@@ -114,15 +116,14 @@ def test_an_empty_text_and_an_unknown_state_are_refused() -> None:
 
 
 @pytest.mark.parametrize("state", ["carry", "zeros"])
-def test_a_model_whose_directions_join_predicts_nothing(state: str) -> None:
-    """Each would have seen the word that the other one is to predict."""
+def test_perplexity_raises_for_interleaved_directions(state: str) -> None:
     _, softmax, vocab = small()
     bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 
 
-def test_no_gradients_are_kept() -> None:
+def test_perplexity_accumulates_no_gradients() -> None:
     model = small()
     perplexity(*model, SENTENCES)
     assert all(parameter.grad is None for parameter in model[0].parameters())
@@ -132,7 +133,7 @@ def test_no_gradients_are_kept() -> None:
 
 
 @pytest.fixture(params=["as read", "saved and loaded"])
-def trained_by_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
+def bilm_tf_model(goldens: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest) -> Pretrained:
     folder = goldens("bilm_tf_training")
     model = load(folder / "weights.hdf5")
     with np.load(folder / "softmax.npz") as file:
@@ -145,63 +146,65 @@ def trained_by_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path, request: 
     return load(tmp_path / "native")
 
 
-def test_perplexity_is_that_of_bilm_tf(goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained) -> None:
+def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path], bilm_tf_model: Pretrained) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
     expected = json.loads(heldout.with_name("expected.json").read_text())
-    found = evaluate([heldout], trained_by_bilm_tf).total
-    assert found.predictions == expected["words_per_direction_batch_1"]
+    result = evaluate([heldout], bilm_tf_model).total
+    assert result.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
-    assert three(found) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-4)
+    assert three(result) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-6)
 
 
-def test_perplexity_with_zero_states_is_the_same_at_any_batch_size(
-    goldens: Callable[[str], Path], trained_by_bilm_tf: Pretrained
+def test_perplexity_with_zero_states_does_not_depend_on_batch_size(
+    goldens: Callable[[str], Path], bilm_tf_model: Pretrained
 ) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
-    one, many = (evaluate([heldout], trained_by_bilm_tf, state="zeros", batch_size=size).total for size in (1, 32))
+    one, many = (evaluate([heldout], bilm_tf_model, state="zeros", batch_size=size).total for size in (1, 32))
     assert three(one) == pytest.approx(three(many), rel=1e-6)
 
 
 # --- Files ----------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_evaluated_apart_and_together(tmp_path: Path) -> None:
+def test_evaluate_reports_each_file_and_the_total(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     texts = {"one.txt": SENTENCES[:2], "two.txt": SENTENCES[2:]}
     for name, sentences in texts.items():
         (tmp_path / name).write_text("".join(" ".join(words) + "\n" for words in sentences))
-    found = evaluate([tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), state="zeros")
+    result = evaluate(
+        [tmp_path / name for name in texts], Pretrained(bilm, softmax=softmax, vocab=vocab), state="zeros"
+    )
     for name, sentences in texts.items():
-        expected = slowly([s for s in sentences if s], "zeros")
-        assert three(found.files[str(tmp_path / name)]) == pytest.approx(expected, rel=1e-9)
-    assert three(found.total) == pytest.approx(slowly([s for s in SENTENCES if s], "zeros"), rel=1e-9)
-    assert (found.total.sentences, found.total.predictions, found.total.unknown) == (4, 15, 2)
+        expected = brute_force([s for s in sentences if s], "zeros")
+        assert three(result.files[str(tmp_path / name)]) == pytest.approx(expected, rel=1e-9)
+    assert three(result.total) == pytest.approx(brute_force([s for s in SENTENCES if s], "zeros"), rel=1e-9)
+    assert (result.total.sentences, result.total.predictions, result.total.unknown) == (4, 15, 2)
 
 
-def test_directories_and_repeated_files_are_evaluated(tmp_path: Path) -> None:
+def test_evaluate_accepts_directories_and_repeated_files(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("a b\nc\n" if name == "a.txt" else "b zebra\n")
     a, b = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
-    found = evaluate([tmp_path, a], model, state="zeros")
-    assert list(found.files) == [a, b, f"{a} (2)"]
-    assert found.files[a] == found.files[f"{a} (2)"] and found.total.predictions == 13
-    table = [line.split() for line in str(found).splitlines()]
+    result = evaluate([tmp_path, a], model, state="zeros")
+    assert list(result.files) == [a, b, f"{a} (2)"]
+    assert result.files[a] == result.files[f"{a} (2)"] and result.total.predictions == 13
+    table = [line.split() for line in str(result).splitlines()]
     assert table[0][0] == "forward" and [row[0] for row in table[1:]] == [a, b, a, "all"]
     assert len(str(evaluate([b], model)).splitlines()) == 2
-    with pytest.raises(ValueError, match="name at least one"):
+    with pytest.raises(ValueError, match="give at least one"):
         evaluate([], model)
 
 
-def test_a_file_without_a_sentence_is_named(tmp_path: Path) -> None:
+def test_evaluate_names_a_file_without_sentences(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match=r"empty\.txt.*no sentence"):
         evaluate([tmp_path / "empty.txt"], Pretrained(bilm, softmax=softmax, vocab=vocab))
 
 
-def test_a_model_without_softmax_says_so(tmp_path: Path) -> None:
+def test_evaluate_raises_without_softmax(tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text("a b\n")
-    with pytest.raises(ValueError, match="needs a model with its softmax"):
+    with pytest.raises(ValueError, match="needs a model with a softmax"):
         evaluate([tmp_path / "any.txt"], Pretrained(small()[0]))

@@ -1,4 +1,4 @@
-"""Scores of words, substitutes and next words, by a slow float64 computation, perplexity and bilm-tf's figures."""
+"""Scores, substitutes and next words, against brute force in float64, perplexity and bilm-tf's figures."""
 
 import json
 import math
@@ -27,7 +27,7 @@ SPECIALS = ["<S>", "</S>", "<UNK>"]
 
 @pytest.fixture
 def model() -> Pretrained:
-    """Random weights; the specials are not the first words, so that their places matter."""
+    """Random weights, and a vocabulary whose special tokens are not first, so that their positions matter."""
     vocab = Vocab(["a", "<S>", "b", "</S>", "c", "<UNK>", "d", "e"])
     bilm, softmax = BiLM(CONFIG), FullSoftmax(len(vocab), 4)
     random_weights(bilm, seed=1)
@@ -38,8 +38,8 @@ def model() -> Pretrained:
     return Pretrained(bilm, softmax=softmax, vocab=vocab, warm_state=warm)
 
 
-def slowly(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
-    """(2, T+1, V) log p by the definition: row k of what word k is forward, word k-1 backward."""
+def brute_force(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
+    """Log p by definition, (2, T+1, V): row k predicts word k forward, word k-1 backward."""
     assert model.softmax is not None
     oracle, weight, bias = Oracle(model.bilm), *(p.detach().double().numpy() for p in model.softmax.parameters())
     log_p = []
@@ -60,20 +60,20 @@ def vocab_of(model: Pretrained) -> Vocab:
     return model.vocab
 
 
-def three(found: Perplexity) -> tuple[float, float, float]:
-    return found.forward, found.backward, found.mean
+def three(result: Perplexity) -> tuple[float, float, float]:
+    return result.forward, result.backward, result.mean
 
 
 # --- Scores --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["zeros", "warm"])
-def test_every_word_has_the_log_probability_of_the_slow_computation(model: Pretrained, state: str) -> None:
-    found = score(SENTENCES, model, state=state)
-    assert [each.words for each in found] == [tuple(words) for words in SENTENCES]
-    assert [each.unknown for each in found] == [1, 0, 0, 0, 1]
-    for each in found:
-        forward, backward = slowly(model, each.words, warm=state == "warm")
+def test_score_equals_brute_force(model: Pretrained, state: str) -> None:
+    result = score(SENTENCES, model, state=state)
+    assert [each.words for each in result] == [tuple(words) for words in SENTENCES]
+    assert [each.unknown for each in result] == [1, 0, 0, 0, 1]
+    for each in result:
+        forward, backward = brute_force(model, each.words, warm=state == "warm")
         places = np.arange(len(each.words) + 1)
         ids = vocab_of(model).ids
         np.testing.assert_allclose(each.forward, forward[places, ids([*each.words, "</S>"])], atol=1e-5)
@@ -81,20 +81,20 @@ def test_every_word_has_the_log_probability_of_the_slow_computation(model: Pretr
 
 
 @pytest.mark.parametrize(("state", "batch_size"), [("zeros", 1), ("warm", 1), ("carry", 1), ("carry", 2)])
-@pytest.mark.parametrize("words_at_once", [1, 9, 10_000])
-def test_scores_add_up_to_the_perplexity(
-    model: Pretrained, state: str, batch_size: int, words_at_once: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch_words", [1, 9, 10_000])
+def test_scores_sum_to_the_perplexity_in_every_state(
+    model: Pretrained, state: str, batch_size: int, batch_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.evaluate.WORDS_AT_ONCE", words_at_once)
-    found = score(SENTENCES, model, state=state, batch_size=batch_size)
+    monkeypatch.setattr("elmokit.lm.evaluate.BATCH_WORDS", batch_words)
+    result = score(SENTENCES, model, state=state, batch_size=batch_size)
     assert model.softmax is not None
     parts = model.bilm, model.softmax, vocab_of(model)
     expected = perplexity(*parts, SENTENCES, state, batch_size, model.warm_state)
-    means = [np.mean(np.concatenate([getattr(each, d) for each in found])) for d in ("forward", "backward")]
+    means = [np.mean(np.concatenate([getattr(each, d) for each in result])) for d in ("forward", "backward")]
     assert np.exp([-means[0], -means[1], -np.mean(means)]).tolist() == pytest.approx(three(expected), rel=1e-5)
 
 
-def test_a_sentence_has_the_perplexity_of_a_text_of_its_own(model: Pretrained) -> None:
+def test_sentence_score_perplexity_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
     assert model.softmax is not None
     for each in score(SENTENCES, model):
         alone = perplexity(model.bilm, model.softmax, vocab_of(model), [each.words], "zeros")
@@ -103,15 +103,15 @@ def test_a_sentence_has_the_perplexity_of_a_text_of_its_own(model: Pretrained) -
         assert counts == (alone.sentences, alone.predictions, alone.unknown)
 
 
-def test_strings_are_tokenized_as_the_training_text_was(model: Pretrained) -> None:
+def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> None:
     model.tokenizer = "english-1"
-    (found,) = score(["a can't."], model)
-    assert found.words == ("a", "ca", "n't", ".")
+    (result,) = score(["a can't."], model)
+    assert result.words == ("a", "ca", "n't", ".")
     with pytest.raises(ValueError, match="list of sentences"):
         score("a b", model)
 
 
-def test_nothing_to_score_gives_nothing(model: Pretrained) -> None:
+def test_score_of_no_sentences_is_empty(model: Pretrained) -> None:
     assert score([], model) == []
 
 
@@ -119,64 +119,64 @@ def test_nothing_to_score_gives_nothing(model: Pretrained) -> None:
 
 
 def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
-    """For each word all words but the specials, the likeliest first."""
-    forward, backward = slowly(model, words)
+    """For each position all words but the special tokens, the most likely first."""
+    forward, backward = brute_force(model, words)
     value = {"forward": forward[:-1], "backward": backward[1:], "both": forward[:-1] + backward[1:]}[direction]
     named = [zip(vocab_of(model).words, row.tolist(), strict=True) for row in value]
     return [sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1]) for row in named]
 
 
 @pytest.mark.parametrize("direction", ["both", "forward", "backward"])
-@pytest.mark.parametrize("logits_at_once", [1, 20, 1000])
-def test_substitutes_are_the_likeliest_by_the_slow_computation(
-    model: Pretrained, direction: str, logits_at_once: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chunk_logits", [1, 20, 1000])
+def test_substitutes_equal_brute_force_for_every_chunk_size(
+    model: Pretrained, direction: str, chunk_logits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", logits_at_once)
+    monkeypatch.setattr(scoring, "CHUNK_LOGITS", chunk_logits)
     for words in SENTENCES:
-        found = substitutes(words, model, top=100, direction=direction)
+        result = substitutes(words, model, top=100, direction=direction)
         expected = expected_substitutes(model, words, direction)
-        assert [[each.word for each in row] for row in found] == [[word for word, _ in row] for row in expected]
-        for row, expected_row in zip(found, expected, strict=True):
+        assert [[each.word for each in row] for row in result] == [[word for word, _ in row] for row in expected]
+        for row, expected_row in zip(result, expected, strict=True):
             assert [each.log_probability for each in row] == pytest.approx([v for _, v in expected_row], abs=1e-5)
 
 
-def test_chosen_positions_are_those_of_the_whole_sentence(model: Pretrained) -> None:
+def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretrained) -> None:
     every = substitutes(SENTENCES[2], model, top=2)
     assert substitutes(SENTENCES[2], model, positions=[3, 0], top=2) == [every[3], every[0]]
     assert all(len(row) == 2 for row in every)
 
 
-def test_a_substitute_does_not_depend_on_the_word_it_stands_for(model: Pretrained) -> None:
+def test_substitutes_do_not_depend_on_the_replaced_word(model: Pretrained) -> None:
     one, other = (substitutes(["a", word, "b"], model, positions=[1]) for word in ("c", "zebra"))
     assert [each.word for each in one[0]] == [each.word for each in other[0]]
-    values = ([each.log_probability for each in found[0]] for found in (one, other))
+    values = ([each.log_probability for each in result[0]] for result in (one, other))
     assert next(values) == pytest.approx(next(values), abs=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("words", [["a", "zebra", "c"], []])
-def test_next_words_are_the_whole_distribution(model: Pretrained, direction: str, words: list[str]) -> None:
-    found = next_words(words, model, top=len(vocab_of(model)), direction=direction)
-    log_p = slowly(model, words)[1, 0] if direction == "backward" else slowly(model, words)[0, -1]
-    assert sum(math.exp(each.log_probability) for each in found) == pytest.approx(1, abs=1e-6)
-    assert [each.word for each in found] == [vocab_of(model).words[i] for i in np.argsort(-log_p)]
-    assert [each.log_probability for each in found] == pytest.approx(np.sort(log_p)[::-1].tolist(), abs=1e-5)
-    assert next_words(words, model, top=1, direction=direction) == found[:1]
+def test_next_words_equal_the_full_distribution(model: Pretrained, direction: str, words: list[str]) -> None:
+    result = next_words(words, model, top=len(vocab_of(model)), direction=direction)
+    log_p = brute_force(model, words)[1, 0] if direction == "backward" else brute_force(model, words)[0, -1]
+    assert sum(math.exp(each.log_probability) for each in result) == pytest.approx(1, abs=1e-6)
+    assert [each.word for each in result] == [vocab_of(model).words[i] for i in np.argsort(-log_p)]
+    assert [each.log_probability for each in result] == pytest.approx(np.sort(log_p)[::-1].tolist(), abs=1e-5)
+    assert next_words(words, model, top=1, direction=direction) == result[:1]
 
 
-def test_the_stored_state_is_used_where_it_is_asked_for(model: Pretrained) -> None:
-    (found,) = next_words(["a", "c"], model, top=1, state="warm")
-    assert found.log_probability == pytest.approx(slowly(model, ["a", "c"], warm=True)[0, -1].max(), abs=1e-5)
-    assert found != next_words(["a", "c"], model, top=1)[0]
+def test_next_words_start_from_the_warm_state_on_request(model: Pretrained) -> None:
+    (result,) = next_words(["a", "c"], model, top=1, state="warm")
+    assert result.log_probability == pytest.approx(brute_force(model, ["a", "c"], warm=True)[0, -1].max(), abs=1e-5)
+    assert result != next_words(["a", "c"], model, top=1)[0]
 
 
-def test_a_score_is_found_among_the_next_words(model: Pretrained) -> None:
-    (found,) = score([["a", "b"]], model)
-    assert Candidate("</S>", pytest.approx(float(found.forward[-1]), abs=1e-6)) in next_words(["a", "b"], model, top=8)
-    assert Candidate("b", pytest.approx(float(found.forward[1]), abs=1e-6)) in next_words(["a"], model, top=8)
+def test_next_words_contain_the_score_of_the_actual_word(model: Pretrained) -> None:
+    (result,) = score([["a", "b"]], model)
+    assert Candidate("</S>", pytest.approx(float(result.forward[-1]), abs=1e-6)) in next_words(["a", "b"], model, top=8)
+    assert Candidate("b", pytest.approx(float(result.forward[1]), abs=1e-6)) in next_words(["a"], model, top=8)
 
 
-def test_a_model_of_word_ids_scores_too() -> None:
+def test_score_accepts_a_word_id_model() -> None:
     vocab = Vocab([*SPECIALS, "a", "b"])
     bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
@@ -185,10 +185,10 @@ def test_a_model_of_word_ids_scores_too() -> None:
     assert sum(math.exp(each.log_probability) for each in next_words(["a"], model)) == pytest.approx(1)
 
 
-# --- What is refused -----------------------------------------------------------------------------------------------
+# --- Errors --------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_is_refused(model: Pretrained) -> None:
+def test_scoring_raises_for_invalid_arguments(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="no word 2 in a sentence of 2 words"):
         substitutes(["a", "b"], model, positions=[2])
     with pytest.raises(ValueError, match="top must be at least 1"):
@@ -198,18 +198,18 @@ def test_what_cannot_be_is_refused(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         score(SENTENCES, model, state="cold")
     without = Pretrained(model.bilm, vocab=model.vocab)
-    with pytest.raises(ValueError, match="needs a model with its softmax"):
+    with pytest.raises(ValueError, match="needs a model with a softmax"):
         next_words(["a"], without)
     with pytest.raises(ValueError, match="stored state"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), state="warm")
-    with pytest.raises(ValueError, match="the softmax has 8 words, the vocabulary 3"):
+    with pytest.raises(ValueError, match="the softmax has 8 words but the vocabulary 3"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(SPECIALS)))
 
 
 # --- Files, and bilm-tf's own figures ------------------------------------------------------------------------------
 
 
-def test_a_file_is_scored_line_by_line(model: Pretrained, tmp_path: Path) -> None:
+def test_score_file_writes_one_object_per_sentence(model: Pretrained, tmp_path: Path) -> None:
     text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
     text.write_text("a b zebra\n\n  \nc\n")
     total = score_file(text, output, model)
@@ -225,22 +225,22 @@ def test_a_file_is_scored_line_by_line(model: Pretrained, tmp_path: Path) -> Non
     assert (total.sentences, total.predictions, total.unknown, total.truncated) == (2, 6, 1, 0)
 
 
-def test_words_that_are_cut_are_counted(model: Pretrained, tmp_path: Path) -> None:
+def test_score_file_counts_truncated_words(model: Pretrained, tmp_path: Path) -> None:
     long = "b" * 49
     (tmp_path / "text.txt").write_text(f"a {long}\n\n{long} {long} c\n")
     assert score_file(tmp_path / "text.txt", tmp_path / "scores.jsonl", model).truncated == 3
     assert [each.perplexity.truncated for each in score([["a", long], ["c"]], model)] == [1, 0]
 
 
-def test_a_file_without_a_sentence_leaves_nothing(model: Pretrained, tmp_path: Path) -> None:
+def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match=r"empty\.txt holds no sentence"):
+    with pytest.raises(ValueError, match=r"empty\.txt has no sentence"):
         score_file(tmp_path / "empty.txt", tmp_path / "scores.jsonl", model)
     assert not (tmp_path / "scores.jsonl").exists()
 
 
-def test_scores_of_a_model_of_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
-    """Its own perplexity (state carried), and at its first sentences the slow computation from zeros."""
+def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
+    """bilm-tf's perplexity (state carried), and brute force on the first sentences (zero states)."""
     folder = goldens("bilm_tf_training/heldout.txt").parent
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
@@ -250,10 +250,10 @@ def test_scores_of_a_model_of_bilm_tf(goldens: Callable[[str], Path], tmp_path: 
     expected = json.loads((folder / "expected.json").read_text())
     total = score_file(folder / "heldout.txt", tmp_path / "scores.jsonl", model, "carry")
     directions = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
-    assert three(total) == pytest.approx((*directions, expected["perplexity_batch_1"]), rel=1e-4)
+    assert three(total) == pytest.approx((*directions, expected["perplexity_batch_1"]), rel=1e-6)
     sentences = [line.split() for line in (folder / "heldout.txt").read_text().splitlines()[:5]]
     for each in score(sentences, model):
-        forward, backward = slowly(model, each.words)
+        forward, backward = brute_force(model, each.words)
         places = np.arange(len(each.words) + 1)
         np.testing.assert_allclose(each.forward, forward[places, vocab.ids([*each.words, "</S>"])], atol=1e-4)
         np.testing.assert_allclose(each.backward, backward[places, vocab.ids(["<S>", *each.words])], atol=1e-4)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.elmo import Elmo, add_boundaries
-from elmokit.text.characters import encode_sentences
+from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
+from elmokit.text.characters import TruncationWarning, encode_sentences
 
 SENTENCES = [["I", "like", "apples"], ["plays"], [], ["an", "œuvre"]]
 WORD_IDS = BiLMConfig(LSTMConfig(2, 6, 4), None, num_words=9, boundary_words=(3, 7))
@@ -138,6 +138,26 @@ def test_the_penalty_sums_over_mixes() -> None:
         elmo.mixes[0].weights.fill_(1.0)
         elmo.mixes[1].weights.fill_(2.0)
     assert elmo.penalty(0.1).item() == pytest.approx(0.1 * (3 + 12))
+
+
+def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:
+    ids = batch_to_ids([["hé", "<S>"], ["a"]], max_characters=6)
+    begin, end, pad = 259, 260, 261  # bilm-tf's 258, 259 and 260, shifted by one
+    first = [begin, ord("h") + 1, *(byte + 1 for byte in "é".encode()), end, pad]
+    assert ids.dtype == torch.int64
+    assert ids.tolist() == [
+        [first, [begin, 257, end, pad, pad, pad]],
+        [[begin, ord("a") + 1, end, pad, pad, pad], [0] * 6],
+    ]
+
+
+def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
+    with pytest.warns(TruncationWarning, match="1 words have more than 48 bytes"):
+        ids = batch_to_ids([["a" * 49, "a" * 48]])
+    assert torch.equal(ids[0, 0], ids[0, 1])
+    for sentences in ("a b", ["a b"]):
+        with pytest.raises(ValueError, match="lists of tokens"):
+            batch_to_ids(sentences)
 
 
 def test_it_and_its_output_say_in_a_line_what_they_are() -> None:

@@ -9,13 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.config import CHARACTER_SHIFT
-from elmokit.ops.dispatch import available_backends
 from elmokit.ops.functional import char_conv, prepack_char_conv
 from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 
-compiled = pytest.mark.skipif("native" not in available_backends(), reason="no C compiler at installation")
-both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=compiled), "reference"])
+both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=pytest.mark.native), "reference"])
 WORDS = [
     "<S>",
     "</S>",
@@ -109,7 +107,7 @@ def test_characters_without_padding(go: Callable[[str], None], way: str, length:
     assert_equal_to_plain(ids, weights)
 
 
-@compiled
+@pytest.mark.native
 def test_two_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, weights = characters_of(WORDS), draw()
 
@@ -185,14 +183,14 @@ def test_other_number_types(go: Callable[[str], None], way: str, dtype: torch.dt
         assert all(grad.dtype == torch.float32 for grad in gradients)
 
 
-@compiled
+@pytest.mark.native
 def test_too_many_distinct_characters_become_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "MAX_CHARACTERS", 5)
     monkeypatch.setattr(kernel, "_table", None)
     assert_equal_to_plain(characters_of(WORDS), draw())
 
 
-@compiled
+@pytest.mark.native
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tables_made_once_give_each_word_the_same_to_the_last_bit(threads: int) -> None:
     ids, weights, before = characters_of(WORDS), draw(), torch.get_num_threads()
@@ -208,7 +206,7 @@ def test_tables_made_once_give_each_word_the_same_to_the_last_bit(threads: int) 
     assert torch.equal(torch.cat(alone), together) and torch.equal(torch.cat(trimmed), together)
 
 
-@compiled
+@pytest.mark.native
 def test_tables_made_once_refuse_what_they_cannot_read() -> None:
     pooled = prepack_char_conv(*draw(), torch.float32)
     for wrong in (-1, 261):

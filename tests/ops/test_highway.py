@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from processors import WIDE_AND_LOW
+from backends import FLOAT_DTYPES
 from torch import Tensor
 
 from elmokit.ops.functional import highway
@@ -39,7 +39,7 @@ def run(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("dtype", WIDE_AND_LOW)
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_and_gradients(
     shape: tuple[int, int], dtype: torch.dtype, compiled: bool, in_steps: Callable[[], None]
@@ -62,7 +62,7 @@ def test_values_and_gradients(
     assert all(gradient.dtype == torch.float32 for gradient in gradients[0])
 
 
-@pytest.mark.parametrize("dtype", WIDE_AND_LOW)
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_a_graph_that_is_kept_gives_its_gradients_again(dtype: torch.dtype) -> None:
     ours = leaves((130, 70), dtype)
     found = run(ours, dtype).float().square().sum()

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from processors import each_product_type, has_products, needs_products
+from backends import FAST_BACKENDS, each_avx512_dtype
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.lstm import LSTMLayer, LSTMStack
 from elmokit.ops import reference
-from elmokit.ops.dispatch import available_backends, explain
+from elmokit.ops.dispatch import explain
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, lstm, prepack_lstm
 from elmokit.ops.native.lstm import PrepackedLSTM
 from elmokit.ops.packing import Packing, pack_sentences
@@ -25,13 +25,10 @@ UNPROJECTED = [(34, 34), (16, 16)]
 ODD_SIZES = [(7, 20), (6, 19)]
 CLIPS = ["none", "cell", "projection", "both"]
 STARTS = ["carried", "reset", "reset to a state"]
-FAST_BACKENDS = ["portable", "native", "avx512"]
 
 
 @pytest.fixture(params=FAST_BACKENDS)
 def each_backend(request: pytest.FixtureRequest, backend: Callable[[str], None]) -> str:
-    if request.param not in available_backends():
-        pytest.skip(f"no backend {request.param} on this machine")
     backend(request.param)
     return request.param
 
@@ -141,7 +138,7 @@ def test_lstm_in_bfloat16_is_as_close_as_rounding_lets_it(
     assert max(errors[3:]) < (0.04 if clipped == "none" else 0.4), errors
 
 
-@needs_products(torch.bfloat16)
+@pytest.mark.native(torch.bfloat16)
 def test_packed_bfloat16_is_no_further_off_than_steps_in_pytorch(backend: Callable[[str], None]) -> None:
     case = Case((128, 260), "none", "reset", torch.bfloat16)
     exact = case.by_reference()
@@ -212,13 +209,11 @@ def test_the_caller_keeps_its_state(each_backend: str) -> None:
 # --- Threads ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_avx512_dtype
 @pytest.mark.parametrize("rows", [9, 130])
-def test_lstm_gives_the_same_bits_on_any_number_of_threads(
-    each_backend: str, num_threads: Callable[[int], None], dtype: torch.dtype, rows: int
+def test_prepacked_lstm_gives_the_same_bits_on_any_number_of_threads(
+    num_threads: Callable[[int], None], dtype: torch.dtype, rows: int
 ) -> None:
-    if each_backend != "avx512" or not has_products(dtype, 6, 20, 10):
-        pytest.skip("PyTorch's products, which promise nothing of the kind")
     case = Case((6, 20), "both", "reset", dtype)
     if rows > 9:
         case.packing, generator = Packing.rectangle(3, rows), torch.Generator().manual_seed(1)
@@ -273,8 +268,6 @@ assert os.waitpid(child, 0)[1] == 0
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
 @pytest.mark.parametrize("chunk_slots", [1, 5, 1000])
 def test_an_index_reads_shared_rows(backend_name: str, chunk_slots: int, backend: Callable[[str], None]) -> None:
-    if backend_name not in available_backends():
-        pytest.skip(f"no backend {backend_name} on this machine")
     backend(backend_name)
     case = Case((6, 20), "both", "reset to a state", torch.float32)
     x, h, c, *weights = case.leaves
@@ -291,7 +284,7 @@ def test_an_index_reads_shared_rows(backend_name: str, chunk_slots: int, backend
     assert again is out and torch.equal(out, gathered[0])
 
 
-@each_product_type
+@each_avx512_dtype
 @pytest.mark.parametrize("rows", [*range(1, 14), 64, 130])
 def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int) -> None:
     """To the last bit."""
@@ -315,7 +308,7 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
         assert all(torch.equal(one[0], each[row]) for one, each in zip(final_alone, final, strict=True))
 
 
-@each_product_type
+@each_avx512_dtype
 def test_prepacked_weights_refuse_what_does_not_fit(dtype: torch.dtype) -> None:
     case = Case((6, 20), "none", "carried", torch.float32)
     x, h, c, *weights = case.leaves

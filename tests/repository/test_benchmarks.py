@@ -73,7 +73,7 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
                 started.ask(job="one_sentence", length=99, calls=1)
 
 
-def test_write_result_keeps_the_other_parts_of_a_file_and_says_whence_each_is(tmp_path):
+def test_write_result_keeps_other_parts_and_adds_the_origin_to_each(tmp_path):
     from result_files import write_result
 
     path = tmp_path / "results.json"
@@ -102,7 +102,7 @@ def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
 
     report = report_of(embed_memory, arguments, monkeypatch, f"--megabytes={(2 * len(TEXT) + 1) / 1e6}")
     assert report["text_megabytes"] == 2 * len(TEXT) / 1e6 and report["words"] == 2 * len(TEXT.split())
-    assert (report["layers"], report["products"], report["sentences"]) == ("mix", "float32", 6)
+    assert (report["layers"], report["dtype"], report["sentences"]) == ("mix", "float32", 6)
     assert 50 < report["peak_megabytes"] < 2000 and "output" not in report
 
 

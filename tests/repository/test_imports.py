@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-import elmokit
-
 HEAVY = {"torch", "numpy", "h5py", "safetensors"}
 
 
@@ -47,14 +45,3 @@ def test_text_needs_no_torch(module: str) -> None:
 
 def test_importing_the_package_does_not_load_the_command_line() -> None:
     assert "tyro" not in _modules_after("import elmokit")
-
-
-@pytest.mark.parametrize("name", elmokit.__all__)
-def test_public_names_are_found_where_they_are_said_to_be(name: str) -> None:
-    assert getattr(elmokit, name) is not None
-    assert name in dir(elmokit)
-
-
-def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Elmoo'"):
-        elmokit.Elmoo  # noqa: B018

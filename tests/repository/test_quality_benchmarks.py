@@ -159,7 +159,7 @@ def test_a_part_is_written_under_its_model_and_the_others_stay(embedder: Embedde
 
 
 def test_the_table_has_the_layers_of_every_measure() -> None:
-    from intrinsic import summary
+    from intrinsic_table import summary
 
     layers = {"layer 0": 1.0, "layer 1": 2.0, "most frequent": 9.0}
     parts = {

@@ -1,4 +1,4 @@
-"""docs/results.md is what the result files say, and every result file says whence it is."""
+"""docs/results.md is what the result files say, and every result file carries its origin."""
 
 import importlib.util
 import json
@@ -61,7 +61,7 @@ def test_a_target_that_is_missed_is_marked(tool: ModuleType) -> None:
     ("name", "keys"), [("senses", ()), ("latency", ("small int8 bilm-tf",)), ("parity", ())], ids=str
 )
 @pytest.mark.parametrize("field", ["commit", "date", "command", "machine"])
-def test_check_fails_when_a_figure_does_not_say_whence_it_is(
+def test_check_fails_when_a_figure_lacks_its_origin(
     tool: ModuleType, name: str, keys: tuple[str, ...], field: str
 ) -> None:
     assert tool.origin_problems() == []
@@ -77,3 +77,16 @@ def test_check_fails_when_a_test_that_is_named_is_not_there(
         template.write("\n`tests/nowhere/test_nothing.py`\n")
     assert tool.main([]) == 1
     assert "tests/nowhere/test_nothing.py" in capsys.readouterr().err
+
+
+def test_check_fails_when_a_result_file_is_in_no_table(tool: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copyfile(tool.RESULTS / "senses.json", tool.RESULTS / "orphan.json")
+    assert tool.main(["--check"]) == 1
+    assert "orphan.json is in no table" in capsys.readouterr().err
+
+
+def test_intrinsic_measures_become_a_table_when_they_are_there(tool: ModuleType) -> None:
+    assert tool.intrinsic() == "Not measured yet."
+    part = {"by state": {"zeros": {"right": {"contextual": 55, "layer 0": 0, "layer 1": 50}}}}
+    (tool.RESULTS / "intrinsic.json").write_text(json.dumps({"tiny": {"uses": part}}), encoding="utf-8")
+    assert "| Nearest uses, of 60: contextual; layers | 55; 0 / 50 |" in tool.intrinsic()

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from elmokit.storage.hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
 from elmokit.storage.shard import join_sentences
-from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_parts, new_part
+from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_shards, write_shard
 from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
 
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
@@ -32,7 +32,7 @@ def write_part(directory: Path, index: StoreIndex, number: int, sentences: list,
     spool = TokenSpool(directory)
     for sentence in sentences:
         spool.add_sentence([sentence[:1], sentence[1:]])
-    with new_part(directory, index, number, spool) as writer:
+    with write_shard(directory, index, number, spool) as writer:
         writer.write(0, join_sentences(vectors[:1], index.vector_shape, index.dtype))
         writer.write(len(sentences[0]), join_sentences(vectors[1:], index.vector_shape, index.dtype))
 
@@ -61,6 +61,12 @@ def test_round_trip(tmp_path: Path, index: StoreIndex) -> None:
         store[5]
 
 
+def test_repr_says_what_the_store_holds(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", ALL)
+    expected = f"EmbeddingStore('{tmp_path}/out': 5 sentences, 10 words, layers 'all', float32 (3, 4) a word)"
+    assert repr(store) == expected
+
+
 def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     fill(tmp_path / "whole", ALL)
     fill(tmp_path / "killed", ALL)
@@ -71,7 +77,7 @@ def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     (tmp_path / "killed" / "part-00009.safetensors").write_text("not a part")
     nothing = {name: np.zeros(0, np.int64) for name in ("vectors", "offsets", "token_bytes")}
     save_file(nothing | {"token_offsets": np.zeros(1, np.int64)}, tmp_path / "killed" / "part-00008.safetensors")
-    assert finished_parts(tmp_path / "killed") == [0]
+    assert finished_shards(tmp_path / "killed") == [0]
     with pytest.raises(ValueError, match=r"lacks the parts \[1, 2\]"):
         finish_store(tmp_path / "killed", ALL, num_parts=3)
     fill(tmp_path / "killed", ALL)
@@ -104,7 +110,7 @@ def test_other_embeddings_are_not_mixed_in(tmp_path: Path) -> None:
 
 def test_unfinished_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
-    with pytest.raises(ValueError, match="not finished"):
+    with pytest.raises(ValueError, match="not complete"):
         EmbeddingStore(tmp_path / "out")
     with pytest.raises(FileNotFoundError, match=r"no index\.json"):
         EmbeddingStore(tmp_path)
@@ -119,7 +125,7 @@ def test_vectors_that_do_not_fit_their_sentence_are_refused(tmp_path: Path) -> N
     for shape, message in wrong.items():
         with pytest.raises(ValueError, match=message):
             write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros(shape, np.float32)])
-    assert finished_parts(tmp_path / "out") == []
+    assert finished_shards(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
@@ -144,7 +150,7 @@ def test_halves_in_any_order_make_whole_vectors(tmp_path: Path, index: StoreInde
     words, vectors = SENTENCES[0] + SENTENCES[2], np.concatenate([vectors_of(index)[0], vectors_of(index)[2]], axis=-2)
     spool = TokenSpool()
     spool.add_sentence([words])
-    with new_part(tmp_path, index, 0, spool) as writer:
+    with write_shard(tmp_path, index, 0, spool) as writer:
         for rows, columns in (((4, 6), (2, 4)), ((0, 3), (0, 2)), ((0, 4), (2, 4)), ((3, 6), (0, 2))):
             writer.fill(slice(*rows), slice(*columns), vectors[..., slice(*rows), slice(*columns)])
     finish_store(tmp_path, index, num_parts=1)
@@ -165,7 +171,7 @@ def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: b
         spool.add_sentence([["a", "b"]])
         with (
             pytest.raises(ValueError, match="no vectors" if dtype == "float32" else "too large for float16"),
-            new_part(tmp_path, index, 0, spool) as writer,
+            write_shard(tmp_path, index, 0, spool) as writer,
         ):
             if is_half:
                 writer.fill(slice(0, 1), slice(0, 2), vectors[:, :2])
@@ -177,7 +183,7 @@ def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path, is_half: b
 def test_a_part_takes_vectors_as_they_are_stored(tmp_path: Path) -> None:
     index, spool = replace(TOP, dtype="float16"), TokenSpool(tmp_path)
     spool.add_sentence([["a"]])
-    with pytest.raises(ValueError, match=r"float32 .* do not fit"), new_part(tmp_path, index, 0, spool) as writer:
+    with pytest.raises(ValueError, match=r"float32 .* do not fit"), write_shard(tmp_path, index, 0, spool) as writer:
         writer.write(0, np.ones((1, 4), np.float32))
 
 
@@ -204,7 +210,7 @@ def test_words_that_lie_end_to_end_are_cut(words: list[str]) -> None:
 @pytest.mark.parametrize("put_by", [1, 3, 4096])
 def test_words_wait_in_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_by: int) -> None:
     monkeypatch.setattr("elmokit.storage.token_spool.IN_MEMORY", 4)  # so that they wait on disk
-    monkeypatch.setattr("elmokit.storage.token_spool.WORDS_TOGETHER", put_by)
+    monkeypatch.setattr("elmokit.storage.token_spool.BUFFERED_WORDS", put_by)
     spool = TokenSpool(tmp_path)
     for sentence in SENTENCES:
         spool.add_sentence([sentence])

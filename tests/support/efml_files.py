@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from elmokit.checkpoints.formats.efml import pieces_of
+from elmokit.checkpoints.formats.efml import tables_of
 from elmokit.checkpoints.formats.efml_settings import read_config
 
 WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "the", "cat", "今"]
@@ -38,6 +38,6 @@ def write_efml(folder: Path, settings: dict[str, Any] = SETTINGS, **save: Any) -
     write_dictionary(folder / "word.dic", WORDS)
     write_dictionary(folder / "char.dic", CHARACTERS)
     torch.manual_seed(1)
-    for file, pieces in pieces_of(read_config(folder)).items():
+    for file, pieces in tables_of(read_config(folder)).items():
         torch.save({piece.name: torch.randn(piece.shape) * 0.4 for piece in pieces}, folder / file, **save)
     return folder

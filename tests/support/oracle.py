@@ -96,7 +96,7 @@ class Oracle:
         return h, c
 
     def row(self, words: list[np.ndarray], states: tuple[State, State]) -> tuple[np.ndarray, tuple[State, State]]:
-        """The words of one row -> layers (L+1, T, 2D) in text order, and the state of each direction."""
+        """The words of one row -> layers (L+1, T, 2D) in the order of the words, and the state of each direction."""
         fwd, fwd_state = self.direction(0, words, states[0])
         bwd, bwd_state = self.direction(1, words[::-1], states[1])
         return np.concatenate([fwd, bwd[:, ::-1]], axis=2), (fwd_state, bwd_state)

@@ -1,4 +1,4 @@
-"""Character ids, against bilm-tf's own and a second, slow encoder."""
+"""Character ids, against bilm-tf's own and a simple second encoder."""
 
 import json
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sente
 WORDS = st.lists(st.one_of(st.text(st.characters(), max_size=60), st.sampled_from([BOS, EOS, UNK, ""])), max_size=8)
 
 
-def encode_slowly(word: str, width: int) -> list[int]:
-    """One word, character by character, in bilm-tf's numbers plus one."""
+def reference_encode(word: str, width: int) -> list[int]:
+    """Encode one word byte by byte: bilm-tf's ids plus one."""
     boundaries = {BOS: [256], EOS: [257]}
     inside = boundaries.get(word, list(word.encode("utf-8", "ignore"))[: width - 2])
     row = [258, *inside, 259]
     return [number + 1 for number in row + [260] * (width - len(row))]
 
 
-def test_equal_to_bilm_tf(goldens: Callable[[str], Path]) -> None:
+def test_encode_words_equals_bilm_tf(goldens: Callable[[str], Path]) -> None:
     sentences = json.loads(goldens("sentences.json").read_text())
     golden = np.load(goldens("char_ids.npz"))["ids"]
     ids = encode_sentences([[BOS, *sentence, EOS] for sentence in sentences])
@@ -30,28 +30,28 @@ def test_equal_to_bilm_tf(goldens: Callable[[str], Path]) -> None:
 
 
 @given(WORDS, st.sampled_from([3, 10, 50]))
-def test_equal_to_the_slow_encoder(words: list[str], width: int) -> None:
+def test_encode_words_equals_a_reference_encoder(words: list[str], width: int) -> None:
     ids = encode_words(words, width)
     assert ids.shape == (len(words), width) and ids.dtype == np.int32
-    assert ids.tolist() == [encode_slowly(word, width) for word in words]
+    assert ids.tolist() == [reference_encode(word, width) for word in words]
 
 
 @given(WORDS, st.sampled_from([1, 3, 7]))
-def test_trimming_only_cuts_padding(words: list[str], widest_filter: int) -> None:
+def test_encode_words_with_widest_filter_only_removes_padding(words: list[str], widest_filter: int) -> None:
     full, trimmed = encode_words(words), encode_words(words, widest_filter=widest_filter)
     width = trimmed.shape[1]
     np.testing.assert_array_equal(trimmed, full[:, :width])
     assert (full[:, width:] == 261).all()
-    # Every word keeps one whole window of padding after its end, or the full width.
+    # Every word is followed by a whole window of padding, unless the width is maximal.
     assert width == 50 or not words or (trimmed[:, -widest_filter:] == 261).all()
 
 
 @given(WORDS)
-def test_truncated_words_are_counted(words: list[str]) -> None:
+def test_count_truncated_equals_brute_force(words: list[str]) -> None:
     assert count_truncated(words) == sum(len(word.encode("utf-8", "ignore")) > 48 for word in words)
 
 
-def test_sentences_are_padded_with_zero_rows() -> None:
+def test_encode_sentences_pads_with_zeros() -> None:
     ids = encode_sentences([["a", "b"], [], ["c"]])
     assert ids.shape == (3, 2, 50)
     np.testing.assert_array_equal(ids[0], encode_words(["a", "b"]))
@@ -60,10 +60,10 @@ def test_sentences_are_padded_with_zero_rows() -> None:
 
 
 @pytest.mark.parametrize("sentences", [[], [[]], [[], []]])
-def test_nothing_to_encode(sentences: list[list[str]]) -> None:
+def test_encode_sentences_accepts_empty_input(sentences: list[list[str]]) -> None:
     assert encode_sentences(sentences).shape == (len(sentences), 0, 50)
 
 
-def test_too_narrow() -> None:
+def test_encode_words_raises_below_three_characters() -> None:
     with pytest.raises(ValueError, match="at least 3"):
         encode_words(["a"], max_characters=2)

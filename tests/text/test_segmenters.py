@@ -1,4 +1,4 @@
-"""Which tokenizer a language has, what is said of one that is not known, and the segmenters of other libraries."""
+"""The tokenizers of languages, warnings for unsupported ones, and tokenizers of other libraries."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ from elmokit.data.prepare_report import read_report
 from elmokit.fs.reading import read_lines
 from elmokit.text import segmenters
 from elmokit.text.sentences import LANGUAGES
-from elmokit.text.tokenizers import SEGMENTERS, TOKENIZER_OF, TOKENIZERS, doubt_about, get_tokenizer, tokenizer_for
+from elmokit.text.tokenizers import SEGMENTERS, TOKENIZER_OF, TOKENIZERS, get_tokenizer, missing_rules, tokenizer_for
 
 GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
 
@@ -31,41 +31,41 @@ def prepared(directory: Path, text: str, **options: object) -> list[str]:
     return sentences_of(directory / "out")
 
 
-# --- The choice ---
+# --- Choice by language ---
 
 
-def test_the_tokenizer_of_each_language() -> None:
+def test_tokenizer_for_chooses_by_language() -> None:
     assert tokenizer_for().name == "english-1" == tokenizer_for(None, "en").name
     assert tokenizer_for(None, "de").name == "words-1" == tokenizer_for(None, "sv").name
     assert tokenizer_for(None, "zh").name == "characters-1" == tokenizer_for(None, "ja").name
     assert set(TOKENIZER_OF.values()) <= {*TOKENIZERS, *SEGMENTERS, None}
 
 
-def test_german_dates_and_abbreviations_are_not_cut(tmp_path: Path) -> None:
+def test_prepare_keeps_german_dates_and_abbreviations(tmp_path: Path) -> None:
     expected = ["Am 3. Oktober 1990 kam z.B. Dr. Müller .", "Er blieb .", "Es war schön !"]
     assert prepared(tmp_path, GERMAN, language="de") == expected
     report = read_report(tmp_path / "out")
     assert (report.options.tokenizer, report.options.language) == ("words-1", "de")
 
 
-def test_chinese_is_split_by_character(tmp_path: Path) -> None:
+def test_prepare_splits_chinese_by_character(tmp_path: Path) -> None:
     assert prepared(tmp_path, "他说：“好！”我走了。", language="zh") == ["他 说 ： “ 好 ！ ”", "我 走 了 。"]
 
 
-def test_languages_that_do_not_go_with_a_tokenizer() -> None:
+def test_tokenizer_for_raises_for_mismatched_languages() -> None:
     for name, language, message in [
-        (None, "klingon", r"'klingon' is no code of a language.*am, ar,.* th and zh"),
-        (None, "DE", "'DE' is no code"),
+        (None, "klingon", r"'klingon' is not a language code.*am, ar,.* th and zh"),
+        (None, "DE", "'DE' is not a language code"),
         (None, "km", r"no tokenizer for 'km'.*spacy:MODEL.*whitespace-1"),
-        ("whitespace-1", "de", "leave the language out"),
-        ("words-1", None, "say which"),
-        ("klingon-1", "de", "the names are whitespace-1, english-1, words-1, characters-1, rjieba"),
+        ("whitespace-1", "de", "omit the language"),
+        ("words-1", None, "needs a language"),
+        ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ]:
         with pytest.raises(ValueError, match=message):
             tokenizer_for(name, language)
 
 
-def test_a_language_without_rules_for_sentences_is_said() -> None:
+def test_missing_rules_warns_of_unsupported_languages() -> None:
     for name, language, has_rules in [
         (None, "de", True),
         (None, "sv", False),
@@ -74,13 +74,13 @@ def test_a_language_without_rules_for_sentences_is_said() -> None:
         ("characters-1", "ko", False),
         ("english-1", None, True),
     ]:
-        doubt = doubt_about(tokenizer_for(name, language), language)
-        assert (doubt is None) == has_rules
-        assert doubt is None or f"no rules of its own for '{language}'" in doubt
+        warning = missing_rules(tokenizer_for(name, language), language)
+        assert (warning is None) == has_rules
+        assert warning is None or f"no rules for '{language}'" in warning
 
 
 def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no rules of its own for 'sv'"):
+    with pytest.warns(UserWarning, match="no rules for 'sv'"):
         assert prepared(tmp_path, "Hej där. Kom in!", language="sv") == ["Hej där .", "Kom in !"]
 
 
@@ -93,10 +93,8 @@ def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
         ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, r"100\.0%"),
     ],
 )
-def test_a_script_that_the_tokenizer_does_not_know_is_said(
-    tmp_path: Path, text: str, options: dict[str, str], share: str
-) -> None:
-    with pytest.warns(UserWarning, match=share + " of the characters so far are letters of scripts that"):
+def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: dict[str, str], share: str) -> None:
+    with pytest.warns(UserWarning, match=share + " of the characters so far are letters of scripts for which"):
         prepared(tmp_path, text, **options)
 
 
@@ -109,11 +107,11 @@ def test_a_script_that_the_tokenizer_does_not_know_is_said(
         ("我 喜欢 吃 苹果 。", {"tokenizer": "whitespace-1"}),
     ],
 )
-def test_scripts_that_are_known_are_not_said(tmp_path: Path, text: str, options: dict[str, str]) -> None:
-    prepared(tmp_path, text, **options)
+def test_prepare_does_not_warn_of_known_scripts(tmp_path: Path, text: str, options: dict[str, str]) -> None:
+    prepared(tmp_path, text, **options)  # a warning would be an error
 
 
-def test_the_help_lists_languages_and_tokenizers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_help_lists_languages_and_tokenizers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["prepare", "--help"])
     words = set("".join(character if character.isalnum() or character in "-:" else " " for character in
@@ -128,7 +126,7 @@ EXTRA = {"rjieba": "chinese", "unidic-lite": "japanese", "pythainlp": "thai", "s
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_a_missing_library_names_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segmenter_names_the_extra_of_a_missing_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(module: str) -> None:
         raise ImportError(f"No module named {module!r}")
 
@@ -144,7 +142,7 @@ def needs(*modules: str) -> None:
         pytest.importorskip(module, reason="an extra")
 
 
-def test_chinese_words_by_rjieba(tmp_path: Path) -> None:
+def test_rjieba_splits_chinese_words(tmp_path: Path) -> None:
     needs("rjieba")
     assert prepared(tmp_path, "他在北京大学读书。 NLP 很好！", tokenizer="rjieba") == [
         "他 在 北京大学 读书 。",
@@ -152,11 +150,11 @@ def test_chinese_words_by_rjieba(tmp_path: Path) -> None:
     ]
     name = read_report(tmp_path / "out").options.tokenizer
     assert name.startswith("rjieba==") and get_tokenizer(name).name == name
-    with pytest.raises(ValueError, match=r"asks for rjieba 0\.0\.1, but .* is installed"):
+    with pytest.raises(ValueError, match=r"requires rjieba 0\.0\.1, but .* is installed"):
         get_tokenizer("rjieba==0.0.1")
 
 
-def test_japanese_words_by_unidic(tmp_path: Path) -> None:
+def test_unidic_lite_splits_japanese_words(tmp_path: Path) -> None:
     needs("fugashi", "unidic_lite")
     assert prepared(tmp_path, "私は昨日学校に行きました。はい！", tokenizer="unidic-lite") == [
         "私 は 昨日 学校 に 行き まし た 。",
@@ -165,12 +163,12 @@ def test_japanese_words_by_unidic(tmp_path: Path) -> None:
     assert read_report(tmp_path / "out").options.tokenizer.startswith("unidic-lite==")
 
 
-def test_thai_words_and_sentences_by_pythainlp(tmp_path: Path) -> None:
+def test_pythainlp_splits_thai_words_and_sentences(tmp_path: Path) -> None:
     needs("pythainlp", "pycrfsuite")
     text = "ฉันชอบกินข้าว เขาเรียนที่มหาวิทยาลัย"
-    found = prepared(tmp_path, text, language="th")
-    assert "".join(found).replace(" ", "") == text.replace(" ", "")
-    assert found == ["ฉัน ชอบ กินข้าว", "เขา เรียน ที่ มหาวิทยาลัย"]
+    result = prepared(tmp_path, text, language="th")
+    assert "".join(result).replace(" ", "") == text.replace(" ", "")
+    assert result == ["ฉัน ชอบ กินข้าว", "เขา เรียน ที่ มหาวิทยาลัย"]
     assert read_report(tmp_path / "out").options.tokenizer.startswith("pythainlp==")
 
 
@@ -188,7 +186,7 @@ def test_segmenters_keep_every_visible_character(name: str, module: str, text: s
 
 
 class FakeSpacy(SimpleNamespace):
-    """spaCy with one model and one language, whose tokens are those between white spaces, and a white space."""
+    """A stand-in for spaCy with one model and one language, whose tokens are words and a white space."""
 
     __version__ = "3.8.9"
 
@@ -221,26 +219,26 @@ def spacy(monkeypatch: pytest.MonkeyPatch) -> FakeSpacy:
     return fake
 
 
-def test_a_spacy_model_is_loaded_once_and_named_with_its_version(spacy: FakeSpacy) -> None:
+def test_spacy_model_is_loaded_once_and_named_with_its_version(spacy: FakeSpacy) -> None:
     tokenizer = get_tokenizer("spacy:a_model")
     assert tokenizer.name == "spacy:a_model==3.8.0" and tokenizer.tokenize("") == ["a", "b", "c"]
     assert get_tokenizer(tokenizer.name).name == tokenizer.name
     assert spacy.loaded == ["a_model"]
-    with pytest.raises(ValueError, match=r"asks for a_model 3\.7\.0, but 3\.8\.0 is installed"):
+    with pytest.raises(ValueError, match=r"requires a_model 3\.7\.0, but 3\.8\.0 is installed"):
         get_tokenizer("spacy:a_model==3.7.0")
     with pytest.raises(ValueError, match="python -m spacy download no_model"):
         get_tokenizer("spacy:no_model")
 
 
-def test_a_spacy_language_is_its_blank_pipeline_of_the_version_of_spacy(spacy: FakeSpacy) -> None:
+def test_spacy_language_is_a_blank_pipeline_named_with_the_version_of_spacy(spacy: FakeSpacy) -> None:
     tokenizer = tokenizer_for("spacy:de", "de")
     assert tokenizer.name == "spacy:de==3.8.9"
     with pytest.raises(ValueError, match="no pipeline for the language 'xx'"):
         get_tokenizer("spacy:xx")
 
 
-def test_spacy_itself(tmp_path: Path) -> None:
+def test_spacy_splits_words_and_sentences(tmp_path: Path) -> None:
     needs("spacy")
     importlib.reload(segmenters)
-    found = prepared(tmp_path, GERMAN, tokenizer="spacy:de")
-    assert " ".join(found).split()[:4] == ["Am", "3.", "Oktober", "1990"]
+    result = prepared(tmp_path, GERMAN, tokenizer="spacy:de")
+    assert " ".join(result).split()[:4] == ["Am", "3.", "Oktober", "1990"]

@@ -17,32 +17,32 @@ from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 
 
-def test_order_is_specials_then_count_then_word() -> None:
+def test_from_counts_sorts_by_frequency_after_special_tokens() -> None:
     vocab = Vocab.from_counts({"b": 2, "a": 2, "rare": 1, "c": 9, "</S>": 50}, min_count=2)
     assert vocab.words == ("<S>", "</S>", "<UNK>", "c", "a", "b")
     assert (vocab.bos, vocab.eos, vocab.unk) == (0, 1, 2)
 
 
-def test_max_size_counts_the_specials() -> None:
+def test_from_counts_max_size_includes_special_tokens() -> None:
     assert Vocab.from_counts({"b": 2, "a": 3}, max_size=4).words == ("<S>", "</S>", "<UNK>", "a")
-    with pytest.raises(ValueError, match="at least the 3"):
+    with pytest.raises(ValueError, match="at least 3"):
         Vocab.from_counts({"a": 1}, max_size=2)
 
 
-def test_ids() -> None:
+def test_ids_of_unknown_words_are_unk() -> None:
     vocab = Vocab(["a", "</S>", "<S>", "<UNK>", "b"])
     assert vocab.ids(["b", "never seen", "a", "<S>"]).tolist() == [4, 3, 0, 2]
     assert vocab.ids([]).shape == (0,)
     assert len(vocab) == 5 and "b" in vocab and "c" not in vocab
 
 
-def test_file_round_trip(tmp_path: Path) -> None:
+def test_vocab_round_trips_through_a_file(tmp_path: Path) -> None:
     vocab = Vocab.from_counts({"naïve": 3, "中文": 2, "\u2028": 1, "\x85": 1})
     vocab.write(tmp_path / "vocab.txt")
     assert Vocab.read(tmp_path / "vocab.txt") == vocab
 
 
-def test_published_vocabulary(goldens: Callable[[str], Path]) -> None:
+def test_read_accepts_a_published_vocabulary(goldens: Callable[[str], Path]) -> None:
     path = goldens("bilm_tf_training/vocab.txt")
     vocab = Vocab.read(path)
     assert list(vocab.words) == path.read_text(encoding="utf-8").split()
@@ -53,28 +53,28 @@ def test_published_vocabulary(goldens: Callable[[str], Path]) -> None:
     [
         ("<S>\na\n", r"vocab\.txt: .*lacks </S> <UNK>: put"),
         ("", "lacks <S> </S> <UNK>"),
-        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words occur twice .*'a'"),
+        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words are repeated .*'a'"),
         ("<S>\n</S>\n<UNK>\n\na\n", "line 4 is blank"),
     ],
 )
-def test_files_that_are_not_vocabularies(tmp_path: Path, text: str, message: str) -> None:
+def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "vocab.txt").write_text(text)
     with pytest.raises(ValueError, match=message):
         Vocab.read(tmp_path / "vocab.txt")
 
 
-def test_count_words(tmp_path: Path) -> None:
+def test_count_words_equals_a_counter(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
     counts = count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
     assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
 
 
-# --- Beside a model ----------------------------------------------------------------------------------------------
+# --- With a model ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["<S>\n</S>\nthe\n", "<S>\n</S>\n<UNK>\nthe\nthe\n", "<S>\n\n"])
-def test_a_model_of_characters_does_without_what_is_no_vocabulary(tmp_path: Path, text: str) -> None:
+def test_load_ignores_an_invalid_vocabulary_of_a_character_model(tmp_path: Path, text: str) -> None:
     write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
     (tmp_path / "vocab.txt").write_text(text)
     with pytest.warns(
@@ -83,11 +83,11 @@ def test_a_model_of_characters_does_without_what_is_no_vocabulary(tmp_path: Path
         model = load(tmp_path)
     assert model.vocab is None
     assert Embedder(model).embed([["the", "cat"]])[0].shape == (2, 32)
-    with pytest.raises(ValueError, match="needs a model with its softmax and vocabulary"):
+    with pytest.raises(ValueError, match="needs a model with a softmax and a vocabulary"):
         score([["the", "cat"]], model)
 
 
-def test_the_warning_names_the_file_not_where_it_was_unpacked(tmp_path: Path) -> None:
+def test_load_warning_names_the_archive_of_an_invalid_vocabulary(tmp_path: Path) -> None:
     write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.write(tmp_path / "options.json", "options.json")
@@ -99,7 +99,7 @@ def test_the_warning_names_the_file_not_where_it_was_unpacked(tmp_path: Path) ->
     assert str(caught[0].message).startswith("vocab.txt: the vocabulary lacks <S> </S> <UNK>")
 
 
-def test_a_model_of_words_needs_its_vocabulary_whole(tmp_path: Path) -> None:
+def test_load_raises_for_an_invalid_vocabulary_of_a_word_model(tmp_path: Path) -> None:
     write_bilm_hdf5(BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=3)), tmp_path)
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\nthe\n")
     with pytest.raises(ValueError, match="lacks <UNK>"):

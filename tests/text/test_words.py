@@ -1,4 +1,4 @@
-"""words-1 by example, as Universal Dependencies treebanks split, and bounded memory of the cache of chunks."""
+"""words-1 on examples of Universal Dependencies treebanks, and the memory of its cache of chunks."""
 
 import base64
 import random
@@ -30,7 +30,7 @@ EXAMPLES = [
     ("C'è l'arte dell'Ottocento.", "C' è l' arte dell' Ottocento ."),
     ("¿Vive en EE.UU. el Sr. Gil?", "¿ Vive en EE.UU. el Sr. Gil ?"),
     ("col·lecció d'art", "col·lecció d' art"),
-    # Words with an apostrophe or a colon inside are whole.
+    # Words with an inner apostrophe or colon are not split.
     ("Ankara'da foto's c'hoar п'ять EU:n.", "Ankara'da foto's c'hoar п'ять EU:n ."),
     # Other scripts
     ("Он живёт в г. Москве, т.е. 5 млн. человек.", "Он живёт в г. Москве , т.е. 5 млн. человек ."),
@@ -39,7 +39,7 @@ EXAMPLES = [
     ("שלום, עולם!", "שלום , עולם !"),
     ("나는 학교에 갔다.", "나는 학교에 갔다 ."),
     ("Αυτό είναι, π.χ. εδώ.", "Αυτό είναι , π.χ. εδώ ."),
-    # As in any language
+    # Any language
     ("http://x.org/a?b, a.b@c.de und www.spiegel.de!", "http://x.org/a?b , a.b@c.de und www.spiegel.de !"),
     ("ja ... nein?! -- 1990–1995", "ja ... nein ?! -- 1990 – 1995"),
     ("<S> \u200bx\u00ady", "< S > xy"),
@@ -48,27 +48,27 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("text", "tokens"), EXAMPLES)
-def test_conventions(text: str, tokens: str) -> None:
+def test_words_1_follows_treebank_conventions(text: str, tokens: str) -> None:
     assert tokenize_words(text) == tokens.split()
 
 
 @pytest.mark.parametrize("tokens", [tokens for _, tokens in EXAMPLES])
-def test_tokenized_text_stays_as_it_is(tokens: str) -> None:
+def test_words_1_keeps_tokenized_text(tokens: str) -> None:
     assert tokenize_words(tokens) == tokens.split()
 
 
-def test_vowel_signs_and_accents_of_spaced_scripts_are_parts_of_words() -> None:
+def test_words_1_keeps_combining_marks_in_words() -> None:
     marks = [chr(point) for point in range(0x1100) if unicodedata.category(chr(point)) in ("Mn", "Mc")]
     spaced = [mark for mark in marks if not UNSPACED_LETTER.match(mark)]
     split = [f"U+{ord(mark):04X}" for mark in spaced if tokenize_words(f"a{mark}b") != [f"a{mark}b"]]
     assert len(spaced) > 400 and not split
 
 
-# --- The cache of chunks ---
+# --- Cache of chunks ---
 
 
 @given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([0, 300, 1000, 1 << 20]))
-def test_chunks_of_any_cache_are_those_without(texts: list[str], size: int) -> None:
+def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
     rules = re.compile(r"\w+|\S")
     cached = ChunkCache(rules, size)
     for text in texts:
@@ -77,7 +77,7 @@ def test_chunks_of_any_cache_are_those_without(texts: list[str], size: int) -> N
 
 
 def size_of(cache: ChunkCache) -> int:
-    """Bytes of everything that a cache holds."""
+    """Bytes of all entries of a cache."""
     return sum(
         sys.getsizeof(each)
         + sum(
@@ -88,7 +88,7 @@ def size_of(cache: ChunkCache) -> int:
 
 
 @pytest.mark.parametrize("kind", ["base64", "ideographs", "marks", "words"])
-def test_cache_is_bounded_in_bytes_whatever_the_text(kind: str) -> None:
+def test_chunk_cache_is_bounded_in_bytes(kind: str) -> None:
     draw = random.Random(0)
     chunks = {
         "base64": lambda: base64.b64encode(draw.randbytes(57)).decode(),
@@ -102,11 +102,11 @@ def test_cache_is_bounded_in_bytes_whatever_the_text(kind: str) -> None:
     assert (1 << 19) * 0.7 < size_of(cache) < (1 << 20) * 1.3
 
 
-def test_a_chunk_larger_than_the_cache_is_split_but_not_kept() -> None:
+def test_chunk_cache_does_not_keep_a_chunk_larger_than_itself() -> None:
     cache = ChunkCache(re.compile(r"\w+|\S"), 1 << 12)
     assert cache["x." * 10_000] == ("x", ".") * 10_000 and not cache
 
 
-def test_the_last_chunk_has_rules_of_its_own() -> None:
+def test_chunk_rules_treat_the_last_chunk_separately() -> None:
     rules = ChunkRules(inside=re.compile(r"\w+\.|\S"), last=re.compile(r"\w+|\S"))
     assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []

@@ -1,4 +1,4 @@
-"""Fine-tuning: what it learns and leaves alone, stopped and resumed, with and without a softmax to begin with."""
+"""Fine-tuning: learning, interruption and resumption, with and without an initial softmax."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def write_domain(path: Path, seed: int) -> Path:
-    """The words of the toy text, in an order that it never has."""
+    """Write sentences with the words of the toy text, in an order that it never has."""
     draw = random.Random(seed)
     nouns = ["cat", "dog", "fox", "hen"]
     lines = [f"a {draw.choice(nouns)} the {draw.choice(nouns)} sees ." for _ in range(60)]
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
-    """About 40 steps."""
+    """Settings of a run of about 40 steps."""
     return FinetuneConfig(
         corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"),
         heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,
@@ -64,32 +64,32 @@ def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
     )  # fmt: skip
 
 
-def test_the_domain_is_learnt_and_both_texts_are_told_of(settings: FinetuneConfig, folder: Path) -> None:
+def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneConfig, folder: Path) -> None:
     report = finetune(settings)
     domain, other = (report.changes[str(folder / name)] for name in ("heldout.txt", "toy.txt"))
     assert domain.percent < -30 and other.percent > 0
     assert domain.percent == pytest.approx(100 * (domain.after.mean / domain.before.mean - 1))
     for place, change in ((folder / "model", "before"), (report.model, "after")):
-        found = evaluate([*settings.heldout, *settings.others], place, batch_size=32).files
-        for name, perplexity in found.items():
+        result = evaluate([*settings.heldout, *settings.others], place, batch_size=32).files
+        for name, perplexity in result.items():
             assert getattr(report.changes[name], change).mean == pytest.approx(perplexity.mean, rel=1e-6)
     written = json.loads((settings.output / "report.json").read_text())
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
 
 
-def test_the_model_keeps_what_it_says_of_itself(settings: FinetuneConfig, folder: Path) -> None:
+def test_finetune_keeps_mix_tokenizer_vocabulary_and_card(settings: FinetuneConfig, folder: Path) -> None:
     start, tuned = load(folder / "model"), load(finetune(replace(settings, max_words=20)).model)
     assert (tuned.mix, tuned.tokenizer, tuned.vocab) == (start.mix, start.tokenizer, start.vocab)
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 
 
 @pytest.mark.slow
-def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: FinetuneConfig, folder: Path) -> None:
+def test_finetune_trains_a_missing_softmax_with_frozen_bilm(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
     snapshot = latest_snapshot(settings.output / "softmax/checkpoints")
     assert snapshot is not None
-    fitted, start = read_snapshot(snapshot).part("bilm"), load(folder / "headless").bilm.state_dict()
+    fitted, start = read_snapshot(snapshot).with_prefix("bilm"), load(folder / "headless").bilm.state_dict()
     assert all(torch.equal(fitted[name], start[name]) for name in start)
     tuned = load(report.model)
     assert any(not torch.equal(tensor, start[name]) for name, tensor in tuned.bilm.state_dict().items())
@@ -97,12 +97,12 @@ def test_a_missing_softmax_is_fitted_first_with_the_rest_frozen(settings: Finetu
         "<S>", "</S>", "<UNK>", "a", "the", "cat", "dog", "fox", "hen", "sees", "."
     }  # fmt: skip
     change = report.changes[str(folder / "heldout.txt")]
-    assert change.after.mean < change.before.mean < 10  # a guess among 11 words has 11
+    assert change.after.mean < change.before.mean < 10  # uniform guessing among 11 words has a perplexity of 11
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "headless"])
-def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
+def test_finetune_interrupted_twice_ends_with_the_same_bytes(
     settings: FinetuneConfig, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, model=str(folder / name))
@@ -127,44 +127,44 @@ def test_a_run_that_is_stopped_twice_ends_like_one_never_stopped(
         assert (resumed.model / file).read_bytes() == (whole.model / file).read_bytes(), file
 
 
-def test_a_run_is_not_resumed_from_another_model(settings: FinetuneConfig, folder: Path, tmp_path: Path) -> None:
+def test_finetune_refuses_to_resume_from_another_model(settings: FinetuneConfig, folder: Path, tmp_path: Path) -> None:
     finetune(replace(settings, max_words=20))
     other = load(folder / "model")
     with torch.no_grad():
         other.bilm.sequence_encoder.stacks[0].layers[0].bias.add_(1)
     save(other, tmp_path / "other")
-    with pytest.raises(ValueError, match="of another run: start was"):
+    with pytest.raises(ValueError, match="belongs to another run: start was"):
         finetune(replace(settings, max_words=20, model=str(tmp_path / "other")))
 
 
-def test_a_model_of_word_ids_keeps_its_vocabulary(settings: FinetuneConfig, tmp_path: Path) -> None:
+def test_finetune_keeps_the_vocabulary_of_a_word_id_model(settings: FinetuneConfig, tmp_path: Path) -> None:
     vocab = Vocab(["<S>", "</S>", "<UNK>", "a", "the", "cat", "bird"])
     save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 7)), vocab=vocab), tmp_path / "words")
     tuned = load(finetune(replace(settings, model=str(tmp_path / "words"), max_words=40, others=())).model)
     assert tuned.vocab == vocab and tuned.softmax is not None
 
 
-def test_a_published_model_can_be_tuned(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
+def test_finetune_accepts_a_published_model(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
     model = str(goldens("char-2layer"))
     report = finetune(replace(settings, model=model, max_words=40, others=()))
     assert load(report.model).bilm.config == load(model).bilm.config
 
 
-def test_a_model_of_elmoformanylangs_can_be_tuned(settings: FinetuneConfig, tmp_path: Path) -> None:
+def test_finetune_accepts_an_elmoformanylangs_model(settings: FinetuneConfig, tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
     tuned = load(finetune(replace(settings, model=str(model), max_words=40, others=())).model)
     assert tuned.bilm.config == load(model).bilm.config and tuned.vocab is not None and tuned.softmax is not None
 
 
-def test_words_that_are_cut_are_told(
+def test_finetune_reports_truncated_words(
     settings: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "long.txt").write_text(f"a b {'c' * 49} d\n" * 30)
     finetune(replace(settings, corpus=(tmp_path / "long.txt",), max_words=40, others=()))
-    assert "30 words have more than 48 bytes" in capsys.readouterr().out
+    assert "30 words exceed 48 bytes" in capsys.readouterr().out
 
 
-def test_what_makes_no_sense_is_refused(settings: FinetuneConfig) -> None:
+def test_finetune_raises_for_invalid_settings(settings: FinetuneConfig) -> None:
     for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
         with pytest.raises(ValueError, match=name):
             replace(settings, **{name: value})

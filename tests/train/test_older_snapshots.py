@@ -1,4 +1,4 @@
-"""Snapshots from before the directions had weights of their own go on as those of now do."""
+"""Runs resumed from snapshots of the older layout, whose tensors hold both directions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from toy_run import settings_for, write_text
 from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.snapshots import Snapshot, with_prefix
+from elmokit.train.snapshots import Snapshot, add_prefix
 from elmokit.train.trainer import Trainer
 
 
@@ -19,10 +19,10 @@ def trainer(settings: PretrainConfig) -> Trainer:
     return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps=100)
 
 
-def as_before(run: Trainer) -> Snapshot:
-    """The snapshot that the same run would have written then: directions stacked, numbered by the shapes of then."""
+def older_snapshot(run: Trainer) -> Snapshot:
+    """The snapshot that the older version would have written: directions stacked, parameters in the older order."""
     snapshot = run.snapshot()
-    now, own = run.optimizer.tensors(), dict(run.bilm.named_parameters())
+    present, own = run.optimizer.tensors(), dict(run.bilm.named_parameters())
     numbers = {id(parameter): number for number, parameter in enumerate(run.optimizer.parameters())}
     stored = run.bilm.stored_tensors()
     sources = {}
@@ -31,34 +31,34 @@ def as_before(run: Trainer) -> Snapshot:
         names = stacks if name.startswith("layers.") else [name.replace("char_cnn", "token_encoder")]
         sources[name] = tensor.dim(), [own[each] for each in names]
     sources |= {name: (tensor.dim(), [tensor]) for name, tensor in run.softmax.named_parameters()}
-    *muon, last = run.optimizer.parts
+    *muon, last = run.optimizer.optimizers
     hidden = {id(parameter) for part in muon for group in part.param_groups for parameter in group["params"]}
     order = [pair for pair in sources.values() if id(pair[1][0]) not in hidden]
     if len(last.param_groups) > 1:
         order = [pair for pair in order if pair[0] > 1] + [pair for pair in order if pair[0] <= 1]
-    # Muon took each matrix of a stack as a parameter of its own.
+    # Muon treated the two directions of a matrix as separate parameters.
     alone = [(2, [parameter]) for _, pair in sources.values() for parameter in pair if id(parameter) in hidden]
     slots = {}
     for number, (_, parameters) in enumerate([*alone, *order]):
-        for key in [key for key in now if key.startswith(f"{numbers[id(parameters[0])]}.")]:
+        for key in [key for key in present if key.startswith(f"{numbers[id(parameters[0])]}.")]:
             slot = key.split(".", 1)[1]
-            parts = [now[f"{numbers[id(parameter)]}.{slot}"] for parameter in parameters]
-            slots[f"{number}.{slot}"] = torch.stack(parts) if len(parts) > 1 and parts[0].dim() else parts[0]
+            values = [present[f"{numbers[id(parameter)]}.{slot}"] for parameter in parameters]
+            slots[f"{number}.{slot}"] = torch.stack(values) if len(values) > 1 and values[0].dim() else values[0]
     kept = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith(("bilm.", "optimizer."))}
-    return Snapshot(kept | with_prefix("bilm", stored) | with_prefix("optimizer", slots), snapshot.progress)
+    return Snapshot(kept | add_prefix("bilm", stored) | add_prefix("optimizer", slots), snapshot.progress)
 
 
 @pytest.mark.parametrize("recipe", ["original", "modern", "muon"])
-def test_an_older_snapshot_goes_on_as_one_of_now(tmp_path: Path, recipe: str) -> None:
+def test_older_snapshot_resumes_like_a_present_one(tmp_path: Path, recipe: str) -> None:
     write_text(tmp_path / "text.txt")
     settings = replace(settings_for(tmp_path / "text.txt", tmp_path / "out"), recipe=recipe, dropout=0.1)
     run = trainer(settings)
     for _ in range(3):
         run.train_step()
-    before, now = as_before(run), run.snapshot()
-    assert before.tensors.keys() != now.tensors.keys()
+    older, present = older_snapshot(run), run.snapshot()
+    assert older.tensors.keys() != present.tensors.keys()
     ends = []
-    for snapshot in (now, before):
+    for snapshot in (present, older):
         other = trainer(settings)
         other.restore(snapshot)
         losses = [other.train_step() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Pretraining runs: killed, stopped and resumed; what they learn and tell; what is refused before they begin."""
+"""Pretraining runs: killed, interrupted and resumed; training and logging; errors before training starts."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def pretrained(settings: PretrainConfig) -> Path:
 
 
 def start_command(settings: PretrainConfig) -> subprocess.Popen[str]:
-    """The same run on the command line."""
+    """Start the same run on the command line."""
     arguments: list[str] = []
     for name, value in vars(settings).items():
         if value not in (None, (), False):
@@ -81,7 +81,7 @@ def wait_for_step(output: Path, step: int, has_ended: Callable[[], bool]) -> Non
 
 
 def kill_at_step(settings: PretrainConfig, step: int, output: Path | None = None) -> None:
-    """Start a run in a process of its own; kill it at the step, or soon after, of the log in `output`."""
+    """Start a run in another process, and kill it when the log in `output` reaches the step."""
     process = start_process(pretrain, settings)
     wait_for_step(output or settings.output, step, lambda: not process.is_alive())
     kill(process)
@@ -93,12 +93,12 @@ def assert_same_model(left: Path, right: Path) -> None:
         assert (left / name).read_bytes() == (right / name).read_bytes(), name
 
 
-# --- Stopped and resumed ----------------------------------------------------------------------------------------------
+# --- Interrupted and resumed ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern", "original"])
-def test_a_run_killed_at_any_step_ends_like_one_never_killed(
+def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
     settings: PretrainConfig, tmp_path: Path, recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe)
@@ -111,7 +111,7 @@ def test_a_run_killed_at_any_step_ends_like_one_never_killed(
 
 
 @pytest.mark.slow
-def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_terminated_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
     process = start_command(settings)
     wait_for_step(settings.output, 15, lambda: process.poll() is not None)
     process.terminate()
@@ -124,7 +124,7 @@ def test_a_run_told_to_stop_writes_a_checkpoint_first(settings: PretrainConfig, 
     assert_same_model(pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole")))
 
 
-def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainConfig) -> None:
+def test_pretrain_of_a_finished_run_trains_no_more(settings: PretrainConfig) -> None:
     model = pretrained(settings)
     before = [(model / name).read_bytes() for name in WEIGHTS]
     steps = len(events(settings.output, "train"))
@@ -132,27 +132,27 @@ def test_a_finished_run_that_is_started_again_only_says_so(settings: PretrainCon
     assert len(events(settings.output, "train")) == steps
 
 
-def test_a_checkpoint_of_another_run_is_refused_with_every_difference(settings: PretrainConfig) -> None:
+def test_pretrain_refuses_a_checkpoint_with_other_settings_and_names_them(settings: PretrainConfig) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     other = replace(settings, dropout=0.0, recipe="original", preset="small", checkpoint_every=3)
-    with pytest.raises(ValueError, match="of another run") as caught:
+    with pytest.raises(ValueError, match="to another run") as caught:
         pretrain(other)
     for part in ("dropout was 0.2, is 0.0", "recipe was modern, is original", "preset was tiny, is small", "model was"):
         assert part in str(caught.value)
     assert "checkpoint_every" not in str(caught.value)  # it may differ
 
 
-def test_a_checkpoint_of_another_vocabulary_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_refuses_a_checkpoint_of_another_vocabulary(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     *others, last, rarest = Vocab.read(settings.output / "vocab.txt").words
     Vocab([*others, rarest, last]).write(tmp_path / "vocab.txt")
-    with pytest.raises(ValueError, match="of another run: vocabulary was"):
+    with pytest.raises(ValueError, match="to another run: vocabulary was"):
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_it(
+def test_pretrain_on_a_full_disk_keeps_the_previous_checkpoint(
     settings: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
         if len(written) <= 2:
             return real_save(tensors, path)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # no file may grow beyond: as good as a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # a limit on file size, in place of a full disk
         try:
             real_save(tensors, path)
         finally:
@@ -182,11 +182,11 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
 
 @pytest.fixture
 def endless(settings: PretrainConfig) -> PretrainConfig:
-    """A constant run of 33 steps of 20 positions, 6 words in 7 of them."""
+    """Settings of a constant run of 33 steps, each of 20 positions, six sevenths of which are words."""
     return replace(settings, recipe="muon", schedule="constant", max_words=566)
 
 
-def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: PretrainConfig, tmp_path: Path) -> None:
     first = pretrain(endless)
     assert (first.reason, first.step, first.words) == ("words", 34, 583)
     more = pretrain(replace(endless, max_words=800))
@@ -195,19 +195,19 @@ def test_constant_run_stops_at_max_words_and_goes_on_with_more(endless: Pretrain
     assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
-    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # still warming up
+    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # during the warm-up
 
 
-def test_max_hours_ends_a_call_with_a_checkpoint(endless: PretrainConfig) -> None:
+def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
     report = pretrain(replace(endless, max_hours=1e-9))
     assert (report.reason, report.step) == ("hours", 0) and report.model is not None
     planned = replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9)
     report = pretrain(planned)
-    assert report.model is None and "the same command goes on" in str(report)
+    assert report.model is None and "run the same command again" in str(report)
 
 
 @pytest.mark.slow
-def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
+def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
     assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
@@ -216,7 +216,7 @@ def test_cool_down_ends_a_run_without_changing_it(endless: PretrainConfig, tmp_p
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
 
-    again = pretrain(replace(endless, cool_down=0.5, cool_down_from=33))  # of 33 steps
+    again = pretrain(replace(endless, cool_down=0.5, cool_down_from=33))  # half of 33 steps
     assert again.model is not None and again.model.parent.name == "cool-down-00000033-16" and again.step == 49
     more, whole = (
         pretrained(replace(endless, max_words=800, output=output)) for output in (endless.output, tmp_path / "whole")
@@ -240,13 +240,13 @@ def test_cool_down_killed_ten_times_and_moved_ends_with_the_same_bytes(endless: 
     assert_same_model(pretrained(settings), whole)
 
 
-def test_cool_down_without_a_run_is_refused(endless: PretrainConfig) -> None:
+def test_cool_down_raises_without_a_checkpoint(endless: PretrainConfig) -> None:
     with pytest.raises(ValueError, match="no checkpoint to cool down from"):
         pretrain(replace(endless, cool_down=200))
 
 
 def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_path: Path) -> None:
-    """What is learnt of one grammar makes the reverse one less likely, sooner or later."""
+    """Learning one grammar eventually makes the reversed one less likely."""
     reverse = tmp_path / "heldout.txt"
     lines = settings.corpus[0].read_text().splitlines()
     reverse.write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
@@ -257,7 +257,7 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
     assert report.reason == "patience" and report.step == best and max(means) == best + 3 * 2
     assert report.perplexity is not None and report.model is not None
     assert report.perplexity.mean == pytest.approx(means[best], rel=1e-6)
-    assert pretrain(settings).step == best  # done is done
+    assert pretrain(settings).step == best  # a finished run is not continued
 
 
 # --- Divergence -------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["muon", "modern"])
-def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
+def test_pretrain_recovers_from_divergence_at_learning_rate_100(
     settings: PretrainConfig, capsys: pytest.CaptureFixture[str], recipe: str
 ) -> None:
     settings = replace(settings, recipe=recipe, learning_rate=100.0, dropout=0.0, epochs=7)
@@ -274,11 +274,11 @@ def test_divergence_at_a_learning_rate_of_100_is_recovered_from(
     diverged = events(settings.output, "diverged")
     assert diverged and diverged[-1]["rate_factor"] < 0.1
     assert report.perplexity is not None and report.perplexity.mean < 5
-    assert "the loss diverges; going on from step " in capsys.readouterr().out
+    assert "the loss diverged; resuming from step " in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_diverging_and_killed_ends_with_the_same_bytes(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, recipe="muon", schedule="constant", learning_rate=30.0, max_words=1500)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     assert events(tmp_path / "whole", "diverged")
@@ -286,27 +286,27 @@ def test_a_diverging_run_killed_and_resumed_ends_with_the_same_bytes(settings: P
     assert_same_model(pretrained(settings), whole)
 
 
-# --- The whole run ------------------------------------------------------------------------------------------------
+# --- Whole runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_run_learns_and_tells_what_happens(settings: PretrainConfig, text: Path) -> None:
+def test_pretrain_learns_and_logs_events(settings: PretrainConfig, text: Path) -> None:
     settings = replace(settings, epochs=8, dropout=0.0, heldout=(text,), evaluate_every=60, log_every=20)
     settings = replace(settings, tokenizer="whitespace-1")
     model = load(pretrained(settings))
-    began, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
+    start_event, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
     train, heldout = events(settings.output, "train"), events(settings.output, "heldout")
     report = check_corpus([text])
     assert (
-        (began["sentences"], began["words"])
+        (start_event["sentences"], start_event["words"])
         == (report.sentences, report.words)
         == (NUM_SENTENCES, NUM_SENTENCES * WORDS_PER_SENTENCE)
     )
-    assert began["total_steps"] == int(8 * 700 / 20)  # 700 positions of the stream, 20 of them a step
+    assert start_event["total_steps"] == int(8 * 700 / 20)  # the stream has 700 positions, a step reads 20
     assert [event["step"] for event in heldout] == [60, 120, 180, 240]
     assert heldout[0]["mean"] > heldout[-1]["mean"] > ended["mean"]
     for direction in ("forward", "backward"):
-        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # of 7 predictions each, among 13 words
+        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # 7 predictions per sentence, 13 words
     assert ended["sentences"] == NUM_SENTENCES
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
@@ -316,13 +316,13 @@ def test_a_run_learns_and_tells_what_happens(settings: PretrainConfig, text: Pat
     assert f"{ended['mean']:.2f}" in model.card
 
 
-def test_held_out_perplexity_changes_nothing(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_gives_the_same_bytes_with_heldout_evaluation(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=200)
     watched = replace(settings, heldout=settings.corpus, evaluate_every=2, evaluate_words=1)
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
-def test_a_model_of_word_ids_trains_too(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_sizes_a_word_id_model_by_its_vocabulary(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     model = load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60)))
@@ -330,39 +330,39 @@ def test_a_model_of_word_ids_trains_too(settings: PretrainConfig, tmp_path: Path
     assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
 
 
-def test_a_model_of_words_and_characters_trains_as_it_is(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_accepts_an_elmoformanylangs_config(settings: PretrainConfig, tmp_path: Path) -> None:
     config = read_config(write_efml(tmp_path / "old"))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     assert load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60))).bilm.config == config
 
 
-def test_a_model_whose_directions_join_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_refuses_interleaved_directions(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4, interleaved=True))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))
 
 
-def test_one_sentence_is_enough_to_train_on(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_accepts_a_single_sentence(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a single sentence of text .")
     pretrain(replace(settings, corpus=(tmp_path / "one.txt",), num_samples=0, epochs=2))
     assert events(settings.output, "start")[0]["total_steps"] == 1
     assert events(settings.output, "end")
 
 
-def test_the_vocabulary_is_sorted_by_count_after_the_special_words(settings: PretrainConfig) -> None:
+def test_pretrain_builds_a_vocabulary_sorted_by_frequency(settings: PretrainConfig) -> None:
     pretrain(replace(settings, max_words=20))
     counts, words = count_words(settings.corpus), Vocab.read(settings.output / "vocab.txt").words
     assert words[:3] == ("<S>", "</S>", "<UNK>")
     assert list(words[3:]) == sorted(counts, key=lambda word: (-counts[word], word))
 
 
-# --- What is refused, before anything is trained ------------------------------------------------------------------
+# --- Errors before training ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["corpus", "heldout"])
-@pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "holds no sentence")])
-def test_bad_text_is_found_before_training(
+@pytest.mark.parametrize(("content", "message"), [(b"fine\nnot \xff\n", "line 2"), (b"\n", "has no sentences")])
+def test_pretrain_raises_for_bad_text_before_training(
     settings: PretrainConfig, tmp_path: Path, which: str, content: bytes, message: str
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
@@ -371,13 +371,15 @@ def test_bad_text_is_found_before_training(
     assert not events(settings.output, "train")
 
 
-def test_a_vocabulary_without_special_words_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_refuses_a_vocabulary_without_special_tokens(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("the\ncat\n")
     with pytest.raises(ValueError, match=r"vocab\.txt.*lacks <S> </S> <UNK>"):
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
-def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_uses_the_full_softmax_when_samples_cover_the_vocabulary(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
     full, sampled = (
         pretrained(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
         for number in (0, NUM_WORDS)
@@ -385,43 +387,43 @@ def test_as_many_negatives_as_words_are_the_full_softmax(settings: PretrainConfi
     assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
 
 
-def test_a_vocabulary_that_is_not_sorted_by_count_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_refuses_a_vocabulary_not_sorted_by_frequency(settings: PretrainConfig, tmp_path: Path) -> None:
     words = Vocab.from_counts(count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
     Vocab([*words[3:], *words[:3]]).write(tmp_path / "specials_last.txt")
-    with pytest.raises(ValueError, match="not sorted by falling count"):
+    with pytest.raises(ValueError, match="not sorted by descending frequency"):
         pretrain(replace(settings, vocab=tmp_path / "rare_first.txt"))
     with pytest.raises(ValueError, match="must begin with <S> </S> <UNK>"):
         pretrain(replace(settings, vocab=tmp_path / "specials_last.txt"))
 
 
-def test_a_checkpoint_of_another_corpus_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_refuses_a_checkpoint_of_another_corpus(settings: PretrainConfig, tmp_path: Path) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
     text = settings.corpus[0].read_text()
     (tmp_path / "moved.txt").write_text(text)
-    pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the same text elsewhere is the same corpus
+    pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the path of a corpus does not matter
     (tmp_path / "changed.txt").write_text(text.replace("cat", "cow"))
-    with pytest.raises(ValueError, match=r"of another run: .*corpus was"):
+    with pytest.raises(ValueError, match=r"belongs to another run: .*corpus was"):
         pretrain(replace(settings, corpus=(tmp_path / "changed.txt",)))
 
 
-def test_a_vocabulary_left_by_a_failed_start_is_made_anew(settings: PretrainConfig) -> None:
+def test_pretrain_rebuilds_a_stale_vocabulary(settings: PretrainConfig) -> None:
     settings.output.mkdir(parents=True, exist_ok=True)
     Vocab(["<S>", "</S>", "<UNK>", "stale"]).write(settings.output / "vocab.txt")
     pretrain(replace(settings, max_words=30))
     assert "cat" in Vocab.read(settings.output / "vocab.txt")
 
 
-def test_a_loss_that_is_no_number_stops_the_run_before_it_spoils_a_checkpoint(settings: PretrainConfig) -> None:
-    with pytest.raises(ValueError, match=r"diverged at step .*lower the learning rate"):
+def test_pretrain_stops_on_a_nonfinite_loss_before_a_checkpoint(settings: PretrainConfig) -> None:
+    with pytest.raises(ValueError, match=r"diverged at step .*set a lower learning rate"):
         pretrain(replace(settings, learning_rate=1e30, log_every=100, checkpoint_every=1))
     last = latest_snapshot(settings.output / "checkpoints")
     if last is not None:
-        assert all(tensor.isfinite().all() for tensor in read_snapshot(last).part("bilm").values())
+        assert all(tensor.isfinite().all() for tensor in read_snapshot(last).with_prefix("bilm").values())
 
 
-def test_an_output_that_cannot_be_written_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_raises_for_an_unwritable_output(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
         pretrain(replace(settings, output=tmp_path / "file" / "run"))
@@ -435,6 +437,6 @@ def test_an_output_that_cannot_be_written_is_refused(settings: PretrainConfig, t
         ("cool_down_from", 11),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(settings: PretrainConfig, name: str, value: float) -> None:
+def test_pretrain_config_rejects_invalid_settings(settings: PretrainConfig, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         replace(settings, **{name: value})

@@ -1,4 +1,4 @@
-"""The log of a run: a line for each event, whole lines even where the run before was killed while it wrote one."""
+"""The log of a run: one line per event, repaired after a run was killed while writing."""
 
 import json
 from contextlib import closing
@@ -17,23 +17,23 @@ def write(directory: Path, *events: tuple[str, int]) -> bytes:
 
 def events_of(log: bytes) -> list[tuple[str, int]]:
     assert log.endswith(b"\n")
-    found: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
-    return [(event["event"], event["step"]) for event in found]
+    result: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
+    return [(event["event"], event["step"]) for event in result]
 
 
-def test_a_resumed_run_appends(tmp_path: Path) -> None:
+def test_tracker_appends_when_a_run_resumes(tmp_path: Path) -> None:
     first = write(tmp_path, ("start", 0), ("train", 1))
     both = write(tmp_path, ("resume", 1), ("train", 2))
     assert both.startswith(first)
     assert events_of(both) == [("start", 0), ("train", 1), ("resume", 1), ("train", 2)]
 
 
-def test_a_log_cut_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
+def test_tracker_keeps_complete_lines_of_a_log_cut_anywhere(tmp_path: Path) -> None:
     whole = write(tmp_path, ("start", 0), ("train", 1), ("train", 2))
     ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
         (tmp_path / "log.jsonl").write_bytes(whole[:cut])
         log = write(tmp_path, ("resume", 2))
-        kept = sum(cut >= end for end in ends)  # a line that lacks only its end is whole
+        kept = sum(cut >= end for end in ends)  # a line that lacks only its newline is complete
         assert events_of(log) == [*[("start", 0), ("train", 1), ("train", 2)][:kept], ("resume", 2)]
         assert log.splitlines()[:kept] == whole.splitlines()[:kept]

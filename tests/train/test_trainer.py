@@ -1,4 +1,4 @@
-"""The arithmetic of a training step, of both recipes, by hand; optimisers come back whole."""
+"""Training steps against explicit formulas; schedules; saving and restoring optimizers."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -32,7 +32,7 @@ def trainer(settings: PretrainConfig, total_steps: int = 100, **changes: Any) ->
 
 
 def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
-    """The gradient of factor * 1/2 (mean forward loss + mean backward loss) of the first window, by plain torch."""
+    """The gradient of factor * 1/2 (mean forward loss + mean backward loss) on the first window, by autograd."""
     twin = trainer(of.settings)
     window = next(twin.stream)
     words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
@@ -42,8 +42,8 @@ def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
     return list(torch.autograd.grad(factor * loss, [*twin.bilm.parameters(), *of.softmax.parameters()]))
 
 
-@pytest.mark.parametrize("scale", [1.0, 40.0])  # of the softmax weights: with the second the clip binds
-def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: PretrainConfig, scale: float) -> None:
+@pytest.mark.parametrize("scale", [1.0, 40.0])  # of the softmax weights: with 40, the gradient is clipped
+def test_first_step_of_the_original_recipe_equals_bilm_tf_adagrad(settings: PretrainConfig, scale: float) -> None:
     run = trainer(settings, recipe="original")
     with torch.no_grad():
         run.softmax.weight.mul_(scale)
@@ -54,72 +54,72 @@ def test_the_first_step_of_the_original_recipe_is_that_of_bilm_tf(settings: Pret
     run.train_step()
     for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
         clipped = gradient * min(1.0, 10.0 / float(norm))
-        expected = start - 0.2 * clipped / torch.sqrt(1.0 + clipped**2)  # the accumulator begins at 1
+        expected = start - 0.2 * clipped / torch.sqrt(1.0 + clipped**2)  # the accumulator starts at 1
         torch.testing.assert_close(parameter.detach(), expected, atol=2e-6, rtol=1e-5)
 
 
-def test_the_first_step_of_the_modern_recipe(settings: PretrainConfig) -> None:
+def test_first_step_of_the_modern_recipe_equals_adamw(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="modern")
     gradients = plain_gradients(run, factor=1.0)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     before = [parameter.detach().clone() for parameter in run.parameters]
     run.train_step()
-    rate = 2e-3 / 5  # of 5 steps of warm-up, a twentieth of 100
+    rate = 2e-3 / 5  # the first of 5 warm-up steps (5 % of 100)
     for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
         clipped = gradient * min(1.0, 1.0 / float(norm))
         decayed = start * (1 - rate * 0.01) if parameter.dim() > 1 else start
         expected = decayed - rate * clipped / (clipped.abs() + 1e-8)
-        sure = clipped.abs() > 1e-5  # elsewhere the sign hangs on rounding
-        torch.testing.assert_close(parameter.detach()[sure], expected[sure], atol=2e-6, rtol=1e-5)
+        significant = clipped.abs() > 1e-5  # below it, the sign of the update depends on rounding
+        torch.testing.assert_close(parameter.detach()[significant], expected[significant], atol=2e-6, rtol=1e-5)
 
 
-def test_a_gradient_that_is_no_number_spoils_all_of_them() -> None:
-    """So that it is seen whichever weight it came to, as with PyTorch's own clipping."""
+def test_clip_gradients_makes_all_gradients_nan_when_one_is() -> None:
+    """As in PyTorch's `clip_grad_norm_`."""
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     parameters[0].grad, parameters[1].grad = torch.tensor([1.0, torch.nan, 0.0]), torch.ones(3)
     assert clip_gradients(parameters, 1.0).isnan()
     assert all(parameter.grad is not None and parameter.grad.isnan().all() for parameter in parameters)
 
 
-def losses_of_each_sentence_alone(run: Trainer) -> torch.Tensor:
-    """Of the first window, whose rows are cut where a sentence begins: every piece from zeros."""
+def losses_from_zero_states(run: Trainer) -> torch.Tensor:
+    """Mean losses on the first window, (2,), running every sentence of every row by itself from a zero state."""
     window, rows = next(run.stream), run.settings.batch_size
     words = run.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     losses: list[list[torch.Tensor]] = [[], []]
     for row in range(rows):
         begins = [*window.begins[row::rows].nonzero().flatten().tolist(), run.settings.unroll_steps]
         for begin, end in pairwise(begins):
-            piece = slice(begin * rows + row, (end - 1) * rows + row + 1, rows)
-            layers, _ = run.bilm.run(words, window.tokens[:, piece], Packing.rectangle(end - begin, 1))
+            sentence = slice(begin * rows + row, (end - 1) * rows + row + 1, rows)
+            layers, _ = run.bilm.run(words, window.tokens[:, sentence], Packing.rectangle(end - begin, 1))
             logits = layers[-1] @ run.softmax.weight.T + run.softmax.bias
             for d in range(2):
-                losses[d].append(F.cross_entropy(logits[d], window.targets[d, piece], reduction="none"))
-    return torch.stack([torch.cat(part).mean() for part in losses])
+                losses[d].append(F.cross_entropy(logits[d], window.targets[d, sentence], reduction="none"))
+    return torch.stack([torch.cat(direction).mean() for direction in losses])
 
 
-def test_sentences_may_start_afresh(settings: PretrainConfig) -> None:
+def test_train_step_with_fresh_starts_equals_separate_sentences(settings: PretrainConfig) -> None:
     changes = {"recipe": "modern", "unroll_steps": 17, "fresh_starts": 1.0}
-    expected = losses_of_each_sentence_alone(trainer(settings, **changes)).detach()
-    found = trainer(settings, **changes).train_step()
-    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    expected = losses_from_zero_states(trainer(settings, **changes)).detach()
+    losses = trainer(settings, **changes).train_step()
+    torch.testing.assert_close(losses, expected, atol=2e-6, rtol=0)
     carried = trainer(settings, **changes | {"fresh_starts": 0.0}).train_step()
-    assert (found - carried).abs().min() > 1e-5
+    assert (losses - carried).abs().min() > 1e-5
 
 
-def test_as_many_sentences_start_afresh_as_asked_for(settings: PretrainConfig) -> None:
+def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainConfig) -> None:
     for recipe_of_run, fresh_starts, share in (("modern", None, 0.1), ("original", None, 0.0), ("modern", 0.5, 0.5)):
         run = trainer(settings, recipe=recipe_of_run, fresh_starts=fresh_starts)
-        afresh = total = 0
+        num_resets = total = 0
         for _ in range(400):
             window = next(run.stream)
             resets = run._with_fresh_starts(window).resets
-            afresh += 0 if resets is None else int(resets.sum())
+            num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
-        assert abs(afresh / total - share) < 5 * (share * (1 - share) / total) ** 0.5 + 1e-9
+        assert abs(num_resets / total - share) < 5 * (share * (1 - share) / total) ** 0.5 + 1e-9
 
 
-def test_cosine_warms_up_and_decays() -> None:
+def test_cosine_schedule_warms_up_and_decays() -> None:
     factors = [Schedule("cosine", 1000).factor(step) for step in range(1000)]
     assert factors[0] == pytest.approx(1 / 50) and factors[49] == pytest.approx(1) == max(factors)
     assert factors[:50] == sorted(factors[:50]) and factors[50:] == sorted(factors[50:], reverse=True)
@@ -127,7 +127,7 @@ def test_cosine_warms_up_and_decays() -> None:
     assert Schedule("cosine", 100_000).factor(999) == pytest.approx(1)  # warm-up is never longer than 1000 steps
 
 
-def test_constant_schedule_falls_to_zero_in_the_cool_down_alone() -> None:
+def test_constant_schedule_decays_only_in_the_cool_down() -> None:
     plain, ending = Schedule("constant", None), Schedule("constant", None, CoolDown(5000, 99))
     assert [plain.factor(step) for step in (0, 499, 999, 10**9)] == [0.001, 0.5, 1, 1]
     assert all(plain.factor(step) == ending.factor(step) for step in range(5000))
@@ -148,7 +148,7 @@ def steps(parameters: list[torch.nn.Parameter], optimizer: Optimizer, count: int
 
 
 @pytest.mark.parametrize("name", ["muon", "modern", "original"])
-def test_an_optimizer_comes_back_whole(name: str) -> None:
+def test_optimizer_continues_identically_after_restore(name: str) -> None:
     def make(parameters: list[torch.nn.Parameter]) -> Optimizer:
         return make_optimizer(name, parameters, parameters[:1], 0.1)
 
@@ -163,8 +163,8 @@ def test_an_optimizer_comes_back_whole(name: str) -> None:
         assert torch.equal(left, right)
 
 
-def test_muon_moves_a_matrix_along_its_orthogonalised_momentum() -> None:
-    """By the definition, U V^T of the singular value decomposition; the iteration is not exact, so directions only."""
+def test_muon_updates_along_the_orthogonalized_momentum() -> None:
+    """The update is U V^T of the SVD; as Muon approximates it, compare directions only."""
     matrix = torch.nn.Parameter(torch.zeros(12, 5))
     optimizer = make_optimizer("muon", [matrix], [matrix], 0.1)
     steps([matrix], optimizer, 1)
@@ -174,9 +174,9 @@ def test_muon_moves_a_matrix_along_its_orthogonalised_momentum() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.2 * 12**0.5 * 5**0.5, rel=0.2)
 
 
-def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: PretrainConfig) -> None:
+def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
-    muon, adamw = run.optimizer.parts
+    muon, adamw = run.optimizer.optimizers
     shapes = {tuple(parameter.shape) for parameter in muon.param_groups[0]["params"]}
     assert shapes == {(128, 16), (16, 32), (64, 32)}  # LSTM weights, both projections (of one shape), highway
     count = sum(
@@ -185,7 +185,7 @@ def test_muon_is_for_the_matrices_between_embedding_and_softmax(settings: Pretra
     assert count == sum(parameter.numel() for parameter in run.parameters)
 
 
-def test_frozen_weights_do_not_change(settings: PretrainConfig) -> None:
+def test_train_step_leaves_frozen_weights_unchanged(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     run.bilm.requires_grad_(False)
     before = {name: value.clone() for name, value in run.bilm.state_dict().items()}
@@ -193,7 +193,7 @@ def test_frozen_weights_do_not_change(settings: PretrainConfig) -> None:
     assert all(torch.equal(value, before[name]) for name, value in run.bilm.state_dict().items())
 
 
-def test_state_runs_on_and_its_gradient_does_not(settings: PretrainConfig) -> None:
+def test_trainer_carries_state_without_gradient(settings: PretrainConfig) -> None:
     run = trainer(settings)
     assert not run.state.h.any()
     run.train_step()
@@ -203,7 +203,7 @@ def test_state_runs_on_and_its_gradient_does_not(settings: PretrainConfig) -> No
     assert not torch.equal(run.state.h, first.h)
 
 
-def test_sampled_negatives_differ_between_directions_and_steps(
+def test_trainer_draws_new_negatives_per_direction_and_step(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocab = Vocab.from_counts(count_words(settings.corpus))
@@ -216,7 +216,7 @@ def test_sampled_negatives_differ_between_directions_and_steps(
     assert len({tuple(samples.ids.tolist()) for samples in drawn}) == 4
 
 
-def test_bfloat16_trains_close_to_float32_with_weights_in_float32(settings: PretrainConfig) -> None:
+def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig) -> None:
     losses = []
     for dtype in ("float32", "bfloat16"):
         run = trainer(settings, dtype=dtype)

@@ -1,1 +1,1 @@
-"""What the vectors say: the uses of a word, compared and searched."""
+"""Measuring and exploring the vectors: similarity, neighbors, probes, word senses."""

@@ -1,4 +1,4 @@
-"""All layers of annotated sentences, in order and one at a time, whatever the annotation is."""
+"""All layers of annotated sentences, streamed in order."""
 
 import warnings
 from collections import deque
@@ -8,44 +8,53 @@ from typing import TypeVar
 
 import numpy as np
 
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
 
 Item = TypeVar("Item")
-SENTENCES_AT_ONCE = 256  # with carried state; without it the embedder chooses
+CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
 
 
-def _from_same_state(sentences: Iterable[Sequence[str]], embedder: Embedder, state: str) -> Iterator[Embeddings]:
-    """Warns once, at the end, of all words that are too long."""
+def _embed_independent(
+    sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
+) -> Iterator[Embeddings]:
+    """Embed with the same initial state for each sentence; warn once, at the end, of all truncated words."""
     truncated = 0
-    for group in embedder.embed_stream(sentences, "all", state):
-        truncated += group.truncated_words
-        yield group
+    for batch in embedder.embed_stream(sentences, "all", state):
+        truncated += batch.truncated_words
+        yield batch
     if truncated:
         warnings.warn(f"{truncated} words are too long and were cut", TruncationWarning, stacklevel=3)
 
 
-def _from_carried_state(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
-    """One row, so that each sentence goes on from the one before it; `embed` warns of words that are too long."""
+def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
+    """Embed with state carried over in a single row, so that each sentence starts where the one before it ended."""
     remaining = iter(sentences)
-    carried: str | BiLMState | None = "carry"
-    while batch := list(islice(remaining, SENTENCES_AT_ONCE)):
-        found = embedder.embed(batch, "all", carried, batch_size=1)
-        carried = found.state
-        yield found
+    state: StatePolicy | BiLMState | None = "carry"
+    while batch := list(islice(remaining, CARRIED_BATCH_SENTENCES)):
+        embeddings = embedder.embed(batch, "all", state, batch_size=1)
+        state = embeddings.state
+        yield embeddings
 
 
 def all_layers(
-    items: Iterable[Item], words_of: Callable[[Item], Sequence[str]], embedder: Embedder, state: str | None = None
+    items: Iterable[Item],
+    words_of: Callable[[Item], Sequence[str]],
+    embedder: Embedder,
+    state: StatePolicy | None = None,
 ) -> Iterator[tuple[Item, np.ndarray]]:
-    """Each item with the layers of its words, (L+1, T, 2D), streamed: some thousand words are held at a time.
+    """Pair each annotated sentence with all layers of its words; memory holds one batch of sentences at a time.
 
     Args:
-        items: Sentences with whatever belongs to them.
-        words_of: Gives the tokens of an item.
-        embedder: Embeds them.
-        state: The initial LSTM state: "zeros" or "warm" for each sentence, or "carry", where a sentence goes on from
-            the one before it; the model's own policy when not given.
+        items: Annotated sentences of any type.
+        words_of: Returns the T tokens of an item.
+        embedder: The model.
+        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+            the model's policy by default.
+
+    Yields:
+        The items in order, each with its layers, (L+1, T, 2D) float32.
     """
     state = state or embedder.model.state_policy
     pending: deque[Item] = deque()
@@ -55,10 +64,8 @@ def all_layers(
             pending.append(item)
             yield words_of(item)
 
-    if state == "carry":
-        groups = _from_carried_state(sentences(), embedder)
-    else:
-        groups = _from_same_state(sentences(), embedder, state)
-    for group in groups:
-        for layers in group:
+    carries = state == "carry"
+    batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
+    for batch in batches:
+        for layers in batch:
             yield pending.popleft(), layers

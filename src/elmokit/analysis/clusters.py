@@ -1,4 +1,4 @@
-"""Points in few dimensions: principal components, k-means, and the silhouette (Rousseeuw, 1987), which chooses k."""
+"""Principal components, k-means, and the choice of k by the silhouette (Rousseeuw, 1987)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,46 @@ MAX_ITERATIONS = 100
 
 
 class Clustering(NamedTuple):
-    """Which of k clusters each of N points is in, (N,), the largest cluster first; the mean silhouette, -1 to 1."""
+    """Cluster number of each point, (N,), numbered from the largest cluster; and the mean silhouette, in [-1, 1]."""
 
     labels: np.ndarray
     silhouette: float
 
 
 def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
-    """(N, D) -> (N, count): coordinates along the directions of the largest variance; zeros where there are no more.
+    """Project vectors on their first principal components.
 
-    A direction's largest coordinate is positive, so that the same vectors give the same picture.
+    Args:
+        vectors: (N, D).
+        count: Number of components.
+
+    Returns:
+        (N, count) coordinates, zeros for components beyond min(N, D). The sign of a component is chosen so that its
+        largest coordinate is positive, which makes the projection deterministic.
     """
     centred = vectors - vectors.mean(axis=0)
     left, scales, _ = np.linalg.svd(centred, full_matrices=False)
-    found = np.zeros((len(vectors), count), dtype=vectors.dtype)
+    components = np.zeros((len(vectors), count), dtype=vectors.dtype)
     kept = min(count, len(scales))
-    found[:, :kept] = left[:, :kept] * scales[:kept]
-    largest = found[np.abs(found).argmax(axis=0), range(count)]
-    return found * np.where(largest < 0, -1, 1)
+    components[:, :kept] = left[:, :kept] * scales[:kept]
+    largest = components[np.abs(components).argmax(axis=0), range(count)]
+    return components * np.where(largest < 0, -1, 1)
 
 
-def turned_like(points: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(N, d) points, turned or mirrored to lie as near to `target` as they can (orthogonal Procrustes)."""
+def align(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Rotate or reflect points (N, d) to minimize their squared distance to `target` (orthogonal Procrustes)."""
     left, _, right = np.linalg.svd(points.T @ target)
     return points @ (left @ right)
 
 
 def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """(N, k)."""
+    """Squared Euclidean distances, (N, k)."""
     squares = np.square(points).sum(axis=1)[:, None] + np.square(centres).sum(axis=1) - 2 * points @ centres.T
     return np.maximum(squares, 0)
 
 
 def _first_centres(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
-    """k-means++ (Arthur and Vassilvitskii, 2007): far points are likelier."""
+    """Initial centres by k-means++ (Arthur and Vassilvitskii, 2007)."""
     chosen = [points[random.integers(len(points))]]
     while len(chosen) < k:
         nearest = _squared_distances(points, np.stack(chosen)).min(axis=1)
@@ -54,28 +60,33 @@ def _first_centres(points: np.ndarray, k: int, random: np.random.Generator) -> n
 
 
 def k_means(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
-    """(N,) labels of the best of some runs of Lloyd's algorithm: the least sum of squared distances to the centres."""
-    best, least = np.zeros(len(points), dtype=np.int64), np.inf
+    """Cluster points (N, d) with Lloyd's algorithm; of ten restarts, keep the one with the lowest inertia.
+
+    Returns:
+        The cluster numbers, (N,).
+    """
+    best, lowest_inertia = np.zeros(len(points), dtype=np.int64), np.inf
     for _ in range(RESTARTS):
         centres, labels = _first_centres(points, k, random), None
         for _ in range(MAX_ITERATIONS):
             distances = _squared_distances(points, centres)
-            before, labels = labels, distances.argmin(axis=1)
-            if before is not None and (labels == before).all():
+            previous, labels = labels, distances.argmin(axis=1)
+            if previous is not None and (labels == previous).all():
                 break
             for number in set(labels.tolist()):  # an empty cluster keeps its centre
                 centres[number] = points[labels == number].mean(axis=0)
         assert labels is not None
-        sum_of_squares = distances.min(axis=1).sum()
-        if sum_of_squares < least:
-            best, least = labels, sum_of_squares
+        inertia = distances.min(axis=1).sum()
+        if inertia < lowest_inertia:
+            best, lowest_inertia = labels, inertia
     return best
 
 
 def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over all points of (b - a) / max(a, b), 0 for a point alone in its cluster.
+    """Mean silhouette of all points: (b - a) / max(a, b), or 0 for a point that is alone in its cluster.
 
-    a is a point's mean distance to the others of its cluster, b that to the nearest other cluster.
+    a is the mean distance of a point to the other points of its cluster, b the mean distance to the points of the
+    nearest other cluster.
     """
     distances = np.sqrt(_squared_distances(points, points))
     np.fill_diagonal(distances, 0)
@@ -92,7 +103,7 @@ def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
-    """The same clusters, numbered from the largest to the smallest."""
+    """Renumber clusters from the largest to the smallest."""
     present, counts = np.unique(labels, return_counts=True)
     numbers = np.empty(labels.max() + 1, dtype=np.int64)
     numbers[present[np.argsort(-counts, kind="stable")]] = np.arange(len(present))
@@ -100,19 +111,27 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
 
 
 def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int = 0) -> Clustering:
-    """k-means with k clusters, or with the k from 2 to `max_k` whose silhouette is largest.
+    """Cluster points with k-means.
 
-    Fewer, where fewer points differ; one cluster, of silhouette 0, where all points are the same.
+    Args:
+        points: (N, d).
+        k: Number of clusters; by default the number from 2 to `max_k` with the largest silhouette.
+        max_k: Largest number of clusters to try.
+        seed: Seed of the initial centres.
+
+    Returns:
+        The clustering. It has fewer than k clusters if fewer points are distinct, and a single cluster with a
+        silhouette of 0 if all points are equal.
     """
     distinct = len(np.unique(points.round(6), axis=0))
     highest = min(k or max_k, distinct, len(points) - 1)
-    found = Clustering(np.zeros(len(points), dtype=np.int64), 0.0)
+    best = Clustering(np.zeros(len(points), dtype=np.int64), 0.0)
     if highest < 2:
-        return found
+        return best
     candidates = [highest] if k else range(2, highest + 1)
     for number, count in enumerate(candidates):
         labels = _by_size(k_means(points, count, np.random.default_rng([seed, count])))
         score = silhouette(points, labels) if labels.max() else 0.0
-        if not number or score > found.silhouette:
-            found = Clustering(labels, score)
-    return found
+        if not number or score > best.silhouette:
+            best = Clustering(labels, score)
+    return best

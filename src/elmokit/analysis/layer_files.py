@@ -1,4 +1,4 @@
-"""The layers of many words in temporary files, one for each layer, so that each can be read by itself."""
+"""Vectors of many words in temporary files, one file per layer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import numpy as np
 
 
 class LayerFiles:
-    """Vectors of N words, float16, a file for each layer; the files are removed when the block ends.
+    """Vectors of N words in float16, one file per layer. A context manager: the files are removed at its end.
 
-    They lie in the system's temporary directory (TMPDIR names another) and take 2 bytes for each number:
-    N x (L+1) x 2D x 2 in all.
+    They take N x (L+1) x 2D x 2 bytes in the system's temporary directory (environment variable TMPDIR).
     """
 
     def __init__(self, sentences: Iterable[np.ndarray]) -> None:
-        """Writes the layers of each sentence, (L+1, T, 2D). ValueError for numbers that float16 does not hold."""
+        """Write the layers of sentences.
+
+        Args:
+            sentences: The layers of each sentence, (L+1, T, 2D).
+
+        Raises:
+            ValueError: A value is outside the range of float16.
+        """
         self._directory = tempfile.TemporaryDirectory(prefix="elmokit-layers-")
         self._dim = 0
         try:
@@ -39,15 +45,15 @@ class LayerFiles:
                 with np.errstate(over="ignore"):
                     half = layers.astype(np.float16)
                 if not np.isfinite(half).all():
-                    raise ValueError("vectors have numbers beyond 65,504, which float16 does not hold")
+                    raise ValueError("the vectors have values above 65,504, the largest that float16 can store")
                 self._dim = half.shape[2]
                 for file, layer in zip(files, half, strict=True):
                     file.write(np.ascontiguousarray(layer))
 
     def layer(self, number: int) -> np.ndarray:
-        """(N, 2D) float16, read from the disk where it is looked at."""
+        """The vectors of one layer, (N, 2D) float16, memory-mapped."""
         path = self._path(number)
-        if not path.is_file() or not path.stat().st_size:
+        if not path.is_file() or not path.stat().st_size:  # `np.memmap` cannot map an empty file
             return np.zeros((0, self._dim), dtype=np.float16)
         return np.memmap(path, dtype=np.float16, mode="c").reshape(-1, self._dim)
 

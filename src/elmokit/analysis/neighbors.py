@@ -1,4 +1,4 @@
-"""The uses of a word in a corpus that are nearest to one use of it (the paper's table 4, where the word is "play")."""
+"""Nearest neighbors of a word's contextual vector in a corpus, as for "play" in table 4 of Peters et al. (2018)."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -7,33 +7,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every, uses_in_files
+from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
-SENTENCES_AT_ONCE = 512
+BATCH_SENTENCES = 512
 
 
 @dataclass(frozen=True)
-class Search:
-    """What is looked for in a corpus."""
+class SearchConfig:
+    """Settings of a neighbor search."""
 
     count: int = 10
-    """How many uses to show."""
+    """Number of neighbors to return."""
     any_word: bool = False
-    """Search the uses of every word, not only of this one."""
+    """Search the uses of all words, not only of the query's word."""
     max_sentences: int | None = None
-    """Search at most this many sentences that contain the word."""
+    """Maximum number of sentences with the word to search; all by default."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"at least one neighbor has to be asked for, not {self.count}")
+            raise ValueError(f"count must be at least 1, not {self.count}")
         if self.max_sentences is not None and self.max_sentences < 1:
-            raise ValueError(f"at least one sentence has to be searched, not {self.max_sentences}")
+            raise ValueError(f"max_sentences must be at least 1, not {self.max_sentences}")
 
 
 class Neighbors(NamedTuple):
-    """The use that was asked about, and the uses nearest to it with their cosines, nearest first."""
+    """The query, and the uses nearest to it with their cosine similarities, nearest first."""
 
     query: Use
     nearest: list[tuple[float, Use]]
@@ -45,11 +45,11 @@ class Neighbors(NamedTuple):
 
 
 def _vectors(uses: list[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """(N, 2D), each of length one; every sentence is embedded once."""
+    """Unit vectors of uses, (N, 2D); each distinct sentence is embedded once."""
     sentences = list(dict.fromkeys(use.sentence for use in uses))
-    found = embedder.embed(sentences, layers, state_of_single_sentences(embedder))
-    vectors = dict(zip(sentences, found, strict=True))
-    return of_length_one(np.stack([vectors[use.sentence][use.position] for use in uses]))
+    embeddings = embedder.embed(sentences, layers, single_sentence_state(embedder))
+    vectors = dict(zip(sentences, embeddings, strict=True))
+    return unit_vectors(np.stack([vectors[use.sentence][use.position] for use in uses]))
 
 
 def neighbors(
@@ -59,31 +59,45 @@ def neighbors(
     model: Embedder | str | Path | None = None,
     layers: str | int = "top",
     device: str | None = None,
-    search: Search | None = None,
+    config: SearchConfig | None = None,
 ) -> Neighbors:
-    """The uses of the word in a corpus whose vectors are nearest to the word's first use in `sentence`.
+    """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in `sentence`.
 
-    `corpus` is text (plain, .gz or .zst), one sentence a line, or a directory of such files, of any size: it is
-    streamed, and only sentences with the word (all of them, and every word in them, with `any_word`) are embedded,
-    `max_sentences` at most. The model's tokenizer splits them. `sentence` itself is left out, and one that comes again
-    is shown once. ValueError where `sentence` lacks the word, or the corpus does.
+    The corpus is streamed, and only sentences with the word are embedded (every sentence with `any_word`).
+
+    Args:
+        word: Matched exactly; in sentences without an exact match, regardless of case.
+        sentence: A sentence with the use to search for. The model's tokenizer splits it, and the corpus.
+        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. The query sentence
+            is excluded, and repeated sentences are returned once.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        layers: Representation, as in `Embedder.embed`, except "all".
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+        config: How many neighbors to search for, and where.
+
+    Returns:
+        The neighbors.
+
+    Raises:
+        ValueError: `sentence` lacks the word, or no other sentence in the corpus has it.
+        FileNotFoundError: There is no such corpus.
     """
-    search = search or Search()
+    config = config or SearchConfig()
     files = find_files([corpus])
     embedder = resolve_embedder(model, device)
-    query = uses_in_every(word, [embedder.tokenize(sentence)])[0]
-    asked = _vectors([query], embedder, layers)[0]
-    found = uses_in_files(None if search.any_word else word, files, embedder)
-    candidates = islice((uses for uses in found if uses[0].sentence != query.sentence), search.max_sentences)
+    query = uses_in_each(word, [embedder.tokenize(sentence)])[0]
+    query_vector = _vectors([query], embedder, layers)[0]
+    by_sentence = uses_in_files(None if config.any_word else word, files, embedder)
+    candidates = islice((uses for uses in by_sentence if uses[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
     searched = 0
-    while group := list(islice(candidates, SENTENCES_AT_ONCE)):
-        searched += len(group)
-        uses = [use for found in group for use in found]
-        cosines = _vectors(uses, embedder, layers) @ asked
+    while batch := list(islice(candidates, BATCH_SENTENCES)):
+        searched += len(batch)
+        uses = [use for of_sentence in batch for use in of_sentence]
+        cosines = _vectors(uses, embedder, layers) @ query_vector
         nearest = np.argsort(-cosines, kind="stable")
         best |= {uses[number]: float(cosines[number]) for number in reversed(nearest)}
-        best = dict(sorted(best.items(), key=lambda item: -item[1])[: search.count])
+        best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
     if not best:
         raise ValueError(f"{corpus} has no other sentence with the word {word!r}: try another corpus")
     return Neighbors(query, [(similarity, use) for use, similarity in best.items()], searched)

@@ -1,7 +1,7 @@
-"""A linear probe for each layer: how well a linear classifier on frozen vectors tells the tag of a word.
+"""Linear probes: the accuracy of a linear classifier of word tags on the frozen vectors of each layer.
 
-Table 6 of Peters et al. (2018) does so for parts of speech. The classifier is a multinomial logistic regression, fitted
-to its optimum, with the penalty that is best on development data.
+Table 6 of Peters et al. (2018) probes for parts of speech. The classifier is a multinomial logistic regression, trained
+to convergence, with the L2 penalty selected on development data.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from tqdm import tqdm
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
+from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
-# Weights of |w|^2 / 2 beside the mean cross-entropy, where w are the weights of standardised features.
+# Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
 MOST_FREQUENT = "most frequent tag of the word"
 
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """Accuracy in percent; `l2` is the penalty that was best on the development data, None for a baseline."""
+    """Accuracies in percent; `l2` is the penalty selected on the development data, None for a baseline."""
 
     dev: float
     test: float | None
@@ -37,10 +38,14 @@ class ProbeScore:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """The accuracy of every layer, and of the tag that each word has most often in training.
+    """Probe accuracies of every layer and of the most-frequent-tag baseline.
 
-    `tokens` are counted by part: train, dev and test. `state` is the initial LSTM state of a sentence, `fingerprint`
-    that of the model.
+    Attributes:
+        scores: By method: "layer 0", ..., and the baseline.
+        tags: Number of distinct tags in the training set.
+        tokens: Number of words in "train", "dev" and "test".
+        state: Initial LSTM state of a sentence.
+        fingerprint: Fingerprint of the model's weights.
     """
 
     scores: dict[str, ProbeScore]
@@ -51,17 +56,17 @@ class ProbeReport:
 
     def __str__(self) -> str:
         width = max(map(len, self.scores))
-        parts = [part for part in ("dev", "test") if part in self.tokens]
-        lines = [f"{'':{width}}{'l2':>9}" + "".join(f"{part:>9}" for part in parts)]
+        splits = [split for split in ("dev", "test") if split in self.tokens]
+        lines = [f"{'':{width}}{'l2':>9}" + "".join(f"{split:>9}" for split in splits)]
         for name, score in self.scores.items():
             l2 = "" if score.l2 is None else f"{score.l2:g}"
-            lines.append(f"{name:{width}}{l2:>9}" + "".join(f"{getattr(score, part):>9.2f}" for part in parts))
-        counts = ", ".join(f"{count} {part}" for part, count in self.tokens.items())
+            lines.append(f"{name:{width}}{l2:>9}" + "".join(f"{getattr(score, split):>9.2f}" for split in splits))
+        counts = ", ".join(f"{count} {split}" for split, count in self.tokens.items())
         lines.append(f"(accuracy in percent; state {self.state}; {self.tags} tags; tokens: {counts})")
         return "\n".join(lines)
 
 
-Parts = dict[str, Sequence[TaggedSentence]]
+Splits = dict[str, Sequence[TaggedSentence]]  # "train", "dev", "test"
 
 
 def _tags(sentences: Sequence[TaggedSentence]) -> list[str]:
@@ -69,21 +74,23 @@ def _tags(sentences: Sequence[TaggedSentence]) -> list[str]:
 
 
 def _accuracy(predicted: Sequence[str] | np.ndarray, gold: Sequence[str] | np.ndarray) -> float:
-    """In percent."""
+    """Accuracy in percent."""
     return 100 * float(np.mean(np.asarray(predicted) == np.asarray(gold)))
 
 
-def _most_frequent_tags(parts: Parts) -> ProbeScore:
-    """The score of each word's most frequent tag in training; of unknown words, of the most frequent tag of all."""
+def _most_frequent_tags(splits: Splits) -> ProbeScore:
+    """Baseline: the word's most frequent tag in training; for unknown words, the most frequent tag overall."""
     by_word: dict[str, Counter[str]] = {}
-    for sentence in parts["train"]:
+    for sentence in splits["train"]:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
             by_word.setdefault(word, Counter())[tag] += 1
-    overall = Counter(_tags(parts["train"])).most_common(1)[0][0]
+    overall = Counter(_tags(splits["train"])).most_common(1)[0][0]
     best = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
     scores = {
-        name: _accuracy([best.get(word, overall) for each in sentences for word in each.words], _tags(sentences))
-        for name, sentences in parts.items()
+        name: _accuracy(
+            [best.get(word, overall) for sentence in sentences for word in sentence.words], _tags(sentences)
+        )
+        for name, sentences in splits.items()
         if name != "train"
     }
     return ProbeScore(scores["dev"], scores.get("test"))
@@ -92,17 +99,17 @@ def _most_frequent_tags(parts: Parts) -> ProbeScore:
 def _probe_layer(
     features: dict[str, np.ndarray], classes: dict[str, np.ndarray], embedder: Embedder, penalties: Sequence[float]
 ) -> ProbeScore:
-    """From the strongest penalty to the weakest, as long as the development score rises."""
+    """Try penalties from the strongest to the weakest, until the development score stops improving."""
     fit = SoftmaxRegressionFit(features["train"], classes["train"], int(classes["train"].max()) + 1, embedder.device)
     best = None
     for l2 in sorted(penalties, reverse=True):
         classifier = fit.fit(l2)
-        found = {
+        scores = {
             name: _accuracy(classifier.predict(features[name]), classes[name]) for name in features if name != "train"
         }
-        if best is not None and found["dev"] <= best.dev:
+        if best is not None and scores["dev"] <= best.dev:
             break
-        best = ProbeScore(found["dev"], found.get("test"), l2)
+        best = ProbeScore(scores["dev"], scores.get("test"), l2)
     assert best is not None
     return best
 
@@ -112,55 +119,55 @@ def probe(
     dev: Sequence[TaggedSentence],
     test: Sequence[TaggedSentence] | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     penalties: Sequence[float] = PENALTIES,
 ) -> ProbeReport:
-    """Fit a linear classifier of words' tags on the frozen vectors of each layer, the token layer (0) included.
+    """Train a linear classifier of word tags on the frozen vectors of each layer, including the token layer (0).
 
-    The layers of all words lie in temporary files while they are needed (`LayerFiles`: 2 bytes a number); memory holds
-    the sentences and some thousand vectors.
+    The layers of all words are kept in temporary files in float16 (`LayerFiles`); memory holds the sentences and one
+    batch of vectors.
 
     Args:
-        train: Tagged sentences to fit on.
-        dev: Tagged sentences on which the penalty is chosen.
-        test: Tagged sentences for the final score. A tag that training lacks counts as wrong.
-        model: An embedder, or a model as `Embedder.load` takes it.
-        state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
-            the model's own policy when not given.
-        device: Where to compute, where `model` is no embedder yet.
-        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
-        penalties: L2 penalties to choose from, weights of |w|^2 / 2 beside the mean cross-entropy in nats.
+        train: Tagged sentences to train on.
+        dev: Tagged sentences to select the penalty on.
+        test: Tagged sentences for the final score. Tags absent from the training set count as wrong.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+            the model's policy by default.
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+        dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
+        penalties: L2 penalties to select from: weights of |w|^2 / 2, added to the mean cross-entropy in nats.
 
     Returns:
         Accuracies in percent.
 
     Raises:
-        ValueError: A part has no tagged word, or there is no penalty to choose from.
+        ValueError: A split has no tagged word, or `penalties` is empty.
     """
-    parts: Parts = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
-    tags = {name: _tags(sentences) for name, sentences in parts.items()}
-    for name, found in tags.items():
-        if not found:
-            raise ValueError(f"the {name} part has no tagged word: a probe needs some of each")
+    splits: Splits = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    tags = {name: _tags(sentences) for name, sentences in splits.items()}
+    for name, of_split in tags.items():
+        if not of_split:
+            raise ValueError(f"the {name} sentences have no tagged word: give at least one tagged sentence")
     if not penalties:
         raise ValueError("a probe needs at least one L2 penalty")
     numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}
-    classes = {name: np.array([numbers.get(tag, -1) for tag in found]) for name, found in tags.items()}
+    classes = {name: np.array([numbers.get(tag, -1) for tag in of_split]) for name, of_split in tags.items()}
     embedder = resolve_embedder(model, device, dtype)
     scores = {}
     with ExitStack() as stack:
-        layers = {}
-        for name, sentences in parts.items():
-            shown = tqdm(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True, disable=None)
-            embedded = all_layers(shown, lambda sentence: sentence.words, embedder, state)
-            layers[name] = stack.enter_context(LayerFiles(found for _, found in embedded))
+        files = {}
+        for name, sentences in splits.items():
+            progress = tqdm(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True, disable=None)
+            embedded = all_layers(progress, lambda sentence: sentence.words, embedder, state)
+            files[name] = stack.enter_context(LayerFiles(layers for _, layers in embedded))
         for number in tqdm(range(embedder.num_layers), desc="fit", unit=" layers", disable=None):
-            features = {name: files.layer(number) for name, files in layers.items()}
+            features = {name: of_split.layer(number) for name, of_split in files.items()}
             scores[f"layer {number}"] = _probe_layer(features, classes, embedder, penalties)
-    scores[MOST_FREQUENT] = _most_frequent_tags(parts)
-    tokens = {name: len(found) for name, found in tags.items()}
+    scores[MOST_FREQUENT] = _most_frequent_tags(splits)
+    tokens = {name: len(of_split) for name, of_split in tags.items()}
     return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, embedder.fingerprint())
 
 
@@ -169,7 +176,7 @@ def probe_files(
     dev: str | Path,
     test: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
     *,
@@ -177,13 +184,30 @@ def probe_files(
     word_column: int = 0,
     tag_column: str | int | None = None,
 ) -> ProbeReport:
-    """`probe` of files of one token a line, CoNLL-U or columns (plain, .gz or .zst).
+    """`probe` on files with one token per line, CoNLL-U or columns (plain, .gz or .zst).
 
-    `format`, `word_column` and `tag_column` are those of `elmokit.data.readers.Layout.of`.
+    Args:
+        train: File of tagged sentences to train on.
+        dev: File of tagged sentences to select the penalty on.
+        test: File of tagged sentences for the final score.
+        model: As in `probe`.
+        state: As in `probe`.
+        device: As in `probe`.
+        dtype: As in `probe`.
+        format: "conllu" or "columns"; inferred from the file name by default.
+        word_column: Column of the words, from 0 (format "columns").
+        tag_column: Name ("conllu") or number ("columns") of the column with the tags.
+
+    Returns:
+        Accuracies in percent.
+
+    Raises:
+        ValueError: A file is not in its format, or has no tagged word.
+        FileNotFoundError: A file is missing.
     """
 
     def sentences(file: str | Path) -> list[TaggedSentence]:
         return list(read_tagged(file, Layout.of(file, format, word_column, tag_column)))
 
-    tested = None if test is None else sentences(test)
-    return probe(sentences(train), sentences(dev), tested, model, state, device, dtype)
+    test_sentences = None if test is None else sentences(test)
+    return probe(sentences(train), sentences(dev), test_sentences, model, state, device, dtype)

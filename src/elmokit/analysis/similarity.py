@@ -1,4 +1,4 @@
-"""How alike the vectors of one word are in different sentences."""
+"""Cosine similarities between the vectors of one word in different sentences."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import Use, of_length_one, state_of_single_sentences, uses_in_every
+from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
 
 def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
-    """Rows and columns numbered as the uses are."""
+    """Lines of a square table, with rows and columns numbered from 1."""
     yield name
     yield "     " + "".join(f"{column:>7}" for column in range(1, len(matrix) + 1))
     for number, row in enumerate(matrix, start=1):
@@ -19,7 +19,7 @@ def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
 
 
 class Comparison(NamedTuple):
-    """Cosines of a word's vectors: for each representation, by name, a matrix (N, N) over its N uses."""
+    """N uses of a word and, by name of the representation, their (N, N) cosine similarities."""
 
     word: str
     uses: list[Use]
@@ -33,11 +33,11 @@ class Comparison(NamedTuple):
 
 
 def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]:
-    """What is shown as what."""
+    """The representations to compare, by the name that is printed."""
     if layers != "all":
         return {f"layer {layers}" if isinstance(layers, int) else layers: layers}
-    contextual = {f"layer {number} (the word in its sentence)": number for number in range(1, num_layers)}
-    return {"layer 0 (the word alone)": 0, **contextual, "mix of all layers": "mix"}
+    contextual = {f"layer {number} (contextual)": number for number in range(1, num_layers)}
+    return {"layer 0 (context-independent)": 0, **contextual, "mix of all layers": "mix"}
 
 
 def compare(
@@ -47,21 +47,30 @@ def compare(
     layers: str | int = "all",
     device: str | None = None,
 ) -> Comparison:
-    """Cosine similarities between the word's vectors in the given sentences, at every place where it stands.
+    """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
 
-    Sentences are strings, which the model's tokenizer splits, or lists of tokens. `layers` is "all" (every layer, and
-    the mix), or one choice of `Embedder.embed`. The word counts as it is spelled, or where a sentence has no such
-    token, in any case. ValueError where a sentence lacks it, or where there are fewer than two uses.
+    Args:
+        word: Matched exactly; in sentences without an exact match, regardless of case.
+        sentences: Strings, which the model's tokenizer splits, or lists of tokens.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        layers: "all" (every layer, and the mix), or one representation as in `Embedder.embed`.
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+
+    Returns:
+        The similarities.
+
+    Raises:
+        ValueError: A sentence lacks the word, or there are fewer than two uses.
     """
     embedder = resolve_embedder(model, device)
     tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
-    uses = uses_in_every(word, tokens)
+    uses = uses_in_each(word, tokens)
     if len(uses) < 2:
-        raise ValueError(f"a comparison needs {word!r} at least twice: give another sentence with it")
+        raise ValueError(f"a comparison needs at least two uses of {word!r}: add another sentence with it")
     texts = [use.sentence for use in uses]
     similarities = {}
     for name, choice in _representations(layers, embedder.num_layers).items():
-        found = embedder.embed(texts, choice, state_of_single_sentences(embedder))
-        vectors = of_length_one(np.stack([words[use.position] for words, use in zip(found, uses, strict=True)]))
+        embeddings = embedder.embed(texts, choice, single_sentence_state(embedder))
+        vectors = unit_vectors(np.stack([words[use.position] for words, use in zip(embeddings, uses, strict=True)]))
         similarities[name] = vectors @ vectors.T
     return Comparison(word, uses, similarities)

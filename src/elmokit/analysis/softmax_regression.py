@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on vectors that may lie in a file: fitted to its optimum, read in chunks."""
+"""Multinomial logistic regression, trained to convergence on features that are read in chunks (from a memory map)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROWS_AT_ONCE = 8192
+CHUNK_ROWS = 8192
 MAX_ITERATIONS = 100
-TOLERANCE = 1e-4  # of the largest component of the gradient; the loss is a mean over examples
+TOLERANCE = 1e-4  # on the largest component of the gradient; the loss is a mean over examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +23,10 @@ class Standardization:
 
     @classmethod
     def of(cls, features: np.ndarray) -> Standardization:
-        """That of (N, D) features. One that never varies keeps its scale."""
+        """Compute the statistics of features (N, D). A constant feature gets the scale 1."""
         total, squares = np.zeros(features.shape[1]), np.zeros(features.shape[1])
-        for start in range(0, len(features), ROWS_AT_ONCE):
-            chunk = features[start : start + ROWS_AT_ONCE].astype(np.float64)
+        for start in range(0, len(features), CHUNK_ROWS):
+            chunk = features[start : start + CHUNK_ROWS].astype(np.float64)
             total += chunk.sum(axis=0)
             squares += np.square(chunk).sum(axis=0)
         mean = total / len(features)
@@ -37,30 +37,37 @@ class Standardization:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxRegression:
-    """Scores of K classes, a linear function of D features as they come: weight (K, D), bias (K,)."""
+    """A linear classifier of D unstandardized features into K classes: weight (K, D), bias (K,)."""
 
     weight: Tensor
     bias: Tensor
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """(N, D) -> (N,) int64, the class with the highest score."""
-        found = []
-        for start in range(0, len(features), ROWS_AT_ONCE):
-            chunk = torch.from_numpy(features[start : start + ROWS_AT_ONCE]).to(self.weight.device)
-            found.append(F.linear(chunk.float(), self.weight, self.bias).argmax(dim=1).cpu().numpy())
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+        """The class with the highest score, (N,) int64, of each row of features (N, D)."""
+        classes = []
+        for start in range(0, len(features), CHUNK_ROWS):
+            chunk = torch.from_numpy(features[start : start + CHUNK_ROWS]).to(self.weight.device)
+            classes.append(F.linear(chunk.float(), self.weight, self.bias).argmax(dim=1).cpu().numpy())
+        return np.concatenate(classes) if classes else np.zeros(0, dtype=np.int64)
 
 
 class SoftmaxRegressionFit:
-    """Fits the same examples with one penalty after the other, each from the solution of the one before.
+    """Trains on the same examples with a sequence of penalties, each fit starting from the previous solution.
 
-    `features` are (N, D) of any float type, `classes` (N,) from 0 to `num_classes` - 1. In memory there are some
-    thousand of the features at a time, and of the weights what L-BFGS keeps of ten steps.
+    Memory holds one chunk of the features, and L-BFGS's history of ten steps.
     """
 
     def __init__(
         self, features: np.ndarray, classes: np.ndarray, num_classes: int, device: torch.device | None = None
     ) -> None:
+        """Standardize the features and start from zero weights.
+
+        Args:
+            features: (N, D) of any float type.
+            classes: (N,) from 0 to `num_classes` - 1.
+            num_classes: K.
+            device: Device to compute on; the CPU by default.
+        """
         self._features, self._classes = features, torch.from_numpy(classes.astype(np.int64))
         self._device = device or torch.device("cpu")
         standard = Standardization.of(features)
@@ -69,17 +76,17 @@ class SoftmaxRegressionFit:
         self._bias = torch.zeros(num_classes, device=self._device, requires_grad=True)
 
     def _unstandardized(self) -> tuple[Tensor, Tensor]:
-        """The weights for features as they come, so that no copy of them is standardised."""
+        """Weight and bias for the raw features, so that no standardized copy of them is needed."""
         weight = self._weight * self._scale
         return weight, self._bias - weight @ self._mean
 
     def _loss(self, l2: float) -> float:
-        """Mean cross-entropy + l2 / 2 * |weights of standardised features|^2; its gradient goes to the weights."""
+        """Mean cross-entropy + l2 / 2 * |weights of standardized features|^2, after its backward pass."""
         penalty = l2 / 2 * self._weight.square().sum()
         penalty.backward()
         total = penalty.item()
-        for start in range(0, len(self._features), ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
+        for start in range(0, len(self._features), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
             chunk = torch.from_numpy(self._features[rows]).to(self._device).float()
             weight, bias = self._unstandardized()
             scores, classes = F.linear(chunk, weight, bias), self._classes[rows].to(self._device)
@@ -89,7 +96,7 @@ class SoftmaxRegressionFit:
         return total
 
     def fit(self, l2: float) -> SoftmaxRegression:
-        """The classifier of the lowest loss, by L-BFGS; the loss is convex, so it does not depend on the start."""
+        """Minimize the loss with L-BFGS. As it is convex, the result does not depend on the starting point."""
         optimizer = torch.optim.LBFGS(
             [self._weight, self._bias],
             max_iter=MAX_ITERATIONS,

@@ -1,4 +1,4 @@
-"""A word where it is used: its place in sentences, and how alike its vectors are."""
+"""Uses of a word: its occurrences in tokenized sentences and in text files."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -14,7 +14,7 @@ from elmokit.fs.reading import read_lines
 
 
 class Use(NamedTuple):
-    """One word of one sentence."""
+    """An occurrence of a word: a tokenized sentence and the word's position in it, from 0."""
 
     sentence: tuple[str, ...]
     position: int
@@ -26,45 +26,51 @@ class Use(NamedTuple):
 
 
 def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
-    """Every use of the word in a tokenized sentence: as it is spelled, or else whatever its case."""
+    """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches regardless of case."""
     exact = [position for position, token in enumerate(sentence) if token == word]
     lowered = word.lower()
-    alike = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
-    return [Use(tuple(sentence), position) for position in alike]
+    positions = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
+    return [Use(tuple(sentence), position) for position in positions]
 
 
-def uses_in_every(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
-    """The uses of the word in all sentences. ValueError naming the first sentence that lacks it."""
+def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
+    """The uses of a word in all sentences. ValueError names the first sentence that lacks it."""
     uses = []
     for number, sentence in enumerate(sentences, start=1):
-        found = uses_of(word, sentence)
-        if not found:
+        in_sentence = uses_of(word, sentence)
+        if not in_sentence:
             raise ValueError(f"sentence {number} has no word {word!r}; its words are: {' | '.join(sentence)}")
-        uses += found
+        uses += in_sentence
     return uses
 
 
 def uses_in_files(word: str | None, files: Iterable[Path], embedder: Embedder) -> Iterator[list[Use]]:
-    """The uses of the word (of every word where it is None) in each sentence of text files that has some, streamed.
+    """Stream the uses of a word in text files.
 
-    A sentence is a line, which the embedder's tokenizer splits.
+    Args:
+        word: The word, matched as in `uses_of`; None for the uses of every word.
+        files: Text files with one sentence per line.
+        embedder: Its tokenizer splits the lines.
+
+    Yields:
+        The uses in each sentence that has any.
     """
     lines = chain.from_iterable(map(read_lines, files))
     for line in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
         if word is not None and word.lower() not in line.lower():
-            continue  # before the work of splitting it
+            continue  # skip the tokenizer, which takes most of the time
         sentence = tuple(embedder.tokenize(line))
         uses = uses_of(word, sentence) if word else [Use(sentence, position) for position in range(len(sentence))]
         if uses:
             yield uses
 
 
-def of_length_one(vectors: np.ndarray) -> np.ndarray:
-    """(..., 2D) -> (..., 2D), so that a dot product is a cosine."""
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors (..., 2D) to unit length, so that dot products are cosines; zero vectors stay zero."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def state_of_single_sentences(embedder: Embedder) -> StatePolicy:
-    """The model's own policy, except that no sentence may depend on the one before."""
+def single_sentence_state(embedder: Embedder) -> StatePolicy:
+    """The model's state policy, or "zeros" if that carries state from one sentence to the next."""
     policy = embedder.model.state_policy
     return "zeros" if policy == "carry" else policy

@@ -1,4 +1,4 @@
-"""Word-sense disambiguation by the nearest mean of a sense, for every layer, beside the usual baselines."""
+"""Word-sense disambiguation by nearest sense centroid, for every layer, with the usual baselines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
 from elmokit.analysis.sense_report import SenseReport, Tallies
+from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
 from elmokit.data.raganato import DATA_SUFFIX, read_raganato
 from elmokit.data.semcor import read_semcor
@@ -31,28 +32,29 @@ def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
 def coarse_wsd(
     directory: str | Path,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
     """Score each word of CoarseWSD-20 (Loureiro et al., 2021), and their unweighted mean.
 
     Args:
-        directory: The folder of a word, or one that holds such folders.
-        model: An embedder, or a model as `Embedder.load` takes it.
-        state: The initial LSTM state of a sentence, as in `Embedder.embed`; the model's own policy when not given.
-        device: Where to compute, where `model` is no embedder yet.
-        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
+        directory: The folder of one word, or a directory of such folders.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        state: Initial LSTM state of a sentence, as in `Embedder.embed`; the model's policy by default.
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+        dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
 
     Returns:
-        F1 in percent of every layer, and of the sense that is most frequent in training; here it is the accuracy.
+        F1 in percent of every layer and of the most-frequent-sense baseline. As every instance is answered, F1 is the
+        accuracy.
 
     Raises:
-        ValueError: There is no such folder, or something in one is not in the layout.
+        ValueError: The directory has no CoarseWSD folder, or a file is malformed.
     """
     folders = coarse_wsd_folders(directory)
     if not folders:
-        raise ValueError(f"{directory} holds no folder of CoarseWSD (with train.data.txt, train.gold.txt, ...)")
+        raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
     embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
@@ -65,28 +67,28 @@ def coarse_wsd(
         methods = next(iter(f1.values()))
         mean = {method: sum(of_word[method] for of_word in f1.values()) / len(f1) for method in methods}
         f1, instances = {MEAN: mean, **f1}, {MEAN: sum(instances.values()), **instances}
-    started = state or embedder.model.state_policy
-    return SenseReport(f1, instances, num_senses, 0, started, embedder.fingerprint())
+    initial_state = state or embedder.model.state_policy
+    return SenseReport(f1, instances, num_senses, 0, initial_state, embedder.fingerprint())
 
 
 # --- All words -----------------------------------------------------------------------------------------------------
 
 
 def _test_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that are named, and of a directory ALL.data.xml, or where it has none every NAME.data.xml."""
-    found: list[Path] = []
+    """Expand directories: to ALL.data.xml if they have it, otherwise to every NAME.data.xml."""
+    test_files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(path.glob(f"*{DATA_SUFFIX}")) if path.is_dir() else [path]
         if not inside:
-            raise ValueError(f"{path} holds neither folders of CoarseWSD nor test sets named NAME{DATA_SUFFIX}")
-        found += [file for file in inside if file.name == ALL + DATA_SUFFIX] or inside
-    return found
+            raise ValueError(f"{path} has neither CoarseWSD folders nor test sets named NAME{DATA_SUFFIX}")
+        test_files += [file for file in inside if file.name == ALL + DATA_SUFFIX] or inside
+    return test_files
 
 
 def _set_of(instance: SenseInstance, file: Path) -> str:
-    """The test set of an instance: ALL puts it in front, SET.DOCUMENT.SENTENCE.TOKEN; in a set by itself it is not."""
-    parts = instance.name.split(".")
-    return parts[0] if len(parts) == 4 else file.name.removesuffix(DATA_SUFFIX)
+    """The test set of an instance: in ALL, the first field of its name (SET.DOCUMENT.SENTENCE.TOKEN)."""
+    fields = instance.name.split(".")
+    return fields[0] if len(fields) == 4 else file.name.removesuffix(DATA_SUFFIX)
 
 
 def _read_training(path: str | Path) -> Iterator[SenseSentence]:
@@ -95,11 +97,11 @@ def _read_training(path: str | Path) -> Iterator[SenseSentence]:
     return iter(tqdm(sentences, desc="train", unit=" sentences", unit_scale=True, disable=None))
 
 
-def _about(lemmas: set[str], sentences: Iterable[SenseSentence], every: bool) -> Iterator[SenseSentence]:
-    """The sentences with the instances of these lemmas alone; where not `every` one is wanted, those that have some."""
+def _only_lemmas(lemmas: set[str], sentences: Iterable[SenseSentence], keep_all: bool) -> Iterator[SenseSentence]:
+    """Remove the instances of other lemmas, and sentences without instances unless `keep_all`."""
     for sentence in sentences:
         instances = tuple(instance for instance in sentence.instances if instance.lemma in lemmas)
-        if instances or every:
+        if instances or keep_all:
             yield sentence._replace(instances=instances)
 
 
@@ -108,43 +110,46 @@ def all_words_wsd(
     training: str | Path,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
-    """Score test sets of Raganato et al. (2017), each and together: table 5 of Peters et al. (2018), for every layer.
+    """Score the test sets of Raganato et al. (2017), each and pooled: table 5 of Peters et al. (2018), for every layer.
 
-    A use gets the sense of its lemma whose training vectors have the nearest mean, and where the training text does
-    not show its lemma, the first sense of WordNet. Baselines: the sense that is most frequent in training, with the
-    same back-off, and the first sense of WordNet.
+    A use is assigned the sense of its lemma with the nearest training centroid, or WordNet's first sense if its lemma
+    does not occur in the training text. Baselines: the most frequent sense in the training text, with the same
+    back-off, and WordNet's first sense.
 
     Args:
-        tests: Files NAME.data.xml with NAME.gold.key.txt beside them, or directories: of one that has ALL.data.xml that
-            file, of others all.
-        training: SemCor, as another NAME.data.xml or as JSON lines (`elmokit.data.semcor`).
-        first_senses: WordNet's index.sense, or the directory that holds it; without it a use of an unseen lemma gets
-            no answer.
-        model: An embedder, or a model as `Embedder.load` takes it.
-        state: The initial LSTM state of a sentence, as in `Embedder.embed` ("carry": that after the sentence before);
-            the model's own policy when not given.
-        device: Where to compute, where `model` is no embedder yet.
-        dtype: The number type to compute in, where `model` is no embedder yet (`Embedder.load`'s dtype).
+        tests: Files NAME.data.xml, with NAME.gold.key.txt in the same directory; or directories, which stand for their
+            ALL.data.xml if they have one, otherwise for every NAME.data.xml.
+        training: SemCor, as NAME.data.xml or as JSON lines (`elmokit.data.semcor`).
+        first_senses: WordNet's index.sense, or the directory with it; without it, uses of unseen lemmas are unanswered.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+            the model's policy by default.
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+        dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
 
     Returns:
         F1 in percent of every layer and baseline.
 
     Raises:
-        ValueError: Something is not in its layout, or no lemma of the tests is in the training text.
+        ValueError: A file is malformed, or the training text has none of the lemmas of the test sets.
         FileNotFoundError: A file is missing.
     """
     files = _test_files(tests)
     lemmas = {instance.lemma for file in files for sentence in read_raganato(file) for instance in sentence.instances}
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
     embedder, tallies, unseen = resolve_embedder(model, device, dtype), Tallies(), 0
-    started = state or embedder.model.state_policy
-    centroids = sense_centroids(_about(lemmas, _read_training(training), started == "carry"), embedder, state)
+    initial_state = state or embedder.model.state_policy
+    # Carried state depends on every sentence, with instances or without.
+    training_sentences = _only_lemmas(lemmas, _read_training(training), keep_all=initial_state == "carry")
+    centroids = sense_centroids(training_sentences, embedder, state)
     if not centroids:
-        raise ValueError(f"{training} shows no lemma of the test sets: is it of the same language and WordNet?")
+        raise ValueError(
+            f"{training} has no lemma of the test sets: check that both are of the same language and WordNet version"
+        )
     for file in files:
         sentences = tqdm(read_raganato(file), desc=file.name, unit=" sentences", disable=None)
         for instance, vectors in instance_vectors(sentences, embedder, state):
@@ -156,10 +161,10 @@ def all_words_wsd(
                 answers[FIRST_SENSE] = first
             tallies.add(dict.fromkeys((ALL, _set_of(instance, file))), answers, instance.senses)
     f1, instances = tallies.f1(), tallies.instances()
-    if len(f1) == 2:  # ALL is the same as the only set
+    if len(f1) == 2:  # ALL equals the only test set
         f1.pop(ALL)
     num_senses = sum(len(senses.names) for senses in centroids.values())
-    return SenseReport(f1, instances, num_senses, unseen, started, embedder.fingerprint())
+    return SenseReport(f1, instances, num_senses, unseen, initial_state, embedder.fingerprint())
 
 
 def wsd(
@@ -167,21 +172,35 @@ def wsd(
     training: str | Path | None = None,
     first_senses: str | Path | None = None,
     model: Embedder | str | Path | None = None,
-    state: str | None = None,
+    state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> SenseReport:
-    """`coarse_wsd` of a directory that holds folders of CoarseWSD, `all_words_wsd` of other data.
+    """Run `coarse_wsd` on a directory with CoarseWSD folders, and `all_words_wsd` on other data.
 
-    ValueError where CoarseWSD comes with other data, or other data without training text.
+    Args:
+        data: One directory with CoarseWSD folders, or all-words test sets as in `all_words_wsd`.
+        training: Training text of all-words test sets.
+        first_senses: As in `all_words_wsd`.
+        model: As in `all_words_wsd`.
+        state: As in `all_words_wsd`.
+        device: As in `all_words_wsd`.
+        dtype: As in `all_words_wsd`.
+
+    Returns:
+        F1 in percent of every layer and baseline.
+
+    Raises:
+        ValueError: CoarseWSD is combined with other data, or all-words test sets lack a training text.
+        FileNotFoundError: A file is missing.
     """
     if not data:
-        raise ValueError("there is nothing to evaluate: name a directory of CoarseWSD, or test sets NAME.data.xml")
+        raise ValueError("there is nothing to evaluate: give a CoarseWSD directory, or test sets NAME.data.xml")
     model_options = {"model": model, "state": state, "device": device, "dtype": dtype}
     if any(coarse_wsd_folders(path) for path in data):
         if len(data) > 1 or training is not None or first_senses is not None:
-            raise ValueError("a directory of CoarseWSD is evaluated by itself: it brings its own training sentences")
+            raise ValueError("CoarseWSD brings its own training sentences: give its directory and no other data")
         return coarse_wsd(data[0], **model_options)
     if training is None:
-        raise ValueError("test sets of all words need training text: SemCor as XML or JSON lines")
+        raise ValueError("all-words test sets need a training text: give SemCor as XML or JSON lines")
     return all_words_wsd(data, training, first_senses, **model_options)

@@ -1,4 +1,4 @@
-"""From any format that can be read to one that can be written."""
+"""Convert a model from any format that can be read to one that can be written."""
 
 import warnings
 from pathlib import Path
@@ -21,24 +21,32 @@ def _warn_of_losses(model: Pretrained) -> None:
     }
     if any(lost.values()):
         names = ", ".join(name for name, is_there in lost.items() if is_there)
-        warnings.warn(f"HDF5 has no place for the {names}: left out, keep the original", stacklevel=3)
+        warnings.warn(f"HDF5 cannot hold the {names}: left out, keep the original", stacklevel=3)
 
 
-def _refuse_what_has_no_place(model: Pretrained) -> None:
+def _check_representable(model: Pretrained) -> None:
     if model.config.efml is not None:
         raise ValueError(
-            "this model reads words and characters by its own dictionaries, for which the files of AllenNLP and "
-            "bilm-tf have no place: it can be kept in the native format only"
+            "this model has the ELMoForManyLangs token encoder, whose dictionaries AllenNLP's and bilm-tf's files "
+            "cannot hold: it can be saved in the native format only"
         )
 
 
 def save_hdf5(model: Pretrained, directory: str | Path) -> None:
-    """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with the words and the card.
+    """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with vocab.txt and README.md.
 
-    Whole or not at all. FileExistsError where the directory holds something, ValueError where the format has no words
-    for the model's configuration; a warning tells what it has no place for.
+    Args:
+        model: A biLM over characters or word ids.
+        directory: A new or empty directory, which appears whole or not at all.
+
+    Raises:
+        FileExistsError: The directory is not empty.
+        ValueError: The format cannot express the model's configuration.
+
+    Warns:
+        UserWarning: The format cannot hold the softmax, mix, warm state or tokenizer that the model has.
     """
-    _refuse_what_has_no_place(model)
+    _check_representable(model)
     with atomic_directory(directory) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
@@ -49,7 +57,7 @@ def save_hdf5(model: Pretrained, directory: str | Path) -> None:
 
 
 def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None) -> None:
-    _refuse_what_has_no_place(model)
+    _check_representable(model)
     words = model.vocab if vocab is None else Vocab.read(vocab)
     if words is None:
         raise ValueError("the model has no vocabulary: give a file of words, one a line")
@@ -63,13 +71,24 @@ def convert(
 ) -> dict[str, str | int]:
     """Read a model in any format and write it in another; nothing that exists is overwritten.
 
-    "native" and "hdf5" write a directory, "token-embeddings" writes bilm-tf's file of the vectors of single words,
-    those of `vocab` or of the model's own vocabulary. Returns what was written: its path and its bytes.
+    Args:
+        input: The model, as `elmokit.load` takes it.
+        output: A directory; for "token-embeddings" an HDF5 file.
+        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; or "token-embeddings", bilm-tf's file
+            of context-independent vectors of words.
+        vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the model.
+
+    Returns:
+        The output's path, format and bytes.
+
+    Raises:
+        FileExistsError: The output exists.
+        ValueError: The format cannot express the model, or the arguments contradict each other.
     """
     if to not in get_args(Target):
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
     if vocab is not None and to != "token-embeddings":
-        raise ValueError(f"{vocab} has words for token-embeddings, but {to} is asked for: leave it out")
+        raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
     model, output = load(input), Path(output)
     if to == "native":
         save(model, output)

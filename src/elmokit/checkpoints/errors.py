@@ -1,4 +1,4 @@
-"""The one error of a checkpoint that cannot be used, and the comparison that finds every reason for it at once."""
+"""The error of a checkpoint that cannot be used, and the comparison of its keys with the expected ones."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,16 @@ class CheckpointError(ValueError):
 
 
 def check_shapes(source: object, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
-    """CheckpointError listing every missing, unexpected and wrong-shaped key of `source`, where there is one."""
+    """Compare names and shapes of tensors.
+
+    Args:
+        source: The file or model, for the message.
+        expected: The shapes by name that the configuration asks for.
+        found: The shapes by name in `source`.
+
+    Raises:
+        CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped key.
+    """
     problems = [f"  missing: {key} {expected[key]}" for key in expected if key not in found]
     problems += [f"  unexpected: {key} {found[key]}" for key in found if key not in expected]
     problems += [

@@ -1,10 +1,12 @@
-"""The native directory of a model, file by file.
+"""elmokit's own format of a model, a directory (docs/formats.md):
 
-config.json          format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
-model.safetensors    the biLM's weights
-dictionaries.json    where the model reads words and characters by such: the words and the characters
-vocab.txt, softmax.safetensors, state.safetensors, README.md
-                     where there is one: the words, the softmax over them, the warm state, the card
+config.json            format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
+model.safetensors      the weights of the biLM
+dictionaries.json      the words and characters of an ELMoForManyLangs token encoder
+vocab.txt              optional: the words of the softmax, or of the word table
+softmax.safetensors    optional: the softmax over them
+state.safetensors      optional: the warm state
+README.md              optional: the card
 """
 
 import json
@@ -27,7 +29,8 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
-EFML, DICTIONARIES = LATER_SETTINGS["efml"], ("words", "characters")  # of config.json, and of dictionaries.json
+EFML = LATER_SETTINGS["efml"]  # the encoder's key in config.json, whose dictionaries are a file of their own
+DICTIONARIES = ("words", "characters")
 SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -53,25 +56,31 @@ def _write_config(model: Pretrained, path: Path) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
-    stored = {name: tensor.detach().to("cpu", STORAGE_DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
-    overflown = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
-    if overflown:
-        raise ValueError(f"these weights are not finite as {dtype}: {', '.join(overflown)}")
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path, storage_dtype: str) -> None:
+    dtype = STORAGE_DTYPES[storage_dtype]
+    stored = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
+    if overflown := [name for name, tensor in stored.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"these weights are not finite as {storage_dtype}: {', '.join(overflown)}")
     save_file(stored, path)
 
 
-def write_native(model: Pretrained, directory: Path, dtype: str = "float32") -> None:
-    """Fill an empty directory. ValueError where weights are not finite in `dtype`, or the softmax lacks its words."""
+def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float32") -> None:
+    """Write the files of a model into an empty directory.
+
+    Raises:
+        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary or one of another size, or
+            the biLM is prepacked.
+    """
     softmax = model.softmax
     if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
-        raise ValueError(f"the softmax over {len(softmax.weight)} words needs their vocabulary, but has {model.vocab}")
+        raise ValueError(f"a softmax over {len(softmax.weight)} words needs their vocabulary, not {model.vocab}")
     _write_config(model, directory / "config.json")
-    _write_tensors(weights_of(model), directory / "model.safetensors", dtype)
+    _write_tensors(weights_of(model), directory / "model.safetensors", storage_dtype)
     if softmax is not None:
-        _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", dtype)
+        _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", storage_dtype)
     if model.warm_state is not None:
-        _write_tensors({"h": model.warm_state.h, "c": model.warm_state.c}, directory / "state.safetensors", dtype)
+        state = {"h": model.warm_state.h, "c": model.warm_state.c}
+        _write_tensors(state, directory / "state.safetensors", storage_dtype)
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
@@ -92,29 +101,29 @@ def _read_dictionaries(path: Path) -> dict[str, list[str]]:
 
 
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
-    """The biLM's configuration, and the other settings as `Pretrained` takes them."""
+    """The configuration of the biLM, and the other settings as keyword arguments of `Pretrained`."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
+            raise ValueError(f"its format_version is {values['format_version']}, not {FORMAT_VERSION}: upgrade elmokit")
         if wrong := sorted(SETTINGS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
         mix = values["mix"]
         if mix is not None:
             mix = MixWeights(tuple(map(float, mix["weights"])), float(mix["gamma"]))
-        if encoder := values["model"].get(EFML):
+        if encoder := values["model"].get(EFML) or values["model"].get("efml"):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
         others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
         return BiLMConfig.from_dict(values["model"]), others
     except CheckpointError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path} is not the configuration of an elmokit model: {reason}") from error
 
 
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """The tensors of a file, in float32; CheckpointError where it is damaged or does not hold what is expected."""
+    """Read a file in float32; CheckpointError where it is damaged or holds other names or shapes than expected."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     try:
@@ -126,7 +135,12 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
 
 
 def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
-    """The module that `make` makes, holding `tensors`; no time is spent on initial weights."""
+    """Construct a module with given weights, without drawing initial ones.
+
+    Args:
+        make: The constructor.
+        tensors: The weights by the names of the module's state_dict. They are taken as they are, not copied.
+    """
     with shapes_only():
         module = make()
     module.load_state_dict(tensors, assign=True)
@@ -157,13 +171,13 @@ def _read_warm_state(path: Path, config: BiLMConfig) -> BiLMState | None:
 
 
 def read_vocab(directory: Path) -> Vocab | None:
-    """The words of vocab.txt, where there is one."""
+    """The vocabulary in vocab.txt; None without one."""
     path = directory / "vocab.txt"
     return Vocab.read(path) if path.is_file() else None
 
 
 def read_card(directory: Path) -> str:
-    """The text of README.md, empty where there is none."""
+    """The text of README.md; empty without one."""
     path = directory / "README.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 

@@ -1,4 +1,4 @@
-"""The command line: `elmokit VERB`, its exit codes and its errors of one line."""
+"""The command line `elmokit VERB`: argument parsing, exit codes and one-line error messages."""
 
 import os
 import sys
@@ -7,47 +7,54 @@ from collections.abc import Sequence
 import tyro
 
 import elmokit
-from elmokit.cli.messages import is_debugging, one_line, warnings_of_one_line
-from elmokit.cli.verbs import RESUMED, Verb
+from elmokit.cli.messages import is_debugging, one_line, one_line_warnings
+from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 
 DESCRIPTION = (
-    "Pretrain, load and use ELMo: deep contextual word vectors. `elmokit VERB --help` explains the options of a verb, "
+    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
     "`elmokit --version` prints the version."
 )
 
 
 def _run(verb: Verb) -> int:
     try:
-        with warnings_of_one_line():
+        with one_line_warnings():
             verb.run()
     except KeyboardInterrupt:
-        how = "; the same command goes on where this one stopped" if isinstance(verb, RESUMED) else ""
-        print(f"elmokit: interrupted{how}", file=sys.stderr)
+        advice = "; run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
+        print(f"elmokit: interrupted{advice}", file=sys.stderr)
         return 130
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 bad input, 130 interrupted.
+    """Run one verb.
 
-    With ELMOKIT_DEBUG=1 in the environment, errors keep their traceback, and warnings their place.
+    With ELMOKIT_DEBUG=1 in the environment, errors are raised with their traceback, and warnings show the line of code
+    that issued them.
+
+    Args:
+        arguments: The command line after the program's name; that of this process by default.
+
+    Returns:
+        The exit code: 0 on success, 2 on bad input, 130 if interrupted.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    # torch's idle threads would spin on the cores that the two directions compute on
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if list(arguments) == ["--version"]:
         print(f"elmokit {elmokit.__version__}")
         return 0
     try:
         verb = tyro.cli(
-            Verb,
+            verbs_for(arguments),
             prog="elmokit",
             description=DESCRIPTION,
             args=arguments,
             config=(tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
         )
         return _run(verb)
-    except BrokenPipeError:  # whoever reads the output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:

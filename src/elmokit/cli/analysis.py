@@ -1,4 +1,4 @@
-"""Verbs that measure what is in the vectors: tags, word senses, the uses of a word."""
+"""Verbs that measure the information in the vectors: tags, word senses, the occurrences of a word."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,32 +6,32 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Dtype, Model, OneLayer, Overwrite, OwnState
+from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
 from elmokit.cli.show import show, write_json
-from elmokit.tasks.config import Columns
+from elmokit.tasks.config import ColumnsConfig
 
-ReportFile = Annotated[Path | None, arg(help="File for the figures, as JSON."), UNSET]
+ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Score a linear classifier of words' tags on the frozen vectors of each layer.
+    """Score a linear classifier of word tags on the frozen vectors of each layer.
 
-    The vectors of all words lie in temporary files meanwhile, two bytes a number (TMPDIR says where).
+    The vectors of all words are kept in temporary files in float16 (in the directory TMPDIR).
     """
 
     train: Positional[Path]
-    """Tagged sentences to fit on, one token a line: CoNLL-U, or columns at white space (plain, .gz or .zst)."""
+    """Tagged sentences to train on, one token per line: CoNLL-U, or columns (plain, .gz or .zst)."""
     dev: Positional[Path]
-    """Tagged sentences on which the L2 penalty is chosen."""
+    """Tagged sentences to select the L2 penalty on."""
     test: Annotated[Path | None, UNSET] = None
     """Tagged sentences for the final score."""
     output: ReportFile = None
     model: Model = None
-    columns: Annotated[Columns, arg(name="")] = Columns()  # noqa: RUF009 (it is frozen)
-    state: OwnState = None
+    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
+    state: OptionalState = None
+    dtype: ComputeDtype = "float32"
     device: Device = None
-    dtype: Dtype = "float32"
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
@@ -44,20 +44,19 @@ class Probe:
 
 @dataclass(frozen=True)
 class Wsd:
-    """Score word senses by the nearest mean of a sense's vectors, for each layer, beside the most frequent sense."""
+    """Score word-sense disambiguation by nearest sense centroid, for each layer, against the most frequent sense."""
 
     data: Annotated[Positional[tuple[Path, ...]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
-    """A directory of CoarseWSD's folders; or all-words test sets, NAME.data.xml with NAME.gold.key.txt beside it, or a
-    directory of them."""
+    """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their NAME.gold.key.txt."""
     train: Annotated[Path | None, UNSET] = None
-    """Sense-tagged text for all-words sets: SemCor as NAME.data.xml, or as JSON lines. CoarseWSD has its own."""
+    """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings its own."""
     first_senses: Annotated[Path | None, UNSET] = None
-    """WordNet's index.sense, or its directory, for lemmas that the training text lacks (no answer without it)."""
+    """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
     output: ReportFile = None
     model: Model = None
-    state: OwnState = None
+    state: OptionalState = None
+    dtype: ComputeDtype = "float32"
     device: Device = None
-    dtype: Dtype = "float32"
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
@@ -69,25 +68,25 @@ class Wsd:
 
 @dataclass(frozen=True)
 class Senses:
-    """Map the uses of a word in a corpus: clusters of its vectors, their typical uses and substitutes."""
+    """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and substitutes."""
 
     word: Positional[str]
-    """The word. It counts as it is spelled, or where a sentence has no such token, in any case."""
+    """Word. In sentences without an exact match, the case of letters is ignored."""
     corpus: Path
-    """Text (plain, .gz or .zst), one sentence a line; or a directory as `elmokit prepare` writes it."""
+    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     output: Annotated[Path | None, UNSET] = None
-    """Directory for senses.json, senses.html (a page with a map for each layer) and senses.png (extra "plots")."""
+    """Directory for senses.json, senses.html (scatter plots of all layers) and senses.png (needs matplotlib)."""
     clusters: Annotated[int | None, UNSET] = None
-    """Number of clusters; that of the largest silhouette, from 2 to 8, when not given."""
+    """Number of clusters (default: from 2 to 8, by the largest silhouette)."""
     max_uses: int = 500
-    """Uses on the map: a random sample where the corpus has more."""
+    """Maximum number of occurrences; a random sample if the corpus has more."""
     match_case: bool = False
-    """Only the uses that are spelled as the word is."""
+    """Match only occurrences with the same case as the word."""
     seed: int = 0
-    """Seed of the sample and of the clustering."""
+    """Seed of the sampling and the clustering."""
     model: Model = None
     layers: OneLayer = "top"
-    """The vectors that are clustered: the model's own mix, the average, the top, or the number of a layer."""
+    """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
     overwrite: Overwrite = False
 

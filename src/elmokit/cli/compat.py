@@ -1,4 +1,4 @@
-"""The commands of older libraries, with their flags."""
+"""The commands of older libraries, with their original flags."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,36 +11,36 @@ from elmokit.cli.options import UNSET
 
 @dataclass(frozen=True)
 class AllenNLPElmo:
-    """AllenNLP's command `allennlp elmo`: all layers, or one, of tokenized text to an HDF5 file."""
+    """AllenNLP's command `allennlp elmo`: write the layers of tokenized text to an HDF5 file."""
 
     input_file: Positional[Path]
-    """Tokenized text (plain, .gz or .zst), one sentence a line, no blank lines."""
+    """Tokenized text (plain, .gz or .zst), one sentence per line, no blank lines."""
     output_file: Positional[Path]
-    """HDF5 file for the vectors, a dataset a line."""
+    """HDF5 file for the vectors, one dataset per line."""
     all: bool = False
-    """Write all layers of every word: exactly one of all, top and average."""
+    """Write all layers. Exactly one of all, top and average is required."""
     top: bool = False
     """Write the top layer."""
     average: bool = False
-    """Write the mean of the layers."""
+    """Write the average of the layers."""
     options_file: Annotated[str | None, UNSET] = None
-    """options.json; AllenNLP's default, from its cache, when not given."""
+    """options.json of the model (default: AllenNLP's default model, from its cache)."""
     weight_file: Annotated[str | None, UNSET] = None
-    """The weights in HDF5; AllenNLP's default, from its cache, when not given."""
+    """HDF5 weights of the model (default: AllenNLP's default model, from its cache)."""
     batch_size: int = 64
-    """Sentences side by side: sentence i goes on from the state of sentence i - batch size."""
+    """Sentences per batch: sentence i starts from the final state of sentence i - batch size."""
     cuda_device: int = -1
-    """Number of the GPU; -1 for the CPU."""
+    """Index of the GPU; -1 for the CPU."""
     forget_sentences: bool = False
-    """Leave out the table from sentences to lines."""
+    """Omit the mapping from sentences to line numbers."""
     use_sentence_keys: bool = False
-    """Name the datasets by the sentences, not by the lines' numbers."""
+    """Name the datasets after the sentences instead of the line numbers."""
     vocab_path: Annotated[str | None, UNSET] = None
-    """Changes nothing, nor did it."""
+    """Ignored, as in AllenNLP."""
     file_friendly_logging: bool = False
-    """Changes nothing."""
+    """Ignored."""
     include_package: tuple[str, ...] = ()
-    """Changes nothing."""
+    """Ignored."""
 
     def run(self) -> None:
         from elmokit.compat.allennlp import allennlp_elmo
@@ -50,26 +50,26 @@ class AllenNLPElmo:
 
 @dataclass(frozen=True)
 class ELMoForManyLangsTest:
-    """ELMoForManyLangs' command `python -m elmoformanylangs test`: layers of tokenized text to HDF5 or text files."""
+    """ELMoForManyLangs' `python -m elmoformanylangs test`: write layers of tokenized text to HDF5 or text files."""
 
     command: Positional[Literal["test"]]
-    """test, the one that embeds."""
+    """Subcommand; only test, which embeds text, is supported."""
     model: str
-    """Directory of the model, or any other model that can be loaded."""
+    """Directory of the model, or any other model that `elmokit.load` reads."""
     input: Path
-    """The text (plain, .gz or .zst)."""
+    """Text (plain, .gz or .zst)."""
     output_prefix: str
-    """Beginning of the files' names: OUTPUT_PREFIX.ly{layer}.{format}."""
+    """Prefix of the output files, OUTPUT_PREFIX.ly{layer}.{format}."""
     output_layer: str
-    """Layers with commas between them: 0 for the tokens, 1 and 2 for the LSTMs, -1 for the average of all."""
+    """Comma-separated layers: 0 for the tokens, 1 and 2 for the LSTM layers, -1 for the average of all."""
     output_format: str = "hdf5"
-    """hdf5 (a dataset a sentence), txt (a line a word), or both with a comma between them."""
+    """hdf5 (one dataset per sentence), txt (one line per word), or both, separated by a comma."""
     input_format: Literal["plain", "conll", "conll_char", "conll_char_vi"] = "plain"
-    """A sentence a line, words between tabs; CoNLL-U; CoNLL-U by characters, or by the parts of each word."""
+    """Words separated by tabs; CoNLL-U; CoNLL-U split into characters, or with words split at spaces."""
     batch_size: Annotated[int, arg(aliases=("--batch",))] = 1
-    """Sentences side by side: sentence i goes on from the state of sentence i - batch size."""
+    """Sentences per batch: sentence i starts from the final state of sentence i - batch size."""
     gpu: int = -1
-    """Number of the GPU; -1 for the CPU."""
+    """Index of the GPU; -1 for the CPU."""
 
     def run(self) -> None:
         from elmokit.compat.elmoformanylangs import elmoformanylangs_test

@@ -1,4 +1,4 @@
-"""Verbs that make a language model, measure it, and ask it for words."""
+"""Verbs that train, evaluate and query a language model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,27 +11,27 @@ from elmokit.cli.show import show
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 PREPARE_INPUTS = (
-    "Raw text: text files of a paragraph a line and a blank line between documents (plain, .gz or .zst), JSON lines "
-    "(.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) of a document a record."
+    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst), or JSON "
+    "lines (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) with one document per record."
 )
 PREPARE_LANGUAGE = (
-    "Code of the language, such as de, by whose rules sentences are found; English when neither it nor a tokenizer is "
-    "given. There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, "
-    "my, nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Others are split by those of a related one, with a warning."
+    "Language code, such as de, whose rules split the text into sentences (default: en, unless a tokenizer is given). "
+    "There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my, nl, "
+    "pa, pl, pt, ru, sk, ta, te, th, uk and zh. Other languages use the rules of a related one, with a warning."
 )
 PREPARE_TOKENIZER = (
-    "What splits sentences into tokens; when not given, the one for the language: english-1 (en), characters-1 (zh and "
-    "ja, each ideograph a token), pythainlp (th), words-1 (all others with spaces between words). Further rjieba "
-    "(words of zh), unidic-lite (words of ja), spacy:MODEL, spacy:LANGUAGE (its blank pipeline), whitespace-1 (text "
-    "that is split already, one sentence a line). Models that are trained on the shards keep the name."
+    "Tokenizer (default: the one of the language): english-1 (en), characters-1 (zh and ja, one token per ideograph), "
+    "pythainlp (th), words-1 (other languages with spaces between words), rjieba (zh words), unidic-lite (ja words), "
+    "spacy:MODEL, spacy:LANGUAGE (a blank spaCy pipeline) or whitespace-1 (text that is already tokenized, one "
+    "sentence per line). Models trained on the shards record its name."
 )
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Split raw text into sentences and tokens: shuffled shards without duplicates, with one sentence a line.
+    """Split raw text into sentences and tokens, remove duplicates, and write shuffled shards of one sentence per line.
 
-    The same command goes on where one was stopped.
+    Rerun the command to resume an interrupted run.
     """
 
     inputs: Annotated[
@@ -39,25 +39,25 @@ class Prepare:
         arg(metavar="INPUT [INPUT ...]", help=PREPARE_INPUTS, help_behavior_hint="(required)"),
     ]
     output: Path
-    """Directory for the shards, their summary (corpus.json) and a list of what was left out (dropped.jsonl)."""
+    """Directory for the shards, their summary (corpus.json) and the list of dropped documents (dropped.jsonl)."""
     language: Annotated[str | None, arg(help=PREPARE_LANGUAGE), UNSET] = None
     tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
     text_field: str = "text"
-    """Field of a JSON object, or column of a Parquet file, that holds the text."""
+    """Field of a JSON object, or column of a Parquet file, with the text."""
     drop_duplicates: Literal["near", "exact", "none"] = "near"
-    """Leave out documents that equal an earlier one but for white space (exact), or those and near duplicates."""
+    """Drop documents that repeat an earlier one, up to white space (exact), or nearly (near)."""
     similarity: float = 0.8
-    """Share of common runs of five words (Jaccard) from which on two documents are near duplicates."""
+    """Threshold for near duplicates: Jaccard similarity of the sets of five-word shingles."""
     drop_paragraphs: bool = True
-    """Leave out paragraphs of at least 100 characters that occurred before."""
+    """Drop paragraphs of at least 100 characters that occurred before."""
     exclude: Annotated[tuple[Path, ...], UNSET] = ()
-    """Held-out files: what equals or is near a document of theirs is left out, and their long paragraphs are."""
+    """Held-out files, whose documents, near duplicates and paragraphs of at least 100 characters are dropped."""
     num_shards: Annotated[int | None, UNSET] = None
-    """Number of shards; one for each 16 MB of text, at most 256, when not given. Each must fit in memory."""
+    """Number of shards, each of which must fit in memory (default: one per 16 MB of text, at most 256)."""
     processes: Annotated[int | None, UNSET] = None
-    """Worker processes, one per core when not given. The shards do not depend on it."""
+    """Worker processes (default: one per core). The output does not depend on it."""
     seed: int = 0
-    """Seed of the order of documents: of the shard of each, and of its place there."""
+    """Seed of the shuffling."""
 
     def run(self) -> None:
         from elmokit.data.prepare import prepare
@@ -67,7 +67,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Pretrain a bidirectional language model on tokenized text. The same command resumes a run that was stopped."""
+    """Pretrain a bidirectional language model on tokenized text. Rerun the command to resume an interrupted run."""
 
     settings: Annotated[PretrainConfig, arg(name="")]
 
@@ -79,7 +79,7 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Go on training a model on text of a domain. The same command resumes a run that was stopped."""
+    """Continue training a model on text of a domain. Rerun the command to resume an interrupted run."""
 
     settings: Annotated[FinetuneConfig, arg(name="")]
 
@@ -91,15 +91,15 @@ class Finetune:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Exact perplexity of tokenized text under a model: forward, backward and their mean."""
+    """Compute the exact perplexity of tokenized text under a model: forward, backward and their mean."""
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
-    """Tokenized text (plain, .gz or .zst), one sentence a line; or directories as `elmokit prepare` writes them."""
+    """Tokenized text (plain, .gz or .zst), one sentence per line; or directories written by `elmokit prepare`."""
     model: Model = None
     state: State = "carry"
-    """LSTM state at the start of a sentence: zeros, the model's warm state, or carried on from the sentence before."""
+    """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
-    """Rows read side by side. With carried state, sentence i belongs to row i mod batch size."""
+    """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
     device: Device = None
 
     def run(self) -> None:
@@ -110,17 +110,17 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Score:
-    """Write the log-probability of every word of a file, given the words before it and given those after it."""
+    """Write the log-probability of every word of a file, given its left context and given its right context."""
 
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one sentence a line. Blank lines are no sentences."""
+    """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
-    """File for the scores, a JSON line for each sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
     model: Model = None
     state: State = "zeros"
-    """LSTM state at the start of a sentence: zeros, the model's warm state, or carried on from the one before."""
+    """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
-    """Rows read side by side. With carried state, sentence i belongs to row i mod batch size."""
+    """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
     device: Device = None
     tokenize: Tokenize = False
 
@@ -132,19 +132,19 @@ class Score:
 
 @dataclass(frozen=True)
 class Substitutes:
-    """Print the words that are likeliest in the place of each word of a sentence, with their log-probabilities."""
+    """Print the most likely replacements of each word of a sentence, with their log-probabilities."""
 
     sentence: Positional[str]
-    """The sentence; it is split as the model's training text was."""
-    positions: tuple[int, ...] = ()
-    """Words to find substitutes for, from 0; all of them when not given."""
+    """Sentence, split by the model's tokenizer."""
+    positions: Annotated[tuple[int, ...], UNSET] = ()
+    """Positions of the words to replace, from 0 (default: all)."""
     top: int = 10
-    """How many to print."""
+    """Number of candidates per word."""
     direction: Literal["both", "forward", "backward"] = "both"
-    """Given the words on both sides (the sum of two log-probabilities), or those before or after it alone."""
+    """Context: the words before (forward), the words after (backward), or both (adding log-probabilities)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """LSTM state at the start of the sentence: zeros, or the model's warm state."""
+    """Initial LSTM state: zeros, or the model's warm state."""
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
@@ -153,28 +153,32 @@ class Substitutes:
         model = load(self.model)
         words = words_of(model, self.sentence)
         positions = self.positions or tuple(range(len(words)))
-        found = substitutes(words, model, positions=positions, top=self.top, direction=self.direction, state=self.state)
-        places = (f"{position} {words[position]}" for position in positions)
-        show({place: ", ".join(map(str, row)) for place, row in zip(places, found, strict=True)})
+        candidates = substitutes(
+            words, model, positions=positions, top=self.top, direction=self.direction, state=self.state
+        )
+        labels = (f"{position} {words[position]}" for position in positions)
+        show({label: ", ".join(map(str, row)) for label, row in zip(labels, candidates, strict=True)})
 
 
 @dataclass(frozen=True)
 class NextWords:
-    """Print the likeliest next words after the beginning of a sentence, with their log-probabilities."""
+    """Print the most likely next words of an unfinished sentence, with their log-probabilities."""
 
     sentence: Positional[str]
-    """The words so far; they are split as the model's training text was."""
+    """Words so far, split by the model's tokenizer."""
     top: int = 10
-    """How many to print. </S> says that the sentence ends, <UNK> stands for all words outside the vocabulary."""
+    """Number of candidates. </S> means that the sentence ends, <UNK> stands for all words outside the vocabulary."""
     direction: Literal["forward", "backward"] = "forward"
-    """backward: the words before the end of a sentence."""
+    """Predict the word after the given words (forward), or the word before them (backward)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """LSTM state at the start of the sentence: zeros, or the model's warm state."""
+    """Initial LSTM state: zeros, or the model's warm state."""
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
         from elmokit.lm.scoring import next_words
 
-        found = next_words(self.sentence, load(self.model), top=self.top, direction=self.direction, state=self.state)
-        show({each.word: each.log_probability for each in found})
+        candidates = next_words(
+            self.sentence, load(self.model), top=self.top, direction=self.direction, state=self.state
+        )
+        show({candidate.word: candidate.log_probability for candidate in candidates})

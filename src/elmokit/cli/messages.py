@@ -1,4 +1,4 @@
-"""What the command says when something is wrong: one line each, without Python's file names."""
+"""Errors and warnings of the command line: one line each, without the source locations that Python adds."""
 
 import os
 import sys
@@ -8,29 +8,29 @@ from contextlib import contextmanager
 
 
 def is_debugging() -> bool:
-    """Whether errors keep their traceback and warnings their place: ELMOKIT_DEBUG=1 in the environment."""
+    """Whether ELMOKIT_DEBUG=1 asks for tracebacks and source locations."""
     return os.environ.get("ELMOKIT_DEBUG") == "1"
 
 
 def one_line(message: Warning | Exception | str) -> str:
-    """Its text on one line; the name of its kind where it has none."""
+    """The message on a single line; the name of its class if it is empty."""
     lines = (line.strip() for line in str(message).splitlines())
     return "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    from tqdm import tqdm  # which puts the line above a progress bar that is shown
+    from tqdm import tqdm  # `tqdm.write` puts the line above a running progress bar
 
     tqdm.write(f"elmokit: warning: {one_line(message)}", file=sys.stderr)
 
 
 @contextmanager
-def warnings_of_one_line() -> Iterator[None]:
-    """Within it, a warning is shown as `elmokit: warning: TEXT`, unless one is debugging."""
-    before = warnings.showwarning
+def one_line_warnings() -> Iterator[None]:
+    """Show warnings as `elmokit: warning: TEXT` inside the `with` block, except when debugging."""
+    previous = warnings.showwarning
     if not is_debugging():
         warnings.showwarning = _show_warning
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = previous

@@ -1,4 +1,4 @@
-"""Verbs about the files of a model."""
+"""Verbs that convert and describe models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ from elmokit.cli.show import show
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a model in another format: elmokit's own, or HDF5 as AllenNLP and bilm-tf read it."""
+    """Convert a model to another format: elmokit's own, or the HDF5 files of AllenNLP and bilm-tf."""
 
     input: Positional[str]
-    """Model in any format that can be loaded."""
+    """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or the HDF5 file for token-embeddings. It must not exist."""
+    """Directory for the model, or HDF5 file for token-embeddings. It must not exist."""
     to: Literal["native", "hdf5", "token-embeddings"] = "native"
-    """elmokit's directory, options.json with weights.hdf5, or bilm-tf's file of the vectors of single words."""
+    """elmokit's directory, options.json and weights.hdf5, or bilm-tf's file of context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
-    """Words for token-embeddings, one a line; the model's own when not given."""
+    """Words for token-embeddings, one per line (default: the model's vocabulary)."""
 
     def run(self) -> None:
         from elmokit.checkpoints.convert import convert
@@ -31,7 +31,7 @@ class Convert:
 
 @dataclass(frozen=True)
 class Info:
-    """Print what a model is: format, sizes, vocabulary, tokenizer and card; and whether there are compiled kernels."""
+    """Describe a model (format, sizes, vocabulary, tokenizer, card) and the available backends."""
 
     model: Positional[Model] = None
 
@@ -39,8 +39,8 @@ class Info:
         from elmokit.checkpoints.loading import describe
         from elmokit.ops.dispatch import available_backends, get_backend
 
-        found = describe(self.model)
-        card = found.pop("card", [])
-        show({**found, "backend": get_backend(), "available backends": list(available_backends())})
+        description = describe(self.model)
+        card = description.pop("card", [])
+        show({**description, "backend": get_backend(), "available backends": list(available_backends())})
         if card:
             print("", *card, sep="\n")

@@ -1,30 +1,34 @@
-"""Options that several verbs have, each with its help."""
+"""Options shared by several verbs, each with its help text."""
 
 from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-# The default, None, is no news: the text says what happens without the option.
+# Suppresses tyro's "(default: None)": the help text itself says what the default is.
 UNSET = arg(help_behavior_hint="")
 Model = Annotated[
     str | None,
-    arg(help="Directory or name of the model, or OWNER/NAME on the Hugging Face Hub; the bundled English one if none."),
+    arg(help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub (default: bundled English)."),
     UNSET,
 ]
-Device = Annotated[str | None, arg(help="cpu, cuda or cuda:N; the best there is when not given."), UNSET]
+Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
 State = Literal["zeros", "warm", "carry"]
-OwnState = Annotated[
-    State | None, arg(help="LSTM state at the start of a sentence; the model's own policy when not given."), UNSET
+OptionalState = Annotated[
+    State | None,
+    arg(
+        help="Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence "
+        "before (default: the model's policy)."
+    ),
+    UNSET,
 ]
 OneLayer = Literal["mix", "average", "top"] | int
-Overwrite = Annotated[bool, arg(help="Replace the output where there is one.")]
-Tokenize = Annotated[
-    bool, arg(help="Split the lines as the model's training text was; with --no-tokenize at white space.")
-]
-Dtype = Annotated[
+Overwrite = Annotated[bool, arg(help="Replace the output if it exists.")]
+Tokenize = Annotated[bool, arg(help="Split lines with the model's tokenizer; with --no-tokenize, at white space.")]
+ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
-        help="Number type of the computation: float32 is exact, bfloat16 faster where the machine multiplies it (auto: "
-        "bfloat16 there, float32 elsewhere), int8 faster still, but only on a CPU with AVX-512 VNNI."
+        help="Number type to compute in: float32 (exact), bfloat16 (faster on hardware that supports it), int8 (faster "
+        "still; needs a CPU with AVX-512 VNNI), or auto (bfloat16 where the hardware supports it, else float32)."
     ),
 ]
+StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type of the vectors on disk.")]

@@ -1,4 +1,4 @@
-"""What a verb found, as lines of text."""
+"""Print results as lines of text."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,19 +30,19 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def show(result: Any) -> None:
-    """Print a mapping, or a dataclass that has no text of its own, as `name: value`, a line each; else its text."""
+    """Print a mapping, or a dataclass without a `__str__`, as one `name: value` per line; anything else as `str`."""
     if is_dataclass(result) and type(result).__str__ is object.__str__:
-        result = asdict(result)  # pyright: ignore[reportArgumentType]  (it is no class)
+        result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
     text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
-    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # the name of a file need not be UTF-8
+    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # file names need not be valid UTF-8
 
 
 def write_json(report: Any, path: Path | None) -> None:
-    """Write a dataclass as JSON, whole or not at all, and say where; nothing without a path."""
+    """Write a dataclass to `path` as JSON, atomically, and print the path; does nothing if `path` is None."""
     if path is None:
         return
-    from elmokit.fs.atomic import atomic_path  # which loads safetensors
+    from elmokit.fs.atomic import atomic_path  # imported here because it loads safetensors
 
     with atomic_path(path) as partial:
         partial.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{path}: the figures as JSON")
+    print(f"{path}: report as JSON")

@@ -1,4 +1,4 @@
-"""Verbs that make vectors, and that show what is in them."""
+"""Verbs that compute vectors, compare them and search them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,29 +6,28 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Dtype, Model, OneLayer, OwnState, Tokenize
+from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, StorageDtype, Tokenize
 from elmokit.cli.show import show
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the contextual vectors of every word of a file. The same command resumes a run that was stopped."""
+    """Write the contextual vectors of every word of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one sentence a line."""
+    """Text (plain, .gz or .zst), one sentence per line."""
     output: Path
-    """Directory for the vectors, or a name that ends in .hdf5 for AllenNLP's layout."""
+    """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "mix"
-    """The model's own mix, the average, the top, all of them, or the number of a layer (0 knows no context)."""
-    state: OwnState = None
-    tokenize: Tokenize = True
+    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
+    state: OptionalState = None
+    dtype: ComputeDtype = "float32"
+    storage_dtype: StorageDtype = "float32"
     device: Device = None
-    dtype: Dtype = "float32"
-    storage_dtype: Literal["float32", "float16"] = "float32"
-    """Number type of the written vectors."""
+    tokenize: Tokenize = True
     sentences_per_part: int = 1000
-    """Sentences in a part: what a stopped run repeats at most."""
+    """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
 
     def run(self) -> None:
         from elmokit.embed.files import embed_file
@@ -38,25 +37,25 @@ class Embed:
 
 @dataclass(frozen=True)
 class Encode:
-    """Write one vector for each line of a file. The same command resumes a run that was stopped."""
+    """Write one pooled vector for each line of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one text a line."""
+    """Text (plain, .gz or .zst), one text per line."""
     output: Path
-    """NumPy file (.npy) for the vectors, a row for each line."""
+    """NumPy file (.npy) for the vectors, one row per line."""
     model: Model = None
     pooling: Literal["mean", "max"] = "mean"
-    """How the vectors of a text's words become one."""
+    """Pooling over the words of a line."""
     normalize_embeddings: bool = False
-    """Scale every vector to length one."""
+    """Scale every vector to unit length."""
     layers: OneLayer = "mix"
-    """The model's own mix, the average, the top, or the number of a layer (0 knows no context)."""
-    state: OwnState = None
-    tokenize: Tokenize = True
+    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
+    state: OptionalState = None
+    dtype: ComputeDtype = "float32"
     device: Device = None
-    dtype: Dtype = "float32"
+    tokenize: Tokenize = True
     sentences_per_part: int = 1000
-    """Lines in a part: what a stopped run repeats at most."""
+    """Lines computed between two checkpoints; an interrupted run recomputes the unfinished ones."""
 
     def run(self) -> None:
         from elmokit.embed.files import encode_file
@@ -66,17 +65,17 @@ class Encode:
 
 @dataclass(frozen=True)
 class Compare:
-    """Print how alike the vectors of one word are across sentences."""
+    """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """The word, as it is spelled in the sentences."""
+    """Word, as spelled in the sentences."""
     sentences: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
-    """Sentences with the word."""
+    """Sentences that contain the word."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "all"
-    """The model's own mix, the average, the top, all of them, or the number of a layer (0 knows no context)."""
+    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
     device: Device = None
 
     def run(self) -> None:
@@ -87,27 +86,27 @@ class Compare:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Find the uses of a word in a corpus that are nearest to its use in a sentence."""
+    """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a sentence."""
 
     word: Positional[str]
-    """The word, as it is spelled in the sentence."""
+    """Word, as spelled in the sentence."""
     sentence: Annotated[str, arg(name="in")]
-    """The sentence that shows the use."""
+    """Sentence with the occurrence to search for."""
     corpus: Path
-    """Text to search (plain, .gz or .zst), one sentence a line; or a directory as `elmokit prepare` writes it."""
+    """Text to search (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     count: int = 10
-    """How many uses to show."""
+    """Number of neighbors to print."""
     model: Model = None
     layers: OneLayer = "top"
-    """The model's own mix, the average, the top, or the number of a layer (0 knows no context)."""
+    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
     device: Device = None
     any_word: bool = False
-    """Search the uses of every word, not only of this one."""
+    """Search the occurrences of all words, not only of this one."""
     max_sentences: Annotated[int | None, UNSET] = None
-    """Search at most this many sentences that contain the word."""
+    """Maximum number of sentences with the word to search (default: all)."""
 
     def run(self) -> None:
-        from elmokit.analysis.neighbors import Search, neighbors
+        from elmokit.analysis.neighbors import SearchConfig, neighbors
 
-        search = Search(self.count, self.any_word, self.max_sentences)
-        show(neighbors(self.word, self.sentence, self.corpus, self.model, self.layers, self.device, search))
+        config = SearchConfig(self.count, self.any_word, self.max_sentences)
+        show(neighbors(self.word, self.sentence, self.corpus, self.model, self.layers, self.device, config))

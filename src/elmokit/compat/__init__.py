@@ -1,4 +1,4 @@
-"""Old names on the one engine: code for an older ELMo library runs with its import changed.
+"""The interfaces of older ELMo libraries: their code runs after changing the imports.
 
     allennlp.modules.elmo, allennlp.commands.elmo   ->  elmokit.compat.allennlp
     bilm                                            ->  elmokit.compat.bilm_tf
@@ -6,5 +6,5 @@
     elmoformanylangs                                ->  elmokit.compat.elmoformanylangs
     simple_elmo                                     ->  elmokit.compat.simple_elmo
 
-docs/migrating.md lists what differs from the old libraries, and why.
+docs/migrating.md lists the differences from the original libraries, and the reasons for them.
 """

@@ -1,6 +1,6 @@
-"""bilm-tf's names: `Batcher`, `TokenBatcher`, `BidirectionalLanguageModel`, `weight_layers` and the two dumps.
+"""bilm-tf's `Batcher`, `TokenBatcher`, `BidirectionalLanguageModel`, `weight_layers` and dump functions.
 
-There is no graph: a model called with ids (NumPy or torch) returns torch tensors at once, under the old keys.
+There are no TensorFlow graphs: models take ids (NumPy or torch) and return torch tensors, under bilm-tf's keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
-from elmokit.data.streams import blocks_of
+from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
@@ -33,78 +33,81 @@ from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sente
 # --- Words to ids ------------------------------------------------------------------------------------------------
 
 
-WORDS_AT_ONCE = 8192
+BATCH_WORDS = 8192
 
 
 def _read_words(vocab_file: str | Path) -> list[str]:
     return [line.strip() for line in read_lines(vocab_file)]
 
 
-def _notice_missing_boundaries(words: Sequence[str]) -> None:
+def _warn_of_missing_boundaries(words: Sequence[str]) -> None:
     if not {BOS, EOS} <= set(words):
-        warn_once("the vocabulary lacks <S> or </S>; bilm-tf then read its last word as </S>, here it stays that word")
+        warn_once("the vocabulary lacks <S> or </S>: unlike bilm-tf, its last word is not read as </S>")
 
 
 class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary was a cache; none is needed now."""
+    """Tokenized sentences -> character ids with boundaries. The vocabulary, a cache in bilm-tf, is not needed."""
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
         if lm_vocab_file is not None:
-            _notice_missing_boundaries(_read_words(lm_vocab_file))
+            _warn_of_missing_boundaries(_read_words(lm_vocab_file))
         self._max_token_length = max_token_length
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
         if count_truncated(list(chain.from_iterable(sentences)), self._max_token_length):
-            warn_once(f"some words have more than {self._max_token_length - 2} bytes: as before, the rest is not read")
+            limit = self._max_token_length - 2
+            warn_once(f"some words have more than {limit} bytes: as in bilm-tf, only the first {limit} are read")
         bounded = [(BOS, *sentence, EOS) for sentence in sentences]
         return encode_sentences(bounded, self._max_token_length).astype(np.int64)
 
 
 class TokenBatcher:
-    """Tokenized sentences -> ids of words in a vocabulary, with boundaries. ValueError for what it lacks."""
+    """Tokenized sentences -> word ids with boundaries."""
 
     def __init__(self, lm_vocab_file: str | Path) -> None:
+        """Read the vocabulary. ValueError if it lacks <S> or </S>."""
         self._id_of = {word: number for number, word in enumerate(_read_words(lm_vocab_file), start=1)}
         if not {BOS, EOS} <= self._id_of.keys():
-            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings anew")
+            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings again")
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Ids (B, T+2) int64, zeros for padding; a word that is not there is <UNK>."""
+        """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>; ValueError if the vocabulary lacks it."""
         ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
         for row, sentence in zip(ids, sentences, strict=True):
             row[: len(sentence) + 2] = [self._id(word) for word in (BOS, *sentence, EOS)]
         return ids
 
     def _id(self, word: str) -> int:
-        found = self._id_of.get(word, self._id_of.get(UNK))
-        if found is None:  # bilm-tf gave it the id of padding, and so shortened the sentence
-            raise ValueError(f"{word!r} is not in the vocabulary, and <UNK> neither: add one of them")
-        return found
+        number = self._id_of.get(word, self._id_of.get(UNK))
+        if number is None:  # bilm-tf used the id of padding, which shortened the sentence
+            raise ValueError(f"neither {word!r} nor <UNK> is in the vocabulary: add one of them")
+        return number
 
 
 # --- The model ---------------------------------------------------------------------------------------------------
 
 
-def _reading_words(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
-    """The same LSTMs over a table of token vectors that `dump_token_embeddings` wrote."""
+def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
+    """A biLM with the same LSTMs over the token vectors that `dump_token_embeddings` wrote."""
     try:
         with h5py.File(embedding_weight_file) as file:
             table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     except KeyError as error:
-        raise ValueError(f"{embedding_weight_file} has no dataset 'embedding': dump the token embeddings") from error
+        raise ValueError(f"{embedding_weight_file} has no dataset 'embedding': use dump_token_embeddings") from error
     if table.dim() != 2 or table.shape[1] != bilm.config.lstm.projection_dim:
-        raise ValueError(f"{embedding_weight_file} holds vectors {tuple(table.shape)} that do not fit this biLM")
+        expected = f"(V, {bilm.config.lstm.projection_dim})"
+        raise ValueError(f"{embedding_weight_file} has vectors {tuple(table.shape)}, but this biLM needs {expected}")
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
     lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if name.startswith("layers.")}
     return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
 
 
 class BidirectionalLanguageModel:
-    """Ids with boundaries -> every layer without them; as before, rows carry their state from call to call.
+    """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state from call to call.
 
-    `mixes` holds what `weight_layers` learns, by name. `states.reset_states()` starts anew, and
-    `states.stateful = False` always does.
+    `mixes` are the mixes of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
+    `states.stateful = False`, every call starts from zeros.
     """
 
     def __init__(
@@ -118,8 +121,8 @@ class BidirectionalLanguageModel:
         self.bilm = open_bilm(options_file, weight_file).requires_grad_(False)
         if not use_character_inputs:
             if embedding_weight_file is None:
-                raise ValueError("without character inputs, name the embedding_weight_file of dump_token_embeddings")
-            self.bilm = _reading_words(self.bilm, embedding_weight_file).requires_grad_(False)
+                raise ValueError("use_character_inputs=False needs the embedding_weight_file of dump_token_embeddings")
+            self.bilm = _with_word_embedding(self.bilm, embedding_weight_file).requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()
         self._frozen = Frozen()
@@ -127,9 +130,17 @@ class BidirectionalLanguageModel:
 
     @torch.no_grad()
     def __call__(self, ids: np.ndarray | Tensor) -> dict[str, Any]:
-        """ids (B, T+2, C) of characters or (B, T+2) of words -> the old ops' values, and the `mixes` of this model.
+        """Run the model.
 
-        lm_embeddings (B, L+1, T, 2D) and mask (B, T) without boundaries, lengths (B,), token_embeddings (B, T+2, D).
+        Args:
+            ids: Character ids (B, T+2, C) or word ids (B, T+2), with boundaries.
+
+        Returns:
+            The values of bilm-tf's ops: lm_embeddings (B, L+1, T, 2D) and mask (B, T), without boundaries; lengths
+            (B,); token_embeddings (B, T+2, D). And `mixes`.
+
+        Raises:
+            ValueError: There are more rows than `max_batch_size`, or an id is outside the vocabulary.
         """
         ids = torch.as_tensor(ids).long()
         if len(ids) > self.max_batch_size:
@@ -137,10 +148,10 @@ class BidirectionalLanguageModel:
         num_words = self.bilm.config.num_words
         if num_words is not None and ids.numel() and int(ids.max()) > num_words:
             raise ValueError(
-                f"id {int(ids.max())} is beyond the {num_words} token embeddings: dump those of this vocabulary"
+                f"there are {num_words} token embeddings but an id is {int(ids.max())}: dump those of this vocabulary"
             )
-        out = self._frozen.run(self.bilm, ids, self.states.begin(len(ids), ids.device))
-        self.states.keep(out.state)
+        out = self._frozen.run(self.bilm, ids, self.states.initial(len(ids), ids.device))
+        self.states.update(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {
             "lm_embeddings": layers.transpose(0, 1),
@@ -158,10 +169,18 @@ def weight_layers(
     use_top_only: bool = False,
     do_layer_norm: bool = False,
 ) -> dict[str, Tensor]:
-    """The learned mix called `name` -> {"weighted_op": (B, T, 2D), "regularization_op": the L2 penalty}.
+    """Mix the layers with trainable weights (bilm-tf, elmo.py).
 
-    The first use of a name makes the mix, equal weights and gamma 1; later uses share it (the old `reuse=True`). With
-    layer norm, boundaries do not count. `use_top_only` gives the top layer, times gamma.
+    Args:
+        name: Name of the mix. It is created with equal weights when it is first used, and shared afterwards, as with
+            bilm-tf's `reuse=True`.
+        bilm_ops: Output of `BidirectionalLanguageModel`.
+        l2_coef: Weight of the L2 penalty on the mix weights.
+        use_top_only: Use the top layer, multiplied by gamma.
+        do_layer_norm: Normalize the layers over all words, without boundaries.
+
+    Returns:
+        "weighted_op", (B, T, 2D), and "regularization_op", the penalty.
     """
     layers, mask, mixes = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], bilm_ops["mixes"]
     if f"{name}_ELMo" not in mixes:
@@ -181,14 +200,21 @@ def weight_layers(
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
-    """Write the token vector of every vocabulary word: HDF5 dataset `embedding` (V, D), whole or not at all."""
+    """Write the token vectors of a vocabulary to the HDF5 dataset `embedding`, (V, D), atomically.
+
+    Args:
+        vocab_file: One word per line.
+        options_file: options.json of the model.
+        weight_file: HDF5 weights of the model.
+        outfile: HDF5 file to write.
+    """
     words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
-    _notice_missing_boundaries(words)
+    _warn_of_missing_boundaries(words)
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
         table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
-        for begin in range(0, len(words), WORDS_AT_ONCE):
-            some = words[begin : begin + WORDS_AT_ONCE]
-            table[begin : begin + len(some)] = bilm.token_encoder(bilm.token_encoder.ids(some)).numpy()
+        for begin in range(0, len(words), BATCH_WORDS):
+            batch = words[begin : begin + BATCH_WORDS]
+            table[begin : begin + len(batch)] = bilm.token_encoder(bilm.token_encoder.ids(batch)).numpy()
 
 
 def dump_bilm_embeddings(
@@ -198,18 +224,25 @@ def dump_bilm_embeddings(
     weight_file: str | Path,
     outfile: str | Path,
 ) -> None:
-    """Write all layers of every line: HDF5, dataset `str(line)` (L+1, T, 2D) float32, whole or not at all.
+    """Write all layers of every line to the HDF5 dataset `str(line)`, (L+1, T, 2D) float32, atomically.
 
-    Lines are split at white space; as before, the state is carried from line to line, and a blank line has length 0.
+    Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank lines have length 0.
+
+    Args:
+        vocab_file: Only checked for <S> and </S>; None to skip the check.
+        dataset_file: One tokenized sentence per line.
+        options_file: options.json of the model.
+        weight_file: HDF5 weights of the model.
+        outfile: HDF5 file to write.
     """
     if vocab_file is not None:
-        _notice_missing_boundaries(_read_words(vocab_file))
+        _warn_of_missing_boundaries(_read_words(vocab_file))
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
-        for group in blocks_of(lines, WORDS_AT_ONCE):
-            found = embedder.embed(group, layers="all", state=state, batch_size=1)
-            for layers in found:
+        for batch in sentence_batches(lines, BATCH_WORDS):
+            embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
+            for layers in embeddings:
                 file.create_dataset(str(number), data=layers, dtype="float32")
                 number += 1
-            state = found.state
+            state = embeddings.state

@@ -1,4 +1,4 @@
-"""The LSTM state that the old libraries kept between calls without saying so. Nothing else in elmokit hides it."""
+"""The hidden LSTM state that the original libraries carry between calls. In the rest of elmokit, state is explicit."""
 
 from __future__ import annotations
 
@@ -8,52 +8,53 @@ from torch import Tensor
 from elmokit.nn.bilm import BiLMState
 
 
-def _with_rows(part: Tensor, rows: int, device: torch.device) -> Tensor:
-    """(2, L, B, .) cut or grown by zeros to `rows` rows."""
-    grown = part.new_zeros(*part.shape[:2], max(0, rows - part.shape[2]), part.shape[3])
-    return torch.cat([part, grown], dim=2)[:, :, :rows].to(device)
+def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
+    """Truncate a state (2, L, B, .) to `rows` rows, or extend it with zeros."""
+    zeros = state.new_zeros(*state.shape[:2], max(0, rows - state.shape[2]), state.shape[3])
+    return torch.cat([state, zeros], dim=2)[:, :, :rows].to(device)
 
 
 class CarriedStates:
-    """Row k of a call starts from where row k of the call before it ended; rows that were not used keep their state.
+    """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
 
-    `stateful=False` ends that: every call then starts from zeros. (AllenNLP, encoder_base.py; bilm-tf, model.py.)
+    Row k of a call starts from the final state of row k of the call before. Rows that a call does not use keep their
+    state. With `stateful=False`, every call starts from zeros.
     """
 
     def __init__(self, stateful: bool = True) -> None:
         self.stateful = stateful
         self._states: BiLMState | None = None
 
-    def begin(self, rows: int, device: torch.device) -> BiLMState | None:
-        """What a call of so many rows starts from; None for zeros."""
+    def initial(self, rows: int, device: torch.device) -> BiLMState | None:
+        """The initial state of a call with `rows` rows; None for zeros."""
         if not self.stateful or self._states is None:
             return None
         return BiLMState(_with_rows(self._states.h, rows, device), _with_rows(self._states.c, rows, device))
 
-    def keep(self, after: BiLMState) -> None:
-        """Remember the state after a call, without its gradients."""
+    def update(self, final: BiLMState) -> None:
+        """Store the final state of a call, detached from the graph."""
         if not self.stateful:
             return
-        h, c = after.h.detach(), after.c.detach()
+        h, c = final.h.detach(), final.c.detach()
         if self._states is not None:
-            rows, old = h.shape[2], self._states
-            h = torch.cat([h, old.h[:, :, rows:].to(h.device)], dim=2)
-            c = torch.cat([c, old.c[:, :, rows:].to(c.device)], dim=2)
+            rows, previous = h.shape[2], self._states
+            h = torch.cat([h, previous.h[:, :, rows:].to(h.device)], dim=2)
+            c = torch.cat([c, previous.c[:, :, rows:].to(c.device)], dim=2)
         self._states = BiLMState(h, c)
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Forget the state of all rows, or of those where `mask` (B,) is True."""
+        """Reset the state of all rows to zeros, or of those where `mask` (B,) is True."""
         if mask is None or self._states is None:
             self._states = None
             return
         rows = self._states.h.shape[2]
         if mask.shape != (rows,):
-            raise ValueError(f"the mask has shape {tuple(mask.shape)}, but there are states of {rows} rows")
+            raise ValueError(f"mask must have the shape ({rows},), not {tuple(mask.shape)}")
         kept = ~mask.bool().to(self._states.h.device).view(1, 1, rows, 1)
         self._states = BiLMState(self._states.h * kept, self._states.c * kept)
 
 
 def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(..., B, T+2, D) and mask (B, T+2) -> (..., B, T, D), zero at padding, and mask (B, T): less <S> and </S>."""
+    """Remove <S> and </S>: (..., B, T+2, D) and mask (B, T+2) -> (..., B, T, D), zero at padding, and mask (B, T)."""
     inner = mask[..., 2:]
     return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner

@@ -1,4 +1,4 @@
-"""Notices about what the old libraries did silently, each given once."""
+"""Warnings about behavior that the original libraries did not report."""
 
 import warnings
 from functools import cache
@@ -6,5 +6,5 @@ from functools import cache
 
 @cache
 def warn_once(message: str) -> None:
-    """A UserWarning at the line that called into elmokit; the same message is not given twice in a process."""
+    """Issue a UserWarning for the caller of elmokit; each message is issued once per process."""
     warnings.warn(message, UserWarning, stacklevel=3)

@@ -12,19 +12,20 @@ from torch import Tensor
 
 from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.notice import warn_once
-from elmokit.data.streams import blocks_of, scoring_block
+from elmokit.config import StatePolicy
+from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 Sentences = Sequence[Sequence[str]]
-WORDS_AT_ONCE = 4096
-LOGITS_AT_ONCE = 2**26  # 256 MB
+BATCH_WORDS = 4096
+CHUNK_LOGITS = 2**26  # 256 MB in float32
 
 
 def _weights_in(directory: Path, full: bool) -> Path:
-    """What simple_elmo read where there are several: the checkpoint for the language model, otherwise model.hdf5."""
+    """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise model.hdf5."""
     if full:
         return find_prefix(directory) or directory
     named = directory / "model.hdf5"
@@ -32,11 +33,11 @@ def _weights_in(directory: Path, full: bool) -> Path:
 
 
 class ElmoModel:
-    """An ELMo model: `load` it, then ask for vectors, averages or substitutes.
+    """simple_elmo's `ElmoModel`: load a model, then compute vectors, averages or substitutes.
 
-    As before, the sentences of a batch carry their state to those of the next, and with `warmup` the first batch is
-    run once before. Every call starts from zeros, unless it is given a `session` (anything but None): then it goes on
-    from the call before it.
+    As in simple_elmo, the sentences of a batch carry their state to those of the next, and with `warmup` the first
+    batch is run once in advance. A call starts from zeros, unless it is given a `session` (anything but None): then it
+    starts from the final state of the previous call.
     """
 
     def __init__(self) -> None:
@@ -44,12 +45,20 @@ class ElmoModel:
         self.vocab: Vocab | None = None
         self._softmax: FullSoftmax | None = None
         self._embedder: Embedder | None = None
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
 
     def load(self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False) -> None:
-        """Load whatever `elmokit.load` takes, a directory or zip archive with options.json and model.hdf5 among it.
+        """Load a model.
 
-        `full` asks for the language model, for substitutes: ValueError where there is none. `limit` changes nothing.
+        Args:
+            directory: Directory or zip archive with options.json and model.hdf5, or any other model that `elmokit.load`
+                accepts.
+            max_batch_size: Sentences per batch.
+            limit: Ignored.
+            full: Load the softmax as well, for substitutes.
+
+        Raises:
+            ValueError: `full` is set, but the model has no softmax or vocabulary.
         """
         embedder = Embedder.load(_weights_in(Path(directory), full), softmax=full)
         model, config = embedder.model, embedder.model.config
@@ -66,22 +75,37 @@ class ElmoModel:
     def get_elmo_vectors(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros for padding."""
-        found = self._embed(texts, warmup, layers, session)
+        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros for padding.
+
+        Args:
+            texts: Tokenized sentences.
+            warmup: Run the first batch once in advance, so that it does not start from zeros.
+            layers: "average", "top" or "all".
+            session: Anything but None to start from the final state of the previous call.
+
+        Raises:
+            ValueError: No model is loaded, or `layers` is something else.
+        """
+        embeddings = self._embed(texts, warmup, layers, session)
         width = max(map(len, texts), default=0)
         shape = (len(texts), self.n_layers, width) if layers == "all" else (len(texts), width)
         vectors = np.zeros((*shape, self.vector_size))
-        for row, array in zip(vectors, found, strict=True):
+        for row, array in zip(vectors, embeddings, strict=True):
             row[..., : array.shape[-2], :] = array
         return vectors
 
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Mean over the words of each sentence, of length one: float64 (N, 2D), or (N, L+1, 2D) with layers="all"."""
-        warn_once("averages are over the words alone; simple_elmo's counted padding, so they depended on the batch")
+        """Unit vectors along the mean of each sentence's words: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
+
+        Arguments and errors are those of `get_elmo_vectors`.
+        """
+        warn_once("averages exclude padding, unlike simple_elmo's, which therefore depend on the batch")
         if layers == "all":
-            warn_once("averages are per layer; simple_elmo's mixed layers and words up with layers='all'")
+            warn_once(
+                "averages are taken over words per layer; simple_elmo's confuse layers and words with layers='all'"
+            )
         shape = (self.n_layers, self.vector_size) if layers == "all" else (self.vector_size,)
         averages = np.zeros((len(texts), *shape))
         for row, array in zip(averages, self._embed(texts, warmup, layers, session), strict=True):
@@ -93,24 +117,33 @@ class ElmoModel:
     def get_elmo_substitutes(
         self, data: Sequence[str], topn: int = 3, nodelimiters: bool = True
     ) -> list[list[dict[str, Any]]]:
-        """Sentences, split at white space -> for each word what else could stand there, in each direction.
+        """Predict substitutes for all words, in each direction.
 
-        [{"word": ..., "forward": {"candidates", "candidate_words", "logp"}, "backward": {...}}], best candidate first;
-        `nodelimiters` leaves out <S> and </S>. Words that the vocabulary lacks are called <UNK>.
+        Args:
+            data: Sentences, split at white space.
+            topn: Number of candidates.
+            nodelimiters: Exclude <S> and </S>.
+
+        Returns:
+            For each sentence and word {"word": ..., "forward": {"candidates", "candidate_words", "logp"}, "backward":
+            {...}}, with the most likely candidate first; unknown words are named <UNK>.
+
+        Raises:
+            ValueError: The model was loaded without `full`.
         """
         if self._embedder is None or self._softmax is None or self.vocab is None:
             raise ValueError("substitutes need the language model: load(directory, full=True)")
-        warn_once("logp are log-probabilities given the whole sentence; simple_elmo's were logits that saw one word")
-        found = []
-        for group in blocks_of((text.split() for text in data), WORDS_AT_ONCE):
-            candidates = self._candidates(group, min(topn, len(self.vocab)), nodelimiters)
-            for sentence in group:
+        warn_once("logp is a log-probability given the whole context; simple_elmo's is a logit given a single word")
+        substitutes = []
+        for batch in sentence_batches((text.split() for text in data), BATCH_WORDS):
+            candidates = self._candidates(batch, min(topn, len(self.vocab)), nodelimiters)
+            for sentence in batch:
                 names = [self.vocab.words[number] for number in self.vocab.ids(sentence)]
-                found.append([{"word": name, **next(candidates)} for name in names])
-        return found
+                substitutes.append([{"word": name, **next(candidates)} for name in names])
+        return substitutes
 
     def warmup(self, sess: Any, texts: Sentences) -> None:
-        """Run the first batch of `texts`; calls that are given a session go on from there."""
+        """Run the first batch of `texts`; calls with a session start from its final state."""
         first = texts[: self.batch_size]
         self._state = self._loaded().embed(first, state=self._state, batch_size=self.batch_size).state or "carry"
 
@@ -126,15 +159,15 @@ class ElmoModel:
             self._state = "carry"
         if warmup:
             self.warmup(session, texts)
-        found = self._loaded().embed(texts, layers, self._state, self.batch_size)
-        self._state = found.state or "carry"
-        return found
+        embeddings = self._loaded().embed(texts, layers, self._state, self.batch_size)
+        self._state = embeddings.state or "carry"
+        return embeddings
 
     @torch.no_grad()
     def _candidates(self, sentences: Sentences, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
-        """What stands at each word in turn: {"forward": ..., "backward": ...}."""
+        """Yield the candidates of each word: {"forward": ..., "backward": ...}."""
         hidden = self._hidden(sentences)
-        # Position k predicts word k + 1 forward and k - 1 backward; the outermost ones predict boundaries.
+        # Position k predicts word k forward and word k - 1 backward; the last and the first predict boundaries.
         ends = np.cumsum([len(sentence) + 1 for sentence in sentences])
         inner = np.ones(int(ends[-1]), dtype=bool)
         inner[ends - 1] = False
@@ -144,18 +177,18 @@ class ElmoModel:
             yield dict(zip(("forward", "backward"), of_word, strict=True))
 
     def _hidden(self, sentences: Sentences) -> Tensor:
-        """(2, N, D): the top layer of each direction at every position, in text order."""
+        """The top layer of each direction at every position, unpacked, (2, N, D)."""
         bilm, vocab = self._loaded().model.bilm, self.vocab
-        block = scoring_block(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-        words = bilm.token_encoder(bilm.token_encoder.ids(block.words, vocab))
-        layers, _ = bilm.run(words, block.tokens, block.text.packing)
-        return torch.stack(block.text.unpack(layers[-1]).chunk(2, dim=-1))
+        batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
+        words = bilm.token_encoder(bilm.token_encoder.ids(batch.words, vocab))
+        layers, _ = bilm.run(words, batch.tokens, batch.text.packing)
+        return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=-1))
 
     def _best(self, hidden: Tensor, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
-        """(M, D) -> for each the `count` likeliest words."""
+        """Yield the `count` most likely words for each row of `hidden`, (M, D)."""
         assert self._softmax is not None and self.vocab is not None
-        for some in hidden.split(max(1, LOGITS_AT_ONCE // len(self.vocab))):
-            logits = some @ self._softmax.weight.T + self._softmax.bias
+        for chunk in hidden.split(max(1, CHUNK_LOGITS // len(self.vocab))):
+            logits = chunk @ self._softmax.weight.T + self._softmax.bias
             log_p = torch.log_softmax(logits, dim=-1)
             if nodelimiters:
                 log_p[:, [self.vocab.bos, self.vocab.eos]] = -torch.inf

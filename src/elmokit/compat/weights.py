@@ -1,4 +1,4 @@
-"""Weights as old code names them: by path, or by a URL that the old library fetched once and kept."""
+"""Weights as the original libraries name them: by path, or by a URL in the cache of the library."""
 
 import hashlib
 import os
@@ -17,39 +17,48 @@ def _is_url(name: str | Path) -> bool:
 
 
 def _allennlp_file(name: str | Path) -> Path:
-    """The file itself, or what AllenNLP's cache holds of a URL (its `cached_path`)."""
+    """The file itself, or the file of a URL in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
         return Path(name)
     root = Path(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp")).expanduser()
-    found = sorted(root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*"))
-    for path in found:
+    cached = sorted(root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*"))
+    for path in cached:
         if path.suffix not in (".json", ".lock"):
             return path
     raise FileNotFoundError(
-        f"nothing is downloaded, and {root} holds no {name}: fetch the file and give its path "
+        f"{name} is not in the cache {root}, and elmokit does not download it: download the file and give its path "
         "(the original weights are on the Hugging Face Hub, lysandre/elmo-2x4096_512_2048cnn_2xhighway)"
     )
 
 
 def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
-    """The biLM of options.json and its HDF5 weights; without options, of whatever `elmokit.load` takes."""
+    """Load a biLM from options.json and HDF5 weights.
+
+    Args:
+        options_file: Path or URL; None if `weight_file` is any model that `elmokit.load` accepts.
+        weight_file: Path or URL of the HDF5 weights.
+
+    Raises:
+        ValueError: There are options without weights.
+        FileNotFoundError: A URL is not in AllenNLP's cache.
+    """
     if options_file is None:
         return load(weight_file, softmax=False).bilm
     if weight_file is None:
-        raise ValueError(f"options {options_file} were given without weights: name the weight_file too")
+        raise ValueError(f"options_file {options_file} needs a weight_file: give both")
     config, tensors = read_bilm_hdf5(_allennlp_file(options_file), _allennlp_file(weight_file))
     return filled(lambda: BiLM(config), tensors)
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:
-    """The model of a path or name that `elmokit.load` takes, or what TensorFlow Hub's cache holds of a URL."""
+    """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's cache."""
     if not _is_url(handle):
         return load(handle, softmax=False)
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
     module = cache / hashlib.sha1(str(handle).encode()).hexdigest()
     if not module.is_dir():
         raise FileNotFoundError(
-            f"nothing is downloaded, and {cache} holds no {handle}: fetch the module and name its directory, "
-            "or name another model"
+            f"{handle} is not in the cache {cache}, and elmokit does not download it: download the module and give its "
+            "directory"
         )
     return load(module, softmax=False)

@@ -1,1 +1,1 @@
-"""Files to batches."""
+"""Corpora, token streams, text preparation, and readers of annotated data."""

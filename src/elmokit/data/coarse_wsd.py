@@ -1,8 +1,8 @@
-"""Reading CoarseWSD-20 (Loureiro et al., 2021): a folder for each ambiguous word, few and clearly distinct senses.
+"""Reader of CoarseWSD-20 (Loureiro et al., 2021): one folder for each of twenty ambiguous nouns, with coarse senses.
 
-A folder holds classes_map.txt, a JSON object from class numbers to names of senses, and for each of train and test two
-files that correspond line by line: SPLIT.data.txt, the position of the word (from 0), a tab, and the sentence with
-spaces between its tokens; SPLIT.gold.txt, the class number.
+A folder contains classes_map.txt, a JSON object from class numbers to names of senses, and for each split (train, test)
+two files with corresponding lines: SPLIT.data.txt (the position of the word from 0, a tab, and the sentence with tokens
+separated by spaces) and SPLIT.gold.txt (the class number).
 """
 
 import json
@@ -17,7 +17,7 @@ CLASSES, TRAIN_DATA = "classes_map.txt", "train.data.txt"
 
 
 def coarse_wsd_folders(directory: str | Path) -> list[Path]:
-    """The folders of the words, in alphabetical order: `directory` itself where it is one, else those inside it."""
+    """The word folders in a directory, in alphabetical order; `directory` itself may be one."""
     directory = Path(directory)
     candidates = [directory, *sorted(directory.iterdir())] if directory.is_dir() else []
     return [folder for folder in candidates if (folder / TRAIN_DATA).is_file()]
@@ -28,9 +28,9 @@ def _read_classes(path: Path) -> dict[str, str]:
     try:
         classes = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is no JSON ({error}): it should be an object from class numbers to senses") from error
+        raise ValueError(f"{path} is not JSON ({error}): it should map class numbers to names of senses") from error
     if not isinstance(classes, dict) or not all(isinstance(name, str) for name in classes.values()):
-        raise ValueError(f"{path} should be a JSON object from class numbers to names of senses")
+        raise ValueError(f"{path} should be a JSON object that maps class numbers to names of senses")
     return classes
 
 
@@ -46,9 +46,18 @@ def _instance(line: str, label: str, classes: dict[str, str], name: str, word: s
 
 
 def read_coarse_wsd(folder: str | Path, split: str) -> Iterator[SenseSentence]:
-    """The sentences of one word, streamed; `split` is "train" or "test". Each has one instance.
+    """Stream the sentences of one word.
 
-    ValueError, naming file and line, for what is not in the layout; FileNotFoundError where a file is missing.
+    Args:
+        folder: The folder of the word.
+        split: "train" or "test".
+
+    Yields:
+        Sentences with one instance each.
+
+    Raises:
+        ValueError: A line is malformed, or the files do not correspond; the message names file and line.
+        FileNotFoundError: A file is missing.
     """
     folder = Path(folder)
     classes, word = _read_classes(folder / CLASSES), folder.resolve().name
@@ -56,7 +65,7 @@ def read_coarse_wsd(folder: str | Path, split: str) -> Iterator[SenseSentence]:
     number = 0
     for number, (line, label) in enumerate(zip_longest(read_lines(data), read_lines(gold)), start=1):
         if line is None or label is None:
-            raise ValueError(f"{data} and {gold} have unequal numbers of lines: one of them is cut off")
+            raise ValueError(f"{data} and {gold} have different numbers of lines: one of them is truncated")
         yield _instance(line, label, classes, f"{data}, line {number}", word)
     if not number:
-        raise ValueError(f"{data} is empty: it should have a line for each sentence")
+        raise ValueError(f"{data} is empty: it should have one line per sentence")

@@ -1,4 +1,4 @@
-"""A corpus of tokenized text files, one sentence a line: streamed, in a fixed shuffled order, resumable."""
+"""A corpus of tokenized text files, one sentence per line: streamed in a reproducible shuffled order, resumable."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ import numpy as np
 from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe
 from elmokit.text.characters import count_truncated
 
-LINES_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 17, 1 << 25  # of a block: about 20 MB of text, never much over 32
+BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # of a shuffled block: about 20 MB of text, never much over 32
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
 
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """What a corpus holds. `long_words` have more bytes than a character encoder of `max_characters` reads.
+    """Statistics of a corpus.
 
-    `digest` tells corpora apart by what is in their files, not by their names or order.
+    Attributes:
+        files: Number of files.
+        sentences: Number of lines that are not blank.
+        words: Number of words.
+        blank_lines: Number of blank lines.
+        long_words: Number of words with more bytes than a character CNN reads.
+        digest: Hash of the contents of the files, independent of their names and order.
     """
 
     files: int
@@ -33,32 +39,40 @@ class CorpusReport:
 
     @property
     def stream_tokens(self) -> int:
-        """Positions of a packed stream in one direction: every word and one boundary a sentence."""
+        """Number of positions of one direction of the token stream: words and one boundary per sentence."""
         return self.words + self.sentences
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are, directories as the text files in them, sorted.
+    """Expand directories to the text files in them, sorted by name.
 
-    FileNotFoundError where there is nothing, ValueError for a pipe.
+    Args:
+        paths: Files and directories.
+
+    Returns:
+        The files.
+
+    Raises:
+        FileNotFoundError: A path does not exist, or a directory has no text files.
+        ValueError: A path is a pipe, which cannot be read twice.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         refuse_pipe(path)
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES))
             if not inside:
-                raise FileNotFoundError(f"{path} holds no text files ({', '.join(TEXT_SUFFIXES)})")
-            found += inside
+                raise FileNotFoundError(f"{path} has no text files ({', '.join(TEXT_SUFFIXES)})")
+            files += inside
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
-    return found
+    return files
 
 
 def _decoded(block: list[bytes], file: Path, number: int) -> str:
-    """The lines after line `number`, at once; one by one where they are not UTF-8, to name the line."""
+    """Decode the lines that follow line `number`. ValueError names the first line that is not UTF-8."""
     try:
         return b"\n".join(block).decode("utf-8")
     except UnicodeDecodeError:
@@ -68,37 +82,45 @@ def _decoded(block: list[bytes], file: Path, number: int) -> str:
 
 
 def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusReport:
-    """Read everything once, before hours are spent on it.
+    """Read a corpus once to count its words and check it, before hours are spent on training.
 
-    ValueError for invalid UTF-8 (file and line) and for empty files.
+    Args:
+        files: Text files (plain, .gz or .zst).
+        max_characters: Characters per word that a character CNN reads, including begin-word and end-word.
+
+    Returns:
+        The statistics.
+
+    Raises:
+        ValueError: A file is not UTF-8 (the message names the line), or has no sentences.
     """
     sentences = words = blank_lines = long_words = 0
     digests = []
     for file in files:
-        before, number, content = sentences, 0, blake2b(digest_size=16)
+        previous, number, content = sentences, 0, blake2b(digest_size=16)
         for block in read_line_blocks(file):
             text = _decoded(block, file, number)
             content.update(text.encode() + b"\n")
             number += len(block)
             real = sum(1 for line in text.split("\n") if line.strip())
             sentences, blank_lines = sentences + real, blank_lines + len(block) - real
-            found = text.split()
-            words += len(found)
-            long_words += count_truncated(found, max_characters)
-        if sentences == before:
-            raise ValueError(f"{file} holds no sentence: remove it from the corpus, or fill it")
+            tokens = text.split()
+            words += len(tokens)
+            long_words += count_truncated(tokens, max_characters)
+        if sentences == previous:
+            raise ValueError(f"{file} has no sentences: remove it from the corpus")
         digests.append(content.hexdigest())
     digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
     return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest)
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Lines in groups that are shuffled together, and so held in memory."""
+    """Blocks of lines that are held in memory and shuffled together."""
     block, characters = [], 0
     for line in lines:
         block.append(line)
         characters += len(line)
-        if len(block) >= LINES_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+        if len(block) >= BLOCK_LINES or characters >= BLOCK_CHARACTERS:
             yield block
             block, characters = [], 0
     if block:
@@ -107,7 +129,14 @@ def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a corpus was read: pass, place in that pass's order of files, block of lines, sentences taken from it."""
+    """A position in a corpus.
+
+    Attributes:
+        epoch: The pass, from 0.
+        file: Index in the shuffled order of files of that pass.
+        block: Index of the block of lines in the file.
+        taken: Number of sentences already read from the block.
+    """
 
     epoch: int = 0
     file: int = 0
@@ -115,19 +144,28 @@ class Position:
     taken: int = 0
 
     def to_dict(self) -> dict[str, int]:
+        """The position as JSON values."""
         return asdict(self)
 
 
 class SentenceReader:
-    """Endless sentences of a corpus, pass after pass; `position` says where to go on.
+    """An endless stream of the sentences of a corpus, in a new order in each pass; `position` is where to resume.
 
-    The order of files and, within blocks of lines, of sentences is shuffled anew in each pass, as `seed` says. With
-    several workers each takes every `world`-th sentence.
+    In each pass, the files are shuffled, and the sentences within blocks of lines.
     """
 
     def __init__(
         self, files: Sequence[Path], seed: int, position: Position = Position(), rank: int = 0, world: int = 1
     ) -> None:
+        """Start reading.
+
+        Args:
+            files: Text files (plain, .gz or .zst) with one sentence per line.
+            seed: Seed of the order.
+            position: Where to start.
+            rank: Index of this process, which reads every `world`-th sentence of a block.
+            world: Number of processes.
+        """
         self.position = position
         self._files, self._seed, self._rank, self._world = list(files), seed, rank, world
         self._sentences = self._read()
@@ -141,10 +179,10 @@ class SentenceReader:
     def _read(self) -> Iterator[list[str]]:
         while True:
             order = self._shuffled(len(self._files), self.position.epoch)
-            for place in range(self.position.file, len(order)):
-                self.position = replace(self.position, file=place)
-                yield from self._read_file(order[place])
-                self.position = Position(self.position.epoch, place + 1)
+            for index in range(self.position.file, len(order)):
+                self.position = replace(self.position, file=index)
+                yield from self._read_file(order[index])
+                self.position = Position(self.position.epoch, index + 1)
             self.position = Position(self.position.epoch + 1)
 
     def _read_file(self, number: int) -> Iterator[list[str]]:

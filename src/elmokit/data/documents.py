@@ -1,4 +1,4 @@
-"""The documents of raw text files: plain text, JSON lines, and Parquet columns, streamed."""
+"""Streaming readers of documents from plain text, JSON lines and Parquet files."""
 
 import json
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 PARQUET = ".parquet"
 COMPRESSED = (".gz", ".zst", PARQUET)
 
-# A text without blank lines, or a long book, is taken in pieces, each as if it were a document.
-PIECE_LINES = 1_000
-PIECE_CHARACTERS = 250_000
+# Longer documents, such as books or texts without blank lines, are split into several.
+MAX_LINES = 1_000
+MAX_CHARACTERS = 250_000
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document, or a piece of a long one: its lines that are not blank, and the number of the file it is from."""
+    """A document, or a chunk of a long one: the index of its file, and its lines without blank ones."""
 
     file: int
     lines: list[str]
@@ -32,7 +32,7 @@ def _parsed(line: str, path: str, number: int) -> object:
 
 
 def _whole_characters(text: str) -> str:
-    """A text in which halves of a surrogate pair, which JSON can write and UTF-8 cannot, are U+FFFD."""
+    """Replace lone surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -44,8 +44,8 @@ def _json_texts(path: str, field: str) -> Iterator[str | None]:
             continue
         record = _parsed(line, path, number)
         if not isinstance(record, dict) or field not in record:
-            fields = ", ".join(map(repr, record)) if isinstance(record, dict) else "it is no object"
-            raise ValueError(f"{path}, line {number} has no field {field!r} ({fields}): name the field of the text")
+            fields = ", ".join(map(repr, record)) if isinstance(record, dict) else "it is not an object"
+            raise ValueError(f"{path}, line {number} has no field {field!r} ({fields}): set text_field")
         text = record[field]
         if not (text is None or isinstance(text, str)):
             raise ValueError(f"{path}, line {number}: {field!r} is {type(text).__name__}, not text")
@@ -53,12 +53,12 @@ def _json_texts(path: str, field: str) -> Iterator[str | None]:
 
 
 def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
-    """The values of one column, a row group in memory at a time."""
+    """The values of one column; memory holds one row group."""
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ValueError(f"{path}: Parquet needs pyarrow: pip install pyarrow (the extra 'parquet')") from error
+        raise ValueError(f"{path}: Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
     refuse_pipe(Path(path))
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
@@ -66,7 +66,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
         with parquet.ParquetFile(path) as table:
             schema = table.schema_arrow
             if field not in schema.names:
-                raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): name that of the text")
+                raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")
             for batch in table.iter_batches(batch_size=1_000, columns=[field]):
                 for text in batch.column(0).to_pylist():
                     if not (text is None or isinstance(text, str)):
@@ -77,7 +77,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
 
 
 def _marked_lines(path: str, field: str) -> Iterator[str | None]:
-    """The lines of a file that are not blank, and None where a document ends."""
+    """The lines of a file that are not blank, with None after each document."""
     if path.endswith((*JSON_LINES, PARQUET)):
         texts = _parquet_texts(path, field) if path.endswith(PARQUET) else _json_texts(path, field)
         for text in texts:
@@ -88,20 +88,20 @@ def _marked_lines(path: str, field: str) -> Iterator[str | None]:
 
 
 def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Document]:
-    """Stream the documents of one file, which is number `file` of many.
+    """Stream the documents of a file.
 
     Args:
-        path: A text file (plain, .gz or .zst) with blank lines between documents; JSON lines (.jsonl, .jsonl.gz or
-            .jsonl.zst) or Parquet (.parquet), of which each record is a document.
-        field: The field or column that holds a record's text.
-        file: Handed on with each document.
+        path: Text file (plain, .gz or .zst) with blank lines between documents; or JSON lines (.jsonl, .jsonl.gz or
+            .jsonl.zst) or Parquet (.parquet) with one document per record.
+        field: Field or column with the text.
+        file: Index of the file, which each document records.
 
     Yields:
-        Documents of at least one line; a long one in pieces of PIECE_LINES lines or about PIECE_CHARACTERS characters.
+        Documents with at least one line, long ones split after MAX_LINES lines or about MAX_CHARACTERS characters.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is damaged, not UTF-8, has no such field, or needs a library that is not installed.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, not UTF-8, has no such field, or needs a library that is not installed.
     """
     lines: list[str] = []
     characters = 0
@@ -109,7 +109,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         if line is not None:
             lines.append(line)
             characters += len(line)
-        if lines and (line is None or len(lines) == PIECE_LINES or characters >= PIECE_CHARACTERS):
+        if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_CHARACTERS):
             yield Document(file, lines)
             lines, characters = [], 0
     if lines:

@@ -1,4 +1,4 @@
-"""What decides the content of a prepared corpus, and what was kept and left out; as JSON beside the shards."""
+"""The options and the report of `prepare`, stored as corpus.json with the shards."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ Reason = Literal["excluded", "exact_duplicate", "near_duplicate", "repeated_para
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the content of the shards: equal options give equal bytes."""
+    """The options that determine the shards: equal options give equal bytes."""
 
     input_bytes: dict[str, int]  # path -> size on disk
     exclude_bytes: dict[str, int]
     text_field: str
     tokenizer: str
-    language: str | None  # whose rules found the sentences; None: the tokenizer's own
+    language: str | None  # of the rules for sentences; None for the tokenizer's own
     drop_duplicates: DropDuplicates
     similarity: float
     drop_paragraphs: bool
@@ -30,7 +30,7 @@ class PrepareOptions:
 
 @dataclass
 class DropCount:
-    """What was left out for one reason: whole documents, paragraphs of documents that were kept, words of both."""
+    """Counts for one reason: dropped documents, paragraphs dropped from kept documents, and the words of both."""
 
     documents: int = 0
     paragraphs: int = 0
@@ -38,49 +38,57 @@ class DropCount:
 
 
 def no_drops() -> dict[Reason, DropCount]:
-    """Zero for every reason."""
+    """Zero counts for every reason."""
     return {reason: DropCount() for reason in get_args(Reason)}
 
 
 @dataclass
 class PrepareReport:
-    """What was kept and what was left out; beside the shards as corpus.json."""
+    """The result of `prepare`.
+
+    Attributes:
+        options: The options.
+        documents: Number of documents kept.
+        sentences: Number of sentences kept.
+        words: Number of words kept.
+        long_words: Number of kept words with more bytes than a character CNN reads.
+        characters: Number of characters of all documents, kept or dropped.
+        unknown_letters: Number of these that are letters of scripts for which the tokenizer has no rules.
+        words_per_input: Number of words kept from each input file.
+        dropped: Counts of what was dropped, by reason.
+        already_done: Whether the output existed, so that this call did nothing.
+    """
 
     options: PrepareOptions
     documents: int = 0
     sentences: int = 0
     words: int = 0
-    long_words: int = 0  # whose bytes a character CNN cannot all see
-    characters: int = 0  # of all documents, those left out too
-    unknown_letters: int = 0  # of them, of scripts that the tokenizer has no rules for
+    long_words: int = 0
+    characters: int = 0
+    unknown_letters: int = 0
     words_per_input: dict[str, int] = field(default_factory=dict)
-    dropped: dict[Reason, DropCount] = field(
-        default_factory=lambda: {reason: DropCount() for reason in get_args(Reason)}
-    )
-    already_done: bool = False  # this call found it finished and did nothing
+    dropped: dict[Reason, DropCount] = field(default_factory=no_drops)
+    already_done: bool = False
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "PrepareReport":
-        """The report that `asdict` made the values of."""
+        """The inverse of `dataclasses.asdict`."""
         dropped = {reason: DropCount(**count) for reason, count in values["dropped"].items()}
         return cls(**{**values, "options": PrepareOptions(**values["options"]), "dropped": dropped})
 
 
 def json_bytes(values: Any, indent: int | None = 2) -> bytes:
-    """JSON as it is written to files.
-
-    A path that is not UTF-8 has surrogates, which become the escapes that JSON has for them.
-    """
+    """JSON in UTF-8, with a newline. Surrogates, as in paths that are not UTF-8, become JSON escapes."""
     return (json.dumps(values, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def read_report(directory: str | Path) -> PrepareReport:
-    """The report of a finished corpus directory. ValueError where it is damaged or of another version."""
+    """Read the report of a corpus directory. ValueError if it is damaged or of another version."""
     path = Path(directory) / REPORT_NAME
     try:
         return PrepareReport.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is no report of this version of elmokit ({type(error).__name__}: {error}): "
+            f"{path} is not a report of this version of elmokit ({type(error).__name__}: {error}): "
             "prepare the corpus again, with another output or after removing this one"
         ) from None

@@ -1,4 +1,4 @@
-"""A run of `prepare`: decides which documents are kept, deals them to shards, and notes how far it has come."""
+"""A run of `prepare`: selects documents, distributes them to shards, and writes checkpoints."""
 
 import json
 import os
@@ -23,39 +23,51 @@ from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions
 from elmokit.fs.atomic import atomic_path
 
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
-# Beside the shards: a JSON line for each document that was left out.
+# A JSON line for each dropped document.
 DROPPED_NAME = "dropped.jsonl"
 
 CHECKPOINT_NAME = "checkpoint.json"
-# A checkpoint brings the files of all shards to the disk; it may take a twentieth of the time.
+# A checkpoint syncs the files of all shards to disk: at most every 30 seconds, and at most 5 % of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 30, 0.05
 
-# From so much text on, a share of letters of unknown scripts is worth a warning before the work is done.
-DOUBT_CHARACTERS, DOUBT_SHARE = 1_000_000, 0.01
+# Warn during the run if the text has this share of letters of unknown scripts, once this much text was read.
+UNKNOWN_CHARACTERS, UNKNOWN_SHARE = 1_000_000, 0.01
 
 
 @dataclass
 class Checkpoint:
-    """How far a run has come. What its files hold behind the sizes noted here is cut off when it goes on."""
+    """The progress of a run. When it resumes, its files are truncated to the sizes recorded here.
+
+    Attributes:
+        report: The counts so far.
+        modified: Modification time of each file in ns, excluded files first; a run does not resume on changed text.
+        file_starts: Number of the first document of each file that was started.
+        documents: Number of documents processed, including those of excluded files.
+        excluded: Size of the index after the excluded files.
+        seen: Size of the index.
+        shard_bytes: Size of the file of each shard.
+        dropped_bytes: Size of the list of dropped documents.
+        complete: Whether all documents are distributed to the shards.
+    """
 
     report: PrepareReport
-    modified: list[int]  # when each file was, those to exclude first, in ns: other text must not be taken for the same
-    file_starts: list[int] = field(default_factory=list)  # the number of the first document of each file begun
-    documents: int = 0  # taken, those to exclude too
+    modified: list[int]
+    file_starts: list[int] = field(default_factory=list)
+    documents: int = 0
     excluded: LogSizes = EMPTY
     seen: LogSizes = EMPTY
     shard_bytes: list[int] = field(default_factory=list)
     dropped_bytes: int = 0
-    complete: bool = False  # all documents are dealt to the shards
+    complete: bool = False
 
     def write(self, directory: Path) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write the checkpoint atomically as JSON."""
         with atomic_path(directory / CHECKPOINT_NAME) as partial:
             partial.write_bytes(json_bytes(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> "Checkpoint | None":
-        """What `write` wrote; None where there is none of this version."""
+        """Read a checkpoint; None if there is none of this version."""
         try:
             values = json.loads((directory / CHECKPOINT_NAME).read_text(encoding="utf-8"))
             sizes = {name: LogSizes(*values[name]) for name in ("excluded", "seen")}
@@ -65,11 +77,11 @@ class Checkpoint:
 
 
 class PrepareRun:
-    """A run in its directory: takes documents in order, those of the files to exclude first."""
+    """A run and its directory. Documents are processed in input order, those of excluded files first."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint, whose files are in `directory`."""
-        self._directory, self._point = directory, checkpoint
+        """Resume from a checkpoint, whose files are in `directory`."""
+        self._directory, self._checkpoint = directory, checkpoint
         self.report, self._options = checkpoint.report, checkpoint.report.options
         self._paths = [*self._options.exclude_bytes, *self._options.input_bytes]
         self._num_excluded = len(self._options.exclude_bytes)
@@ -79,7 +91,7 @@ class PrepareRun:
         self._dropped = (directory / DROPPED_NAME).open("ab")
         self._dropped.truncate(checkpoint.dropped_bytes)
         self._next_save = time.monotonic() + CHECKPOINT_SECONDS
-        self._doubted = False
+        self._warned = False
 
     def close(self) -> None:
         """Close the files."""
@@ -87,70 +99,70 @@ class PrepareRun:
         self._dropped.close()
 
     def save(self) -> None:
-        """Note how far the run has come, when everything up to there is on the disk."""
+        """Sync all files to disk, then write a checkpoint."""
         start = time.monotonic()
-        self._point.shard_bytes = self._scatter.sync()
+        self._checkpoint.shard_bytes = self._scatter.sync()
         self._seen.sync()
-        self._point.seen = self._seen.sizes
+        self._checkpoint.seen = self._seen.sizes
         self._dropped.flush()
         os.fsync(self._dropped.fileno())
-        self._point.dropped_bytes = self._dropped.tell()
-        self._point.write(self._directory)
+        self._checkpoint.dropped_bytes = self._dropped.tell()
+        self._checkpoint.write(self._directory)
         end = time.monotonic()
         self._next_save = end + max(CHECKPOINT_SECONDS, (end - start) / CHECKPOINT_SHARE)
 
-    # --- One document ---
+    # --- One document --------------------------------------------------------------------------------------------
 
-    def take(self, document: TokenizedDocument) -> None:
-        """Decide on the next document, and deal it to its shard if it is kept."""
-        point, fingerprint = self._point, document.fingerprint
-        while len(point.file_starts) <= document.file:
-            point.file_starts.append(point.documents)
+    def process(self, document: TokenizedDocument) -> None:
+        """Keep or drop the next document, and add it to its shard if it is kept."""
+        checkpoint, fingerprint = self._checkpoint, document.fingerprint
+        while len(checkpoint.file_starts) <= document.file:
+            checkpoint.file_starts.append(checkpoint.documents)
         if document.file < self._num_excluded:
             assert fingerprint is not None
-            self._seen.enter(fingerprint, filter(None, fingerprint.paragraphs))
-            point.excluded = self._seen.sizes
+            self._seen.add(fingerprint, filter(None, fingerprint.paragraphs))
+            checkpoint.excluded = self._seen.sizes
         elif not document.words:
             self._drop(document, "empty")
         elif fingerprint is None:
             self._keep(document, document.lines)
         elif (match := self._seen.match(fingerprint)) is not None:
-            like: Reason = "exact_duplicate" if match.exact else "near_duplicate"
-            self._drop(document, "excluded" if match.number < point.excluded.documents else like, match)
+            reason: Reason = "exact_duplicate" if match.exact else "near_duplicate"
+            self._drop(document, "excluded" if match.number < checkpoint.excluded.documents else reason, match)
         else:
-            self._keep_new_lines(document, fingerprint)
-        point.documents += 1
+            self._keep_new_paragraphs(document, fingerprint)
+        checkpoint.documents += 1
         self.report.characters += document.characters
         self.report.unknown_letters += document.unknown_letters
-        if self.report.characters >= DOUBT_CHARACTERS:
-            self._doubt_script()
+        if self.report.characters >= UNKNOWN_CHARACTERS:
+            self._warn_of_unknown_scripts()
         if time.monotonic() >= self._next_save:
             self.save()
 
-    def _keep_new_lines(self, document: TokenizedDocument, fingerprint: Fingerprint) -> None:
-        """Keep the document but for long paragraphs that occurred before, in it too."""
+    def _keep_new_paragraphs(self, document: TokenizedDocument, fingerprint: Fingerprint) -> None:
+        """Keep the document without long paragraphs that occurred before, earlier in the document included."""
         options, seen = self._options, self._seen.seen_paragraphs(fingerprint)
         kept: list[TokenizedLine] = []
-        entered: dict[int, None] = {}  # the keys of its own paragraphs, in order
-        left_out: list[tuple[Reason, TokenizedLine]] = []
+        added: dict[int, None] = {}  # hashes of its own paragraphs, in order
+        dropped: list[tuple[Reason, TokenizedLine]] = []
         for number, (line, key) in enumerate(zip(document.lines, fingerprint.paragraphs, strict=True)):
-            if seen.get(number, sys.maxsize) < self._point.excluded.paragraphs:
-                left_out.append(("excluded", line))
-            elif number in seen or key in entered:
-                left_out.append(("repeated_paragraph", line))
+            if seen.get(number, sys.maxsize) < self._checkpoint.excluded.paragraphs:
+                dropped.append(("excluded", line))
+            elif number in seen or key in added:
+                dropped.append(("repeated_paragraph", line))
             else:
                 kept.append(line)
                 if key and options.drop_paragraphs:
-                    entered[key] = None
+                    added[key] = None
         if not any(line.words for line in kept):
-            self._drop(document, left_out[0][0])
+            self._drop(document, dropped[0][0])
             return
-        for reason, line in left_out:
+        for reason, line in dropped:
             self.report.dropped[reason].paragraphs += 1
             self.report.dropped[reason].words += line.words
         if options.drop_duplicates != "near":
             fingerprint = replace(fingerprint, signature=None)
-        self._keep(document, kept, None if options.drop_duplicates == "none" else fingerprint, entered)
+        self._keep(document, kept, None if options.drop_duplicates == "none" else fingerprint, added)
 
     def _keep(
         self,
@@ -159,11 +171,11 @@ class PrepareRun:
         fingerprint: Fingerprint | None = None,
         paragraphs: Iterable[int] = (),
     ) -> None:
-        """Deal lines of a document to its shard; later ones are compared with the fingerprint and the paragraphs."""
-        # Numbers without the documents to exclude: excluding some must not move the others.
-        number = self._point.documents - self._point.excluded.documents
+        """Add lines of a document to its shard, and its fingerprint and paragraphs to the index."""
+        # Not counting excluded documents, so that excluding some does not change the order of the others.
+        number = self._checkpoint.documents - self._checkpoint.excluded.documents
         self._scatter.add(number, "".join(line.text for line in lines))
-        self._seen.enter(fingerprint, paragraphs)
+        self._seen.add(fingerprint, paragraphs)
         words = sum(line.words for line in lines)
         report = self.report
         report.documents += 1
@@ -172,79 +184,82 @@ class PrepareRun:
         report.long_words += sum(line.long_words for line in lines)
         report.words_per_input[self._paths[document.file]] += words
 
-    def _place(self, number: int) -> dict[str, str | int]:
-        """The file that a document is in, and its number there, from 0."""
-        file = bisect_right(self._point.file_starts, number) - 1
-        return {"file": self._paths[file], "document": number - self._point.file_starts[file]}
+    def _location(self, number: int) -> dict[str, str | int]:
+        """The file of a document, and its index in the file, from 0."""
+        file = bisect_right(self._checkpoint.file_starts, number) - 1
+        return {"file": self._paths[file], "document": number - self._checkpoint.file_starts[file]}
 
     def _drop(self, document: TokenizedDocument, reason: Reason, match: Match | None = None) -> None:
-        self._seen.enter(None)
+        self._seen.add(None)
         count = self.report.dropped[reason]
         count.documents += 1
         count.words += document.words
-        note = {**self._place(self._point.documents), "reason": reason, "words": document.words}
+        record = {**self._location(self._checkpoint.documents), "reason": reason, "words": document.words}
         if match is not None:
-            note.update({"similarity": round(match.similarity, 3), "like": self._place(match.number)})
-        self._dropped.write(json_bytes(note, indent=None))
+            record.update({"similarity": round(match.similarity, 3), "like": self._location(match.number)})
+        self._dropped.write(json_bytes(record, indent=None))
 
-    def _doubt_script(self) -> None:
-        """Warn, once, where much of the text is of scripts that the tokenizer has no rules for."""
+    def _warn_of_unknown_scripts(self) -> None:
+        """Warn once if much of the text is in scripts for which the tokenizer has no rules."""
         share = self.report.unknown_letters / max(1, self.report.characters)
-        if share >= DOUBT_SHARE and not self._doubted:
-            self._doubted = True
+        if share >= UNKNOWN_SHARE and not self._warned:
+            self._warned = True
             warnings.warn(
-                f"{share:.1%} of the characters so far are letters of scripts that {self._options.tokenizer} has no "
-                "rules for: choose a tokenizer for them (`elmokit prepare --help` lists those there are)",
+                f"{share:.1%} of the characters so far are letters of scripts for which {self._options.tokenizer} has "
+                "no rules: choose another tokenizer (`elmokit prepare --help` lists them)",
                 stacklevel=4,
             )
 
-    # --- All documents ---
+    # --- All documents -------------------------------------------------------------------------------------------
 
     def _worker_options(self) -> WorkerOptions:
-        options, compare = self._options, self._num_excluded > 0
+        options, excludes = self._options, self._num_excluded > 0
         return WorkerOptions(
             tokenizer=options.tokenizer,
             language=options.language,
             num_excluded=self._num_excluded,
-            fingerprints=compare or options.drop_duplicates != "none" or options.drop_paragraphs,
-            near=compare or options.drop_duplicates == "near",
+            fingerprints=excludes or options.drop_duplicates != "none" or options.drop_paragraphs,
+            near=excludes or options.drop_duplicates == "near",
         )
 
     def _documents(self) -> Iterator[Document]:
-        """Those that were not taken yet."""
-        begun, taken = list(self._point.file_starts), self._point.documents
+        """The documents that are not processed yet."""
+        starts, done = list(self._checkpoint.file_starts), self._checkpoint.documents
         for file, path in enumerate(self._paths):
-            if file >= len(begun) - 1:
+            if file >= len(starts) - 1:
                 documents = read_documents(path, self._options.text_field, file)
-                yield from islice(documents, taken - begun[file] if file < len(begun) else 0, None)
+                yield from islice(documents, done - starts[file] if file < len(starts) else 0, None)
 
-    def deal_all(self, processes: int) -> None:
-        """Take all documents that are left.
+    def scatter(self, processes: int) -> None:
+        """Process all remaining documents.
+
+        Args:
+            processes: Number of worker processes.
 
         Raises:
             ValueError: A file is damaged, or was changed while it was read.
         """
-        if self._point.complete:
+        if self._checkpoint.complete:
             return
         words = self.report.words + sum(count.words for count in self.report.dropped.values())
         bar = tqdm(initial=words, unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
         tokenized = tokenize_documents(self._documents(), self._worker_options(), processes)
         with bar, closing(tokenized):
             for document in tokenized:
-                self.take(document)
+                self.process(document)
                 bar.update(document.words)
-        for path, modified in zip(self._paths, self._point.modified, strict=True):
+        for path, modified in zip(self._paths, self._checkpoint.modified, strict=True):
             if Path(path).stat().st_mtime_ns != modified:
-                raise ValueError(f"{path} was changed while it was read: give the command again, which begins anew")
-        self._doubt_script()
-        self._point.complete = True
+                raise ValueError(f"{path} was changed while it was read: run the command again to start over")
+        self._warn_of_unknown_scripts()
+        self._checkpoint.complete = True
         self.save()
 
     def write_shards(self, directory: Path) -> None:
-        """Write the shards that `directory` lacks, each shuffled, and beside them what was left out and the report."""
+        """Write the shuffled shards that `directory` lacks, the list of dropped documents and the report."""
         directory.mkdir(exist_ok=True)
-        for left_by_kill in directory.glob(".partial-*"):
-            left_by_kill.unlink()
+        for unfinished in directory.glob(".partial-*"):  # of a run that was killed while writing
+            unfinished.unlink()
         for shard in tqdm(range(self._options.num_shards), unit=" shards", desc="shuffle", disable=None):
             path = directory / f"shard-{shard:05d}{SUFFIX_OF[self._options.compression]}"
             if not path.exists():

@@ -1,7 +1,7 @@
-"""Reading the XML of Raganato et al. (2017), in which the all-words test sets and SemCor are distributed.
+"""Reader of the XML format of Raganato et al. (2017), in which the all-words test sets and SemCor are distributed.
 
-NAME.data.xml holds <sentence> elements of <wf> and <instance> elements, one a token; an instance has an id, a lemma and
-a part of speech. NAME.gold.key.txt, beside it, has a line for each instance: its id and the sense keys that are right.
+NAME.data.xml contains <sentence> elements with one <wf> or <instance> element per token; an instance has an id, a lemma
+and a part of speech. NAME.gold.key.txt has one line per instance: its id and its correct sense keys.
 """
 
 from collections.abc import Iterator
@@ -17,28 +17,28 @@ DATA_SUFFIX, KEY_SUFFIX = ".data.xml", ".gold.key.txt"
 
 
 def key_file_of(path: str | Path) -> Path:
-    """The file of keys that belongs to a file of data: NAME.data.xml -> NAME.gold.key.txt."""
+    """The key file of a data file: NAME.data.xml -> NAME.gold.key.txt."""
     path = Path(path)
     if not path.name.endswith(DATA_SUFFIX):
-        raise ValueError(f"{path} should be named NAME{DATA_SUFFIX}, with its keys in NAME{KEY_SUFFIX} beside it")
+        raise ValueError(f"{path} should be named NAME{DATA_SUFFIX}, with its keys in NAME{KEY_SUFFIX}")
     return path.with_name(path.name.removesuffix(DATA_SUFFIX) + KEY_SUFFIX)
 
 
 def read_gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """The right senses of every instance by its id. ValueError for a line without a key."""
-    found = {}
+    """The correct senses of every instance, by its id. ValueError for a line without a key."""
+    senses = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         name, *keys = line.split()
         if not keys:
             raise ValueError(f"{path}, line {number}: {name} has no sense key")
-        found[name] = tuple(keys)
-    return found
+        senses[name] = tuple(keys)
+    return senses
 
 
 def _events(path: Path) -> Iterator[tuple[str, Element]]:
-    """Every "start" and "end" of an element, as the file is read."""
+    """Stream the "start" and "end" events of all elements."""
     parser = XMLPullParser(("start", "end"))
     for block in read_blocks(path):
         parser.feed(block)
@@ -48,7 +48,7 @@ def _events(path: Path) -> Iterator[tuple[str, Element]]:
 
 
 def _sentence_elements(path: Path) -> Iterator[Element]:
-    """The <sentence> elements, each of which is freed when the next one is asked for."""
+    """Stream the <sentence> elements; each is removed from the tree afterwards to free its memory."""
     parents: list[Element] = []
     for event, element in _events(path):
         if event == "start":
@@ -81,10 +81,17 @@ def _sentence(element: Element, keys: dict[str, tuple[str, ...]], path: Path) ->
 
 
 def read_raganato(path: str | Path) -> Iterator[SenseSentence]:
-    """The sentences of NAME.data.xml with the senses of NAME.gold.key.txt beside it, streamed.
+    """Stream the sentences of NAME.data.xml with the senses of NAME.gold.key.txt, from the same directory.
 
-    ValueError for what is no such XML, holds no sentence, or does not fit its keys; FileNotFoundError where one of the
-    two files is missing.
+    Args:
+        path: NAME.data.xml.
+
+    Yields:
+        The sentences.
+
+    Raises:
+        ValueError: A file is malformed, there is no sentence, or the instances do not match the keys.
+        FileNotFoundError: One of the two files is missing.
     """
     path = Path(path)
     keys = read_gold_keys(key_file_of(path))
@@ -95,10 +102,11 @@ def read_raganato(path: str | Path) -> Iterator[SenseSentence]:
             sentences, instances = sentences + 1, instances + len(sentence.instances)
             yield sentence
     except ParseError as error:
-        raise ValueError(f"{path} is no well-formed XML ({error}): is it damaged or cut off?") from error
+        raise ValueError(f"{path} is not well-formed XML ({error}): it is damaged or truncated") from error
     if not sentences:
-        raise ValueError(f"{path} holds no <sentence>: give a file in the layout of Raganato et al. (2017)")
+        raise ValueError(f"{path} has no <sentence>: give a file in the format of Raganato et al. (2017)")
     if instances != len(keys):
         raise ValueError(
-            f"{path} has {instances} instances, {key_file_of(path).name} keys for {len(keys)}: they differ"
+            f"{path} has {instances} instances but {key_file_of(path).name} has keys for {len(keys)}: use files that "
+            "belong together"
         )

@@ -1,4 +1,4 @@
-"""Tagged sentences from files of one token a line (CoNLL-style columns, CoNLL-U), and predictions in that layout."""
+"""Tagged sentences in files with one token per line (CoNLL-style columns, CoNLL-U), and predictions in them."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,20 +11,20 @@ from elmokit.fs.reading import read_lines
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT_START = "-DOCSTART-"
-# Only these separate columns: a word may hold other white space, such as a no-break space.
+# Words may contain other white space, such as no-break spaces.
 SEPARATOR = re.compile(r"[ \t]+")
 
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """The words of one sentence and their tags, as many or (a sentence still to be tagged) none."""
+    """The words of a sentence and their tags; no tags if the sentence is not tagged yet."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
 
 
 class Line(NamedTuple):
-    """One line of a task file; `columns` is None unless the line is a token."""
+    """A line of a task file; `columns` is None if the line is not a token."""
 
     number: int
     text: str
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where words and tags stand in a file of one token a line; columns count from 0, from the end if negative."""
+    """The columns of words and tags in a file with one token per line, from 0; negative ones count from the end."""
 
     conllu: bool
     word_column: int
@@ -43,9 +43,20 @@ class Layout:
     def of(
         cls, path: str | Path, format: str | None = None, word_column: int = 0, tag_column: str | int | None = None
     ) -> "Layout":
-        """The layout of a file: `format` "columns" or "conllu", or None to infer it from the file suffix.
+        """The layout of a file.
 
-        CoNLL-U names its tag column (upos if None), and its word column is given; others number it (the last if None).
+        Args:
+            path: The file.
+            format: "columns" or "conllu"; inferred from the suffix of the file by default.
+            word_column: Number of the column of the words; ignored for CoNLL-U.
+            tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise its number, by
+                default the last.
+
+        Returns:
+            The layout.
+
+        Raises:
+            ValueError: There is no such format or column.
         """
         suffixes = Path(path).suffixes
         suffix = next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".zst")), "")
@@ -53,18 +64,18 @@ class Layout:
         if format == "conllu":
             name = "upos" if tag_column is None else str(tag_column).lower()
             if name not in CONLLU_COLUMNS:
-                raise ValueError(f"tag column {tag_column!r}: CoNLL-U has {', '.join(CONLLU_COLUMNS)}")
+                raise ValueError(f"CoNLL-U has no column {tag_column!r}, only {', '.join(CONLLU_COLUMNS)}")
             return cls(True, CONLLU_COLUMNS.index("form"), CONLLU_COLUMNS.index(name))
         if format != "columns":
-            raise ValueError(f'format {format!r}: choose "columns" or "conllu"')
+            raise ValueError(f'format must be "columns" or "conllu", not {format!r}')
         try:
             return cls(False, word_column, -1 if tag_column is None else int(tag_column))
         except ValueError:
-            raise ValueError(f"tag column {tag_column!r}: give its number, or format conllu to use a name") from None
+            raise ValueError(f"tag column {tag_column!r} must be a number, unless the format is conllu") from None
 
 
 def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
-    """Every line of a task file; a token line whose number of columns is not that of the others is a ValueError."""
+    """Stream the lines of a task file. ValueError for a token whose number of columns differs from the others'."""
     width = len(CONLLU_COLUMNS) if layout.conllu else None
     for number, text in enumerate(read_lines(path), start=1):
         if not text.strip(" \t") or (text.startswith("#") if layout.conllu else text.startswith(DOCUMENT_START)):
@@ -75,13 +86,13 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
             raise ValueError(f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text!r}")
-        # "3-4" is a token of several words, "5.1" a node that was never written: their words have lines of their own.
+        # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
         skipped = layout.conllu and not columns[0].isdecimal()
         yield Line(number, text, None if skipped else columns)
 
 
 def ends_sentence(line: Line) -> bool:
-    """Whether a line stands between sentences: blank, or the start of a document."""
+    """Whether a line separates sentences: blank, or the start of a document."""
     return not line.text.strip(" \t") or (line.columns is None and line.text.startswith(DOCUMENT_START))
 
 
@@ -93,7 +104,20 @@ def _column(columns: list[str], index: int, path: str | Path, number: int) -> st
 
 
 def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Iterator[TaggedSentence]:
-    """The sentences of a task file, streamed; without their tags where `with_tags` is False."""
+    """Stream the sentences of a task file.
+
+    Args:
+        path: File (plain, .gz or .zst) with one token per line.
+        layout: Its columns.
+        with_tags: Whether to read the tags.
+
+    Yields:
+        The sentences.
+
+    Raises:
+        ValueError: A line has a wrong number of columns.
+        FileNotFoundError: The file does not exist.
+    """
     words: list[str] = []
     tags: list[str] = []
     for line in read_token_lines(path, layout):
@@ -120,13 +144,25 @@ def _with_tag(line: Line, tag: str, layout: Layout) -> str:
 def write_predictions(
     source: str | Path, predictions: Iterable[Sequence[str]], path: str | Path, layout: Layout
 ) -> tuple[int, int]:
-    """A copy of a task file with predicted tags, one sequence a sentence; the numbers of sentences and tokens written.
+    """Write a copy of a task file with predicted tags, atomically.
 
-    CoNLL-U gets them in place of the tag column and keeps all else. Other files get one more column, the last: gold and
-    predicted tags then stand side by side, as conlleval reads them. The file appears whole or not at all.
+    In CoNLL-U they replace the tag column. In other files they become a new last column, next to the gold tags, as
+    conlleval expects.
+
+    Args:
+        source: The task file.
+        predictions: The tags of each sentence.
+        path: The copy.
+        layout: The columns of the file.
+
+    Returns:
+        The number of sentences and the number of tokens.
+
+    Raises:
+        ValueError: There are fewer tags than tokens, or the file is malformed.
     """
     sentences, tokens = 0, 0
-    tags: Iterator[str] | None = None  # of the sentence that is being written
+    tags: Iterator[str] | None = None  # of the present sentence
     remaining = iter(predictions)
     with atomic_path(path) as partial, create_bytes(partial) as stream:
         for line in read_token_lines(source, layout):

@@ -1,10 +1,10 @@
-"""Reading SemCor as JSON lines, one tokenized sentence each, tagged with the senses of WordNet 3.0.
+"""Reader of SemCor as JSON lines, one tokenized sentence per line, annotated with senses of WordNet 3.0.
 
     {"tokens": ["The", "Fulton_County_Grand_Jury", "said", ...],
      "instances": [{"tok": [2], "lemma": "say", "pos": "VB", "lexkeys": ["2:32:00::"]}, ...]}
 
-`tok` are the tokens of an instance, from 0. A lexkey is what follows the lemma and "%" in a sense key; several senses
-stand with semicolons between them. Underscores within a token join words.
+`tok` are the indices of the tokens of an instance, from 0. A lexkey is the part of a sense key after the lemma and "%";
+several senses are separated by semicolons. Underscores within a token join words.
 """
 
 import json
@@ -16,12 +16,12 @@ from elmokit.data.sense_tagged import SenseInstance, SenseSentence, split_token
 from elmokit.data.wordnet import lemma_of_key
 from elmokit.fs.reading import read_lines
 
-# A name that is tagged with its kind (person, group or location), which is no use of the word "person".
+# Names are tagged with their type (person, group or location), but are not uses of that word.
 NAME_TAG = "NNP"
 
 
 def _split_tokens(tokens: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
-    """The words of all tokens, and where each token starts among them, with the end of the last one."""
+    """The words of all tokens; and the index of each token's first word, followed by the number of words."""
     words: list[str] = []
     starts = [0]
     for token in tokens:
@@ -30,29 +30,37 @@ def _split_tokens(tokens: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
     return tuple(words), starts
 
 
-def _instance(given: dict[str, Any], starts: list[int], name: str) -> SenseInstance:
-    tokens = given["tok"]
+def _instance(record: dict[str, Any], starts: list[int], name: str) -> SenseInstance:
+    tokens = record["tok"]
     first, last = tokens[0], tokens[-1]
     if tokens != list(range(first, last + 1)) or first < 0 or last + 1 >= len(starts):
-        raise ValueError(f"{name}: the tokens {tokens} of an instance are not in a row within the sentence")
-    lexkeys = [part for lexkey in given["lexkeys"] for part in lexkey.split(";")]
-    senses = tuple(f"{given['lemma'].lower()}%{lexkey}" for lexkey in lexkeys)
+        raise ValueError(f"{name}: the tokens {tokens} of an instance are not consecutive tokens of the sentence")
+    lexkeys = [lexkey for several in record["lexkeys"] for lexkey in several.split(";")]
+    senses = tuple(f"{record['lemma'].lower()}%{lexkey}" for lexkey in lexkeys)
     return SenseInstance(name, lemma_of_key(senses[0]), starts[first], starts[last + 1], senses)
 
 
 def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
-    """The sentences of a JSONL file (plain, .gz or .zst), streamed, with every instance but names.
+    """Stream the sentences of SemCor, with all instances except names.
 
-    ValueError, naming file and line, for what is not in the layout.
+    Args:
+        path: JSON lines (plain, .gz or .zst).
+
+    Yields:
+        The sentences.
+
+    Raises:
+        ValueError: A line is malformed; the message names file and line.
+        FileNotFoundError: The file does not exist.
     """
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         name = f"{path}, line {number}"
         try:
-            given = json.loads(line)
-            words, starts = _split_tokens(given["tokens"])
-            tagged = [instance for instance in given["instances"] if instance["pos"] != NAME_TAG]
+            record = json.loads(line)
+            words, starts = _split_tokens(record["tokens"])
+            tagged = [instance for instance in record["instances"] if instance["pos"] != NAME_TAG]
             instances = tuple(_instance(instance, starts, name) for instance in tagged)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(

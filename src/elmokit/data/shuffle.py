@@ -1,7 +1,7 @@
-"""Documents dealt to shards and shuffled within each, in memory of one shard: a pass to the disk and one from it.
+"""Shuffling of documents into shards, in the memory of one shard and two passes over the disk.
 
-A shard's documents go to a file of its own in the order of their arrival, each with its place in the shuffled order, a
-hash of its number and the seed. Afterwards each of these files is sorted in memory.
+Documents are appended to the file of their shard in order of arrival, each with a sort key, a hash of its number and
+the seed. Afterwards each file is sorted in memory.
 """
 
 import os
@@ -14,67 +14,75 @@ import zstandard
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_blocks
 
-# What waits in memory for all shards together, before it goes to their files.
-WAITING_BYTES = 1 << 26
-PLACE_BYTES = 16  # of a document, in hexadecimal digits
+# Size of the write buffers of all shards together.
+BUFFER_BYTES = 1 << 26
+KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
 
-def shuffled_place(number: int, seed: int) -> int:
-    """A 64-bit hash of a document's number, by which documents are dealt and sorted."""
+def sort_key(number: int, seed: int) -> int:
+    """A 64-bit hash of a document's number, which determines its shard and its position there."""
     return int.from_bytes(blake2b(f"{seed}:{number}".encode(), digest_size=8).digest(), "big")
 
 
 class Scatter:
-    """Deals documents to the files of their shards, which can be cut back to an earlier size."""
+    """Distributes documents to the files of their shards, which can be truncated to a checkpoint."""
 
     def __init__(self, directory: Path, num_shards: int, seed: int, sizes: Sequence[int] = ()) -> None:
-        """Files in `directory`, cut to the first `sizes` bytes: empty ones where there are none.
+        """Open the files.
+
+        Args:
+            directory: Directory of the files.
+            num_shards: Number of shards.
+            seed: Seed of the shuffling.
+            sizes: Size in bytes to which each file is truncated; by default all are emptied.
 
         Raises:
-            ValueError: A file is shorter.
+            ValueError: A file is smaller.
         """
         self._paths = [directory / f"scattered-{shard:05d}.zst" for shard in range(num_shards)]
         self._seed = seed
-        self._waiting: list[list[bytes]] = [[] for _ in self._paths]
-        self._waiting_bytes = [0] * num_shards
-        self._limit = max(1 << 12, WAITING_BYTES // num_shards)
+        self._buffers: list[list[bytes]] = [[] for _ in self._paths]
+        self._buffer_bytes = [0] * num_shards
+        self._limit = max(1 << 12, BUFFER_BYTES // num_shards)
         for path, size in zip(self._paths, sizes or [0] * num_shards, strict=True):
             with path.open("ab") as file:
                 if file.tell() < size:
-                    raise ValueError(f"{path} is shorter than it was: give the command again, which begins anew")
+                    raise ValueError(
+                        f"{path} is shorter than at the last checkpoint: run the command again to start over"
+                    )
                 file.truncate(size)
 
     def add(self, number: int, text: str) -> None:
-        """Deal a document, whose text is lines that are not blank, each with its line end."""
-        place = shuffled_place(number, self._seed)
-        shard = place % len(self._paths)
-        record = f"{place:0{PLACE_BYTES}x}\n{text}\n".encode()
-        self._waiting[shard].append(record)
-        self._waiting_bytes[shard] += len(record)
-        if self._waiting_bytes[shard] >= self._limit:
+        """Add a document to its shard; `text` is lines that are not blank, each with a newline."""
+        key = sort_key(number, self._seed)
+        shard = key % len(self._paths)
+        record = f"{key:0{KEY_DIGITS}x}\n{text}\n".encode()
+        self._buffers[shard].append(record)
+        self._buffer_bytes[shard] += len(record)
+        if self._buffer_bytes[shard] >= self._limit:
             self._write(shard, sync=False)
 
     def _write(self, shard: int, sync: bool) -> int:
-        """Append what waits, a zstd frame, and return the size of the file."""
+        """Append the buffer of a shard to its file as a zstd frame, and return the size of the file."""
         with self._paths[shard].open("ab") as file:
-            if self._waiting[shard]:
-                file.write(zstandard.ZstdCompressor(level=1).compress(b"".join(self._waiting[shard])))
-                self._waiting[shard].clear()
-                self._waiting_bytes[shard] = 0
+            if self._buffers[shard]:
+                file.write(zstandard.ZstdCompressor(level=1).compress(b"".join(self._buffers[shard])))
+                self._buffers[shard].clear()
+                self._buffer_bytes[shard] = 0
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
             return file.tell()
 
     def sync(self) -> list[int]:
-        """Bring all documents to the disk, and return the sizes of the files."""
+        """Write all buffers to disk, and return the sizes of the files."""
         return [self._write(shard, sync=True) for shard in range(len(self._paths))]
 
     def write_shuffled(self, shard: int, path: Path) -> None:
-        """Write the texts of a shard's documents, which must be on the disk, in their shuffled order."""
+        """Write the documents of a shard in shuffled order, after `sync`."""
         records = b"".join(read_blocks(self._paths[shard])).split(b"\n\n")
         records.sort()
         with atomic_path(path) as partial, create_bytes(partial) as file:
             for record in records:
                 if record:
-                    file.write(record[PLACE_BYTES + 1 :] + b"\n")
+                    file.write(record[KEY_DIGITS + 1 :] + b"\n")

@@ -1,4 +1,4 @@
-"""Packed token streams: the one batching, for training (state carried over), embedding and scoring (as asked)."""
+"""Batches as packed token streams: for training (with carried state), embedding and scoring."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ STATES = ("zeros", "warm", "carry")
 
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct words in order of appearance, and for each word its number among them."""
+    """The distinct words in order of first appearance, and the index of each word among them, (N,) int64."""
     numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number
-    which = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
-    return list(numbers), which
+    indices = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
+    return list(numbers), indices
 
 
 @dataclass(frozen=True)
 class Window:
-    """One training step: which of the distinct `words` stands where, `tokens` (2, T*B), and the `targets` (2, T*B).
+    """The input of a training step: T time steps of B rows in each direction, in time-major order.
 
-    `begins` (T*B,): where a sentence begins, the same slots in both directions. (A literal <S> in the text counts too.)
+    Attributes:
+        words: The distinct words.
+        tokens: Index into `words` at each position, (2, T*B).
+        targets: Vocabulary id to predict at each position, (2, T*B).
+        begins: True where a sentence begins, (T*B,), the same for both directions. A literal <S> in the text counts as
+            a beginning.
     """
 
     words: list[str]
@@ -39,17 +44,18 @@ class Window:
     begins: Tensor
 
 
-def _both_readings(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
-    mirrored = words[::-1]
-    return [BOS, *words], [*words, EOS], [EOS, *mirrored], [*mirrored, BOS]
+def _inputs_and_targets(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Forward inputs and targets, backward inputs and targets of a sentence."""
+    reverse = words[::-1]
+    return [BOS, *words], [*words, EOS], [EOS, *reverse], [*reverse, BOS]
 
 
 class TrainingStream:
-    """Windows of `unroll_steps` over `batch_size` rows of sentences laid end to end (bilm-tf, data.py:281-303).
+    """Windows over rows of concatenated sentences (bilm-tf, data.py:281-303).
 
     Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the same sentences in
-    the same order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes its next sentence when it needs
-    one.
+    the same order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes the next sentence when it runs
+    out of words.
     """
 
     def __init__(
@@ -60,15 +66,24 @@ class TrainingStream:
         unroll_steps: int,
         rows: list[list[list[str]]] | None = None,
     ) -> None:
+        """Start a stream, or continue one.
+
+        Args:
+            sentences: Endless sentences, as lists of words.
+            vocab: Vocabulary of the targets.
+            batch_size: B, the number of rows.
+            unroll_steps: T, the time steps of a window.
+            rows: The pending words of each row, as in `TrainingStream.rows`; empty by default.
+        """
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
         self._rows = rows or [[[], [], [], []] for _ in range(batch_size)]
-        # How much of each row was read: removed only when more is needed, as a row may hold a whole book.
+        # Number of words read from each row. They are removed only when it is refilled: a row may hold a whole book.
         self._done = [0] * len(self._rows)
 
     @property
     def rows(self) -> list[list[list[str]]]:
-        """What each row has still to read: forward inputs and targets, backward inputs and targets."""
-        return [[part[done:] for part in row] for row, done in zip(self._rows, self._done, strict=True)]
+        """The pending words of each row: forward inputs and targets, backward inputs and targets."""
+        return [[words[done:] for words in row] for row, done in zip(self._rows, self._done, strict=True)]
 
     def __iter__(self) -> Iterator[Window]:
         return self
@@ -79,24 +94,24 @@ class TrainingStream:
             if len(row[0]) < self._done[number] + self._steps:
                 self._fill(number)
             begin, end = self._done[number], self._done[number] + self._steps
-            for column, part in zip(columns, row, strict=True):
-                column.append(part[begin:end])
+            for column, words in zip(columns, row, strict=True):
+                column.append(words[begin:end])
             self._done[number] = end
-        inputs, targets = ([self._time_major(columns[d]) for d in which] for which in ((0, 2), (1, 3)))
-        words, tokens = number_words(chain(*inputs))
-        which, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (tokens, self._vocab.ids(chain(*targets))))
-        begins = which[0] == words.index(BOS) if BOS in words else torch.zeros_like(which[0], dtype=torch.bool)
-        return Window(words, which, target_ids, begins)
+        inputs, targets = ([self._time_major(columns[c]) for c in chosen] for chosen in ((0, 2), (1, 3)))
+        words, indices = number_words(chain(*inputs))
+        tokens, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (indices, self._vocab.ids(chain(*targets))))
+        begins = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
+        return Window(words, tokens, target_ids, begins)
 
     def _fill(self, number: int) -> None:
-        """Sentences for a row that has too few words for a window."""
+        """Refill a row that has too few words for a window."""
         row, done = self._rows[number], self._done[number]
-        for part in row:
-            del part[:done]
+        for words in row:
+            del words[:done]
         self._done[number] = 0
         while len(row[0]) < self._steps:
-            for part, more in zip(row, _both_readings(next(self._sentences)), strict=True):
-                part += more
+            for words, more in zip(row, _inputs_and_targets(next(self._sentences)), strict=True):
+                words += more
 
     @staticmethod
     def _time_major(rows: list[list[str]]) -> Iterator[str]:
@@ -104,52 +119,80 @@ class TrainingStream:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Whole sentences, packed: distinct `words`, `tokens` (2, N) in stream order, and the way back to text order."""
+class PackedBatch:
+    """Whole sentences as packed streams of both directions.
+
+    Attributes:
+        words: The distinct words.
+        tokens: Index into `words` at each position of the streams, (2, N).
+        text: The packing, which also unpacks results to the order of the sentences.
+        lengths: Number of positions of each sentence.
+        margin: Number of boundary tokens at either end of a sentence.
+    """
 
     words: list[str]
     tokens: Tensor
     text: PackedText
-    lengths: np.ndarray  # stream positions of each sentence
-    margin: int = 0  # how many of them, at either end, are boundaries that both directions read
+    lengths: np.ndarray
+    margin: int = 0
 
 
-def embedding_block(
+def embedding_batch(
     sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool, boundaries: bool = True
-) -> Block:
-    """Sentences which both directions read whole, with both boundaries or without."""
+) -> PackedBatch:
+    """Pack sentences that both directions read completely.
+
+    Args:
+        sentences: Lists of words.
+        rows: Row of each sentence in the streams.
+        num_rows: Number of rows.
+        reset: Whether each sentence starts from the initial state instead of the final state of the sentence before.
+        boundaries: Whether to add <S> and </S>.
+
+    Returns:
+        The batch.
+    """
     first, last = ([BOS], [EOS]) if boundaries else ([], [])
-    words, which = number_words(chain.from_iterable(chain(first, sentence, last) for sentence in sentences))
+    words, indices = number_words(chain.from_iterable(chain(first, sentence, last) for sentence in sentences))
     lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences], dtype=np.int64)
     text = pack_sentences(lengths, rows, num_rows, reset)
-    tokens = text.to_streams(torch.from_numpy(np.stack([which, which])))
-    return Block(words, tokens, text, lengths, margin=int(boundaries))
+    tokens = text.to_streams(torch.from_numpy(np.stack([indices, indices])))
+    return PackedBatch(words, tokens, text, lengths, margin=int(boundaries))
 
 
-def one_row(forward: Sequence[str], backward: Sequence[str]) -> Block:
-    """A stretch that each direction reads, each its own, as a block whose "text order" is that of the streams."""
-    words, which = number_words(chain(forward, backward))
+def window_batch(forward: Sequence[str], backward: Sequence[str]) -> PackedBatch:
+    """A single row with separate words for the two directions, of equal number; results stay in stream order."""
+    words, indices = number_words(chain(forward, backward))
     length = len(forward)
     text = PackedText(Packing.rectangle(length, 1), torch.arange(length).expand(2, length))
-    return Block(words, torch.from_numpy(which).view(2, length), text, np.array([length]))
+    return PackedBatch(words, torch.from_numpy(indices).view(2, length), text, np.array([length]))
 
 
-def scoring_block(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> Block:
-    """Sentences as the language model reads them in training: <S> first forward, </S> first backward.
+def scoring_batch(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> PackedBatch:
+    """Pack sentences as in training: forward reads <S> and the words, backward </S> and the words in reverse.
 
-    In text order position k of a sentence predicts word k+1 forward (the last one </S>) and word k-1 backward (the
-    first <S>).
+    Unpacked, position k of a sentence (from 0) predicts word k forward (</S> at the last position) and word k-1
+    backward (<S> at the first).
+
+    Args:
+        sentences: Lists of words.
+        rows: Row of each sentence in the streams.
+        num_rows: Number of rows.
+        reset: Whether each sentence starts from the initial state instead of the final state of the sentence before.
+
+    Returns:
+        The batch.
     """
     forward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     backward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
-    words, which = number_words(chain(forward, backward))
+    words, indices = number_words(chain(forward, backward))
     lengths = np.array([len(sentence) + 1 for sentence in sentences])
     text = pack_sentences(lengths, rows, num_rows, reset)
-    return Block(words, text.to_streams(torch.from_numpy(which.reshape(2, -1))), text, lengths)
+    return PackedBatch(words, text.to_streams(torch.from_numpy(indices.reshape(2, -1))), text, lengths)
 
 
-def deal_evenly(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
-    """A row for each sentence so that rows are about equally long: the longest first, each to the emptiest row."""
+def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
+    """Assign sentences to rows of about equal total length: the longest first, each to the shortest row."""
     rows = np.zeros(len(lengths), dtype=np.int64)
     fill = [(0, row) for row in range(num_rows)]
     for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
@@ -159,15 +202,15 @@ def deal_evenly(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarra
     return rows
 
 
-def blocks_of(sentences: Iterable[Sequence[str]], words: int) -> Iterator[list[Sequence[str]]]:
-    """Consecutive sentences in groups of about `words` words (boundaries counted), never cutting a sentence."""
-    block: list[Sequence[str]] = []
+def sentence_batches(sentences: Iterable[Sequence[str]], words: int) -> Iterator[list[Sequence[str]]]:
+    """Group consecutive sentences into batches of about `words` words, counting boundaries."""
+    batch: list[Sequence[str]] = []
     size = 0
     for sentence in sentences:
-        block.append(sentence)
+        batch.append(sentence)
         size += len(sentence) + 2
         if size >= words:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,4 +1,4 @@
-"""Documents split into sentences and tokens, with their fingerprints, by several processes."""
+"""Tokenization and fingerprinting of documents by worker processes."""
 
 import os
 import signal
@@ -18,12 +18,11 @@ from elmokit.text.characters import MAX_CHARACTERS, count_truncated
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import tokenizer_for
 
-# What one process tokenizes at a time.
-CHUNK_CHARACTERS = 1_000_000
+CHUNK_CHARACTERS = 1_000_000  # that are sent to a process at a time
 
 
 class TokenizedLine(NamedTuple):
-    """A line of a document as text of one sentence a line, with its counts."""
+    """A line of a document, tokenized: text with one sentence per line, and its counts."""
 
     text: str
     sentences: int
@@ -33,13 +32,21 @@ class TokenizedLine(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizedDocument:
-    """A document whose lines are tokenized; of one that is only compared with, there are none."""
+    """A tokenized document; documents of excluded files have no lines, only a fingerprint.
+
+    Attributes:
+        file: Index of the file.
+        lines: The tokenized lines.
+        fingerprint: Hashes for the comparison with other documents, if documents are compared.
+        characters: Number of characters.
+        unknown_letters: Number of letters of scripts for which the tokenizer has no rules.
+    """
 
     file: int
     lines: list[TokenizedLine]
     fingerprint: Fingerprint | None
     characters: int = 0
-    unknown_letters: int = 0  # of scripts that the tokenizer has no rules for
+    unknown_letters: int = 0
 
     @property
     def words(self) -> int:
@@ -48,7 +55,10 @@ class TokenizedDocument:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What a worker process does with documents; those of the first `num_excluded` files are only compared with."""
+    """The work of a process: tokenization, and fingerprints (`near`: with signatures).
+
+    Documents of the first `num_excluded` files are not tokenized.
+    """
 
     tokenizer: str
     language: str | None
@@ -58,7 +68,7 @@ class WorkerOptions:
 
 
 def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
-    """Split a line into sentences and tokens. No sentence reaches across a line."""
+    """Split a line into sentences and tokens."""
     sentences = [tokens for text in tokenizer.split_sentences(line) if (tokens := tokenizer.tokenize(text))]
     return TokenizedLine(
         text="".join(f"{' '.join(tokens)}\n" for tokens in sentences),
@@ -71,7 +81,7 @@ def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
 def _work(documents: list[Document], options: WorkerOptions) -> list[TokenizedDocument]:
     tokenizer = tokenizer_for(options.tokenizer, options.language)
     lines = [document.lines for document in documents]
-    found = fingerprints(lines, options.near) if options.fingerprints else [None] * len(lines)
+    hashes = fingerprints(lines, options.near) if options.fingerprints else [None] * len(lines)
     return [
         TokenizedDocument(document.file, [], fingerprint)
         if document.file < options.num_excluded
@@ -82,7 +92,7 @@ def _work(documents: list[Document], options: WorkerOptions) -> list[TokenizedDo
             characters=sum(map(len, document.lines)),
             unknown_letters=sum(map(tokenizer.count_unknown, document.lines)),
         )
-        for document, fingerprint in zip(documents, found, strict=True)
+        for document, fingerprint in zip(documents, hashes, strict=True)
     ]
 
 
@@ -99,7 +109,7 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -107,37 +117,48 @@ def _leave_with_parent() -> None:
 
 
 def _start_worker() -> None:
-    """A worker leaves interruptions and warnings to its parent, and does not outlive it, however that ends."""
+    """Leave interrupts and warnings to the parent process, and exit when it does, even if it is killed."""
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
 def tokenize_documents(
     documents: Iterable[Document], options: WorkerOptions, processes: int
 ) -> Generator[TokenizedDocument, None, None]:
-    """Tokenize a stream of documents on several processes; the order is kept, and only a few chunks are in memory.
+    """Tokenize a stream of documents with several processes.
 
-    The processes end with the generator: close it where it is not read to its end.
+    The processes end with the generator, which must be closed if it is not exhausted.
+
+    Args:
+        documents: The documents, of which a few chunks are held in memory.
+        options: The work to do.
+        processes: Number of processes; 1 for none but this one.
+
+    Yields:
+        The tokenized documents, in order.
+
+    Raises:
+        ChildProcessError: A worker process was killed.
     """
     if processes == 1:
         for chunk in _chunks(documents):
             yield from _work(chunk, options)
         return
-    # "spawn", because a forked copy of a process that has run torch may hang.
+    # Not "fork": a forked copy of a process that has used torch may deadlock.
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start_worker)
     try:
-        waiting: deque[Future[list[TokenizedDocument]]] = deque()
+        pending: deque[Future[list[TokenizedDocument]]] = deque()
         for chunk in _chunks(documents):
-            waiting.append(pool.submit(_work, chunk, options))
-            if len(waiting) > 2 * processes:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+            pending.append(pool.submit(_work, chunk, options))
+            if len(pending) > 2 * processes:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
     except BrokenProcessPool:
         raise ChildProcessError(
-            "a worker process was killed, perhaps for want of memory: the same command goes on, with fewer processes "
-            "if need be"
+            "a worker process was killed, possibly out of memory: run the same command again to resume, if necessary "
+            "with fewer processes"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

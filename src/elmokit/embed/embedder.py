@@ -12,17 +12,15 @@ import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
-from elmokit.runtime import DTYPES_OF_USE, give_back_freed_memory, pick_device, pick_dtype
+from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
+from elmokit.text.characters import TruncationWarning
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
-
-
-class TruncationWarning(UserWarning):
-    """Words are longer than the model reads: their ends are lost."""
 
 
 class Embeddings(list[np.ndarray]):
@@ -73,14 +71,14 @@ class Embedder:
         self.model = model
         self._path: Path | None = None  # where `load` read the weights that it did not keep
         self.device = pick_device(device)
-        self.dtype = pick_dtype(dtype, self.device, DTYPES_OF_USE)
+        self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
         self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
 
     @classmethod
     def load(
         cls,
-        path: str | Path | None = None,
+        model: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
         *,
@@ -90,14 +88,14 @@ class Embedder:
     ) -> Embedder:
         """Load a model and prepack it; only the prepacked weights stay in memory, as `model.bilm`.
 
-        `path`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
+        `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        source = locate(path, revision=revision, local_files_only=local_files_only).path.absolute()
+        source = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
         embedder = cls(load(source, softmax=softmax), device, dtype)
         embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
         embedder._path = source
-        give_back_freed_memory()
+        release_freed_memory()
         return embedder
 
     def fingerprint(self) -> str:
@@ -143,7 +141,7 @@ class Embedder:
         self,
         sentences: Sequence[Sentence],
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         batch_size: int | None = None,
         tokenize: bool = True,
     ) -> Embeddings:
@@ -174,7 +172,7 @@ class Embedder:
         self,
         sentences: Iterable[Sentence],
         layers: str | int = "mix",
-        state: str | None = None,
+        state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
         """Embed sentences that need not all be there: some thousand words at a time, in order, some of them ahead.
@@ -200,7 +198,7 @@ class Embedder:
         self,
         batches: Iterable[Sequence[Sequence[str]]],
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         storage_dtype: str = "float32",
         pooling: Pooling | None = None,
     ) -> Generator[BatchResult, None, None]:
@@ -225,7 +223,7 @@ class Embedder:
         return self._results(((list(batch), False) for batch in batches), spec, state)
 
     def embed_windows(
-        self, words: Sequence[str], layers: str | int = "mix", state: str | BiLMState | None = None
+        self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
     ) -> Iterator[WindowResult]:
         """Embed one sentence of any length, of which only a window is held in memory.
 
@@ -245,7 +243,7 @@ class Embedder:
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
         if (start := self._carried(state, 1)) is None:
-            start = self._start(str(state or self.model.state_policy))
+            start = self._start(state or self.model.state_policy)
         return self._pipeline.embed_windows(words, select_layers(self.model, layers), start)
 
     def encode(
@@ -254,7 +252,7 @@ class Embedder:
         pooling: str = "mean",
         normalize_embeddings: bool = False,
         layers: str | int = "mix",
-        state: str | BiLMState | None = None,
+        state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
     ) -> np.ndarray:
         """Embed texts: one vector for each, pooled over its words.
@@ -297,7 +295,7 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: str) -> BiLMState | None:
+    def _start(self, state: StatePolicy | BiLMState) -> BiLMState | None:
         """The state that every sentence starts from; None: zeros."""
         if state not in ("zeros", "warm"):
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
@@ -307,7 +305,7 @@ class Embedder:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
         return self.model.warm_state.to(self.device)
 
-    def _carried(self, state: str | BiLMState | None, batch_size: int | None) -> BiLMState | None:
+    def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
         """The state that the rows go on from; None where no state is carried."""
         state = self.model.state_policy if state is None else state
         if not isinstance(state, BiLMState):
@@ -320,16 +318,20 @@ class Embedder:
         self,
         batches: Iterable[tuple[Sequence[Sequence[str]], bool]],
         spec: OutputSpec,
-        state: str | BiLMState | None,
+        state: StatePolicy | BiLMState | None,
         batch_size: int | None = None,
     ) -> Generator[BatchResult, None, None]:
         """Of each batch, as `split_batches` has them."""
         if (carried := self._carried(state, batch_size)) is not None:
             return self._pipeline.embed_all_carrying(batches, spec, carried)
-        return self._pipeline.embed_all(batches, spec, self._start(str(state or self.model.state_policy)), batch_size)
+        return self._pipeline.embed_all(batches, spec, self._start(state or self.model.state_policy), batch_size)
 
     def _embed(
-        self, tokens: list[Sequence[str]], spec: OutputSpec, state: str | BiLMState | None, batch_size: int | None
+        self,
+        tokens: list[Sequence[str]],
+        spec: OutputSpec,
+        state: StatePolicy | BiLMState | None,
+        batch_size: int | None,
     ) -> Embeddings:
         embeddings = Embeddings()
         embeddings.state = self._carried(state, batch_size)

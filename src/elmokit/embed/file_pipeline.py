@@ -22,16 +22,17 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import HalfVectors, RunningPool
 from elmokit.embed.pipeline import split_evenly
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.lock import only_one_in
 from elmokit.nn.bilm import BiLMState
-from elmokit.storage.store import begin_store, finish_store, new_part
+from elmokit.storage.store import begin_store, finish_store, write_shard
 from elmokit.storage.token_spool import SpooledSentence, TokenSpool, read_together
 
-State: TypeAlias = "str | BiLMState"
+State: TypeAlias = "StatePolicy | BiLMState"
 
 # --- The state between parts -----------------------------------------------------------------------------------------
 
@@ -205,13 +206,13 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
         with (
             progress.bar,
             closing(cast(Generator, _records(job, batches, state, progress))) as records,
-            ExitStack() as open_part,
+            ExitStack() as open_shard,
         ):
             writer = None
             for batch, record in records:
                 number = batch.part.number
                 if writer is None:
-                    writer = open_part.enter_context(new_part(directory, index, number, batch.part.labels))
+                    writer = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
                 if isinstance(record, _Vectors):
                     writer.write(*record)
                 elif isinstance(record, HalfVectors):
@@ -220,7 +221,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
                     if isinstance(record.state, BiLMState):
                         # Before its part is there, so that the last finished part has its state.
                         _write_state(_state_path(directory, number), record.state)
-                    open_part.close()
+                    open_shard.close()
                     writer = None
                     _state_path(directory, number - 1).unlink(missing_ok=True)
         finish_store(directory, index, job.num_parts)

@@ -17,7 +17,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.storage.store import StoreIndex
-from elmokit.text.pieces import PIECE, tokenize_in_pieces
+from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -38,8 +38,8 @@ class TextFile:
         digest = blake2b(digest_size=16)
         for line in read_lines(path):
             lines, characters = lines + 1, characters + len(line)
-            for begin in range(0, len(line), PIECE):
-                digest.update(line[begin : begin + PIECE].encode())
+            for begin in range(0, len(line), SEGMENT_CHARACTERS):
+                digest.update(line[begin : begin + SEGMENT_CHARACTERS].encode())
             digest.update(b"\n")
         if not lines:
             raise ValueError(f"{path} is empty: there is nothing to embed")
@@ -119,7 +119,7 @@ class Progress:
 
     def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
         """The words of a line, some at a time."""
-        for words in tokenize_in_pieces(job.tokenizer, line):
+        for words in tokenize_long_text(job.tokenizer, line):
             self.words += len(words)
             self.truncated_words += job.embedder.count_truncated(words)
             yield words

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import PAD_CHARACTER, BiLMConfig
-from elmokit.data.streams import Block, blocks_of, deal_evenly, embedding_block, one_row
+from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
 from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
 from elmokit.embed.windows import Window, plan_windows, row_of, with_row
 from elmokit.embed.word_cache import WordCache
@@ -77,12 +77,12 @@ class Plan:
 def split_batches(
     sentences: Iterable[Sequence[str]], longest: int, words: int | None = None
 ) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """Consecutive sentences in batches of about `words` words (`longest` when not given), as those of `blocks_of`.
+    """Consecutive sentences in batches of about `words` words (`longest` when not given), like `sentence_batches`.
 
     A sentence with more than `longest` positions is alone, and True.
     """
     for is_long, together in groupby(sentences, key=lambda sentence: len(sentence) + 2 > longest):
-        for batch in ([sentence] for sentence in together) if is_long else blocks_of(together, words or longest):
+        for batch in ([sentence] for sentence in together) if is_long else sentence_batches(together, words or longest):
             yield batch, is_long
 
 
@@ -100,7 +100,7 @@ def split_evenly(sentences: Sentences, longest: int) -> Iterator[tuple[list[Sequ
 class Encoded:
     """A packed block, and the vectors of its distinct words (U, D)."""
 
-    block: Block
+    block: PackedBatch
     words: Tensor
 
 
@@ -108,7 +108,7 @@ class Encoded:
 class Layers:
     """The layers of a block (L+1, 2, N, D) in stream order, and the state after it."""
 
-    block: Block
+    block: PackedBatch
     streams: Tensor
     state: BiLMState
 
@@ -179,7 +179,7 @@ class Pipeline:
 
     # Encode
 
-    def encode(self, block: Block) -> Encoded:
+    def encode(self, block: PackedBatch) -> Encoded:
         """The vectors of the block's distinct words: those that are not in the cache go through the token encoder."""
         if self.cache is None:
             return Encoded(block, self._encode_words(block.words))
@@ -213,7 +213,7 @@ class Pipeline:
         """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
         known = self._after_boundaries.get(start is None)
         if known is None or known[0] is not start:
-            layers = self.run(self.encode(one_row([BOS], [EOS])), start)
+            layers = self.run(self.encode(window_batch([BOS], [EOS])), start)
             known = self._after_boundaries[start is None] = start, layers.state
         return known[1]
 
@@ -237,7 +237,7 @@ class Pipeline:
         pooled = list(map(spec.pooling, vectors)) if spec.pooling else vectors
         return BatchResult(pooled, self._count_truncated(block), layers.state)
 
-    def _count_truncated(self, block: Block) -> int:
+    def _count_truncated(self, block: PackedBatch) -> int:
         """How many words of the text, not only distinct ones, are longer than the model reads."""
         count = self.bilm.token_encoder.count_truncated
         if not count(block.words):
@@ -259,8 +259,8 @@ class Pipeline:
             return self._embed_long(plan.sentences[0], spec, start)
         boundaries = self.config.lstm.interleaved
         rows = min(rows or self.sizes.rows, len(plan.sentences))
-        in_row = deal_evenly(list(map(len, plan.sentences)), rows)
-        block = embedding_block(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
+        in_row = assign_rows(list(map(len, plan.sentences)), rows)
+        block = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
         start = start if boundaries else self.after_boundaries(start)
         return self.finalize(self.run(self.encode(block), start=start), plan, spec)
 
@@ -271,7 +271,7 @@ class Pipeline:
         if plan.is_long:
             result = self._embed_long(plan.sentences[0], spec, row_of(state, rows[0]))
             return BatchResult(result.vectors, result.truncated_words, with_row(state, rows[0], result.state))
-        block = embedding_block(plan.sentences, rows, num_rows, reset=False)
+        block = embedding_batch(plan.sentences, rows, num_rows, reset=False)
         return self.finalize(self.run(self.encode(block), state), plan, spec)
 
     def embed_windows(

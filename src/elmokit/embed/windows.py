@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from elmokit.data.streams import Block, one_row
+from elmokit.data.streams import PackedBatch, window_batch
 from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
 
@@ -22,7 +22,7 @@ class Window:
     They are the words `forward` and `backward` of the sentence, the latter in reverse.
     """
 
-    block: Block
+    block: PackedBatch
     words: slice
     forward: slice
     backward: slice
@@ -44,7 +44,7 @@ def plan_windows(words: Sequence[str], positions: int) -> Iterator[Window]:
         inner = slice(int(begin == 0), end - begin - int(end == length))
         first, count = max(begin - 1, 0), inner.stop - inner.start
         from_end = len(words) - first
-        block = one_row(_positions(words, begin, end), backward)
+        block = window_batch(_positions(words, begin, end), backward)
         yield Window(block, inner, slice(first, first + count), slice(from_end - count, from_end))
 
 

@@ -1,9 +1,10 @@
-"""Writing files and directories so that nothing half-written bears its final name."""
+"""Atomic writing: a file or directory has its final name only when it is complete."""
 
 import errno
 import gzip
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +14,12 @@ from typing import IO, BinaryIO, cast
 import zstandard
 from safetensors import SafetensorError
 
-# What the user's umask leaves of a new file's mode: some libraries write files that only their owner may read.
-_UMASK = os.umask(0)
-os.umask(_UMASK)
-FILE_MODE = 0o666 & ~_UMASK
+# Errors of a full disk, a quota or a limit of file sizes; others inside a block may come from what it reads.
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def create_bytes(path: str | Path) -> BinaryIO:
-    """A new file to write bytes to, compressed where the name ends in .gz or .zst."""
+    """Create a file to write bytes to, compressed if its name ends in .gz or .zst."""
     path = Path(path)
     if path.suffix == ".gz":
         # No time and no name inside, so that equal content makes equal files.
@@ -33,19 +32,34 @@ def create_bytes(path: str | Path) -> BinaryIO:
     return path.open("wb")
 
 
-# What a full disk, a quota or a file-size limit say; other errors inside the block may come from what it reads.
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
 def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
+    """The error of a failed write of `path`, with what to do."""
     reason = getattr(error, "strerror", None) or str(error)
     number = getattr(error, "errno", None) or errno.EIO
     return OSError(number, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there")
 
 
+def _set_default_mode(*files: Path) -> None:
+    """Give files the mode of a newly created one: some libraries write files that only their owner may read.
+
+    The umask is read from a new file, since the system call that returns it sets it for the whole process.
+    """
+    if not files:
+        return
+    probe = files[0].with_name(f".partial-{uuid.uuid4().hex[:8]}")
+    descriptor = os.open(probe, os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+        probe.unlink()
+    for file in files:
+        file.chmod(mode)
+
+
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
-    """A free name beside `path`; what bears it at the end is removed; a full disk is told of with the final name."""
+    """A temporary name beside `path`, removed at the end; errors of a full disk name `path`."""
     partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,10 +70,10 @@ def _partial(path: Path) -> Iterator[Path]:
     try:
         yield partial
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise cannot_write(path, error) from error
         raise
-    except SafetensorError as error:  # safetensors says so in a way of its own
+    except SafetensorError as error:  # safetensors has its own error of a full disk
         raise cannot_write(path, error) from error
     finally:
         if partial.is_dir():
@@ -70,25 +84,31 @@ def _partial(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name when the block ends well, and is removed when it does not.
+    """Write a file atomically.
 
-    Its name ends as that of `path` does, so that a suffix which says how to compress still says it.
-    OSError, naming `path`, where it cannot be written or the disk is full.
+    Args:
+        path: The file to create or replace; missing directories are made.
+
+    Yields:
+        A temporary path with the suffix of `path`, renamed to it when the block succeeds, and removed when it raises.
+
+    Raises:
+        OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
     with _partial(path) as partial:
         yield partial
-        partial.chmod(FILE_MODE)
+        _set_default_mode(partial)
         _sync(partial)
         os.replace(partial, path)
         _sync(path.parent)
 
 
 def to_disk(file: IO[bytes], begin: int, size: int) -> None:
-    """Write an open file to the disk, where the system then holds `size` bytes of it alone, if it can be told so.
+    """Flush an open file to the disk, and drop `size` bytes of it from the page cache where the system can.
 
-    Else its memory fills with what was written, gigabytes of vectors, and new memory is what a virtual machine has
-    least of: Linux needed a third of the time for a gigabyte in parts of 96 MB.
+    Otherwise gigabytes of vectors fill the memory, and a virtual machine is slow to get more: with this, Linux wrote a
+    gigabyte in shards of 96 MB in a third of the time.
     """
     file.flush()
     os.fsync(file.fileno())
@@ -98,9 +118,18 @@ def to_disk(file: IO[bytes], begin: int, size: int) -> None:
 
 @contextmanager
 def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary directory beside `path` that takes its name when the block ends well, and is removed otherwise.
+    """Write a directory atomically.
 
-    An existing `path` is a FileExistsError, unless it is an empty directory or `overwrite` says to replace it.
+    Args:
+        path: The directory to create; an empty one is replaced.
+        overwrite: Replace whatever `path` is.
+
+    Yields:
+        A temporary directory, renamed to `path` when the block succeeds, and removed when it raises.
+
+    Raises:
+        FileExistsError: `path` exists.
+        OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
     occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
@@ -109,16 +138,21 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
     with _partial(path) as partial:
         partial.mkdir()
         yield partial
-        for file in [*partial.rglob("*"), partial]:
-            if file.is_file():
-                file.chmod(FILE_MODE)
-            _sync(file)
+        _finish(partial)
         _replace_directory(partial, path, occupied)
+
+
+def _finish(directory: Path) -> None:
+    """Give all files of a directory the default mode, and write everything to the disk."""
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    _set_default_mode(*files)
+    for path in [*directory.rglob("*"), directory]:
+        _sync(path)
 
 
 def _sync(path: Path) -> None:
     if os.name == "nt" and path.is_dir():
-        return  # Windows opens no directories
+        return  # Windows cannot open directories
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -127,7 +161,7 @@ def _sync(path: Path) -> None:
 
 
 def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
-    """Give `new` the name `path`. What stands there goes aside first, and comes back where that fails."""
+    """Rename `new` to `path`; what is there is renamed first, and back if that fails."""
     if not occupied:
         os.replace(new, path)
         _sync(path.parent)
@@ -144,7 +178,7 @@ def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
 
 
 def link_or_copy_directory(source: Path, target: Path) -> None:
-    """Make `target` a directory with the files of `source`, sharing their space on disk where the file system can."""
+    """Copy a directory of files, as hard links where the file system has them."""
     with atomic_directory(target) as partial:
         for file in source.iterdir():
             try:
@@ -154,16 +188,18 @@ def link_or_copy_directory(source: Path, target: Path) -> None:
 
 
 def publish_directory(new: str | Path, path: str | Path) -> None:
-    """Give a finished directory its final name, which is free or of an empty directory, once its files are on disk.
+    """Flush a complete directory to the disk, and rename it.
 
-    OSError, naming `path`, where that cannot be done.
+    Args:
+        new: The directory.
+        path: Its final name, not in use but by an empty directory.
+
+    Raises:
+        OSError: That failed; `path` is named.
     """
     new, path = Path(new), Path(path)
     try:
-        for file in [*new.rglob("*"), new]:
-            if file.is_file():
-                file.chmod(FILE_MODE)
-            _sync(file)
+        _finish(new)
         if path.is_dir():
             path.rmdir()
         _replace_directory(new, path, occupied=False)

@@ -1,4 +1,4 @@
-"""A directory held against other processes that would write into it."""
+"""A lock on a directory, against other processes that would write into it."""
 
 import errno
 import os
@@ -10,19 +10,26 @@ from elmokit.fs.atomic import cannot_write
 
 try:
     import fcntl
-except ImportError:  # Windows, where two runs in one directory are not caught
+except ImportError:  # Windows, where two runs in one directory go undetected
     fcntl = None
 
-# What file systems say that lock no directories: NFS takes them for files that are not open for writing.
-NO_LOCKS = {errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+# Errors of file systems that cannot lock directories: to NFS they are files that are not open for writing.
+UNSUPPORTED = {errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def only_one_in(directory: str | Path) -> Iterator[None]:
-    """Holds a directory, made where it is missing, against other processes that would write the same files there.
+    """Lock a directory against other processes that would write the same files there.
 
-    ValueError where one holds it. The hold ends with the process, however that ends. Where the file system holds no
-    directories, as some over a network do not, nothing is caught.
+    The lock ends with the process, however that ends. Where the file system has no such locks, as some over a network,
+    nothing is locked.
+
+    Args:
+        directory: The directory, which is made if it is missing.
+
+    Raises:
+        ValueError: Another process holds the lock.
+        OSError: The directory cannot be made.
     """
     directory = Path(directory)
     try:
@@ -34,18 +41,18 @@ def only_one_in(directory: str | Path) -> Iterator[None]:
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        _hold(descriptor, directory)
+        _lock(descriptor, directory)
         yield
     finally:
         os.close(descriptor)
 
 
-def _hold(descriptor: int, directory: Path) -> None:
+def _lock(descriptor: int, directory: Path) -> None:
     assert fcntl is not None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f"another process is writing in {directory}: wait for it, or choose another output") from None
     except OSError as error:
-        if error.errno not in NO_LOCKS:
+        if error.errno not in UNSUPPORTED:
             raise

@@ -11,7 +11,7 @@ READ_SIZE = 1 << 18
 
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
-    # Frame by frame, since zstandard's own reader takes a file that was cut off for a whole one.
+    # Frame by frame, since zstandard's own reader does not notice a truncated file.
     frame = None
     with path.open("rb") as stream:
         while block := stream.read(READ_SIZE):
@@ -21,7 +21,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
                 yield frame.decompress(block)
                 block = frame.unused_data
     if frame is not None and not frame.eof:
-        raise EOFError("it is cut off")
+        raise EOFError("it is truncated")
 
 
 def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
@@ -31,15 +31,20 @@ def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
 
 
 def refuse_pipe(path: Path) -> None:
-    """ValueError for a pipe. It can be read only once, while text is counted or checked before it is used."""
+    """ValueError for a pipe, which can be read only once: text is counted or checked before it is used."""
     if path.is_fifo():
         raise ValueError(f"{path} is a pipe: write it to a file first (.gz and .zst are read as they are)")
 
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
-    """The bytes of a file in blocks, decompressed where the name ends in .gz or .zst.
+    """Read a file in blocks, decompressed if its name ends in .gz or .zst.
 
-    FileNotFoundError where it is missing, ValueError for a pipe, or where it cannot be decompressed to its end.
+    Yields:
+        Bytes.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is a pipe, or cannot be decompressed to its end.
     """
     path = Path(path)
     refuse_pipe(path)
@@ -52,8 +57,8 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
 
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
-    """The undecoded lines of a file, a block of them at a time."""
-    begun: list[bytes] = []  # of a line that has not ended; joined once, as a line may be a book
+    """Read the undecoded lines of a file, a list of them for each block."""
+    begun: list[bytes] = []  # of an unfinished line; concatenated once, as a line may be as long as a book
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
         if lines:
@@ -66,7 +71,7 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
 
 
 def decode_line(line: bytes, path: str | Path, number: int) -> str:
-    """One line as text, without its line end. ValueError naming file and line (from 1) where it is not UTF-8."""
+    """Decode a line, without its "\r"; ValueError that names the file and the line (from 1) if it is not UTF-8."""
     try:
         return line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
@@ -75,10 +80,14 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    r"""The lines of a UTF-8 text file (plain, .gz or .zst), streamed, without their line ends.
+    r"""Stream the lines of a UTF-8 text file (plain, .gz or .zst).
 
-    Only "\n" (or "\r\n") ends a line. A missing file is a FileNotFoundError, invalid UTF-8 a ValueError
-    that names the file and the line. A byte order mark at the start is dropped.
+    Yields:
+        Lines without "\n" or "\r\n", which alone end a line, and without a byte order mark.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: It is not UTF-8 (file and line are named), is a pipe, or cannot be decompressed.
     """
     number = 0
     for block in read_line_blocks(path):

@@ -1,9 +1,9 @@
-"""Exact perplexity of a corpus, in each direction and their mean.
+"""Exact perplexity of a corpus: forward, backward, and their mean.
 
-Perplexity of a direction is exp of the mean of -log p over every word and one boundary a sentence (</S> forward, <S>
-backward), unknown words as <UNK>, from the full softmax. The mean perplexity is exp of the mean of the two
-directions' losses: their geometric mean. It is bilm-tf's definition (training.py:955-1044) where its batches leave
-nothing out.
+The perplexity of a direction is exp of the mean of -log p over every word and one boundary per sentence (</S> forward,
+<S> backward), from the full softmax, with unknown words scored as <UNK>. The mean perplexity is exp of the mean loss of
+the two directions, which is their geometric mean. This is the definition of bilm-tf (training.py:955-1044), except that
+bilm-tf drops the sentences that do not fill its last batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import STATES, Block, blocks_of, deal_evenly, scoring_block
+from elmokit.data.streams import STATES, PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
@@ -30,14 +30,21 @@ from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-WORDS_AT_ONCE = 16_384
+BATCH_WORDS = 16_384
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity per direction and mean; `predictions` counts those of one direction, `unknown` its <UNK>s.
+    """Perplexity of a text.
 
-    `truncated` counts words with more bytes than the model reads.
+    Attributes:
+        forward: Perplexity of the forward direction.
+        backward: Perplexity of the backward direction.
+        mean: Geometric mean of both.
+        sentences: Number of sentences.
+        predictions: Number of predictions of one direction: words and one boundary per sentence.
+        unknown: Number of words scored as <UNK>.
+        truncated: Number of words with more characters than the model reads.
     """
 
     forward: float
@@ -50,37 +57,48 @@ class Perplexity:
 
     @staticmethod
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
-        """From the sums of -log p, (2,)."""
+        """Compute the perplexities from the sums of -log p of both directions, (2,)."""
         forward, backward = (losses / predictions).tolist()
         mean = math.exp((forward + backward) / 2)
         return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown, truncated)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
-    """(2, N) in text order: what each position of `scoring_block` predicts forward and backward."""
+    """Vocabulary ids that the positions of `scoring_batch` predict forward and backward, unpacked, (2, N)."""
     forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
     backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
 
 
 def check_predicts(config: BiLMConfig) -> None:
-    """ValueError where a direction has seen the word that it is to predict."""
+    """ValueError if the directions are interleaved: each has then seen the words that the other should predict."""
     if config.lstm.interleaved:
-        raise ValueError("this model's directions join, so it cannot predict words: it gives nothing but vectors")
+        raise ValueError("this model's directions are interleaved, so it cannot predict words, only embed them")
 
 
-def block_outputs(
+def final_outputs(
     bilm: BiLM,
     vocab: Vocab,
-    block: Block,
+    batch: PackedBatch,
     state: BiLMState | None = None,
     start: BiLMState | None = None,
 ) -> tuple[torch.Tensor, BiLMState]:
-    """What the softmax of each direction reads, (2, N, D) in text order, and the state after the block."""
+    """Run a biLM on a batch, to predict words from the output of its last layer.
+
+    Args:
+        bilm: The model.
+        vocab: Its vocabulary.
+        batch: From `scoring_batch`.
+        state: State of the rows before the batch.
+        start: State of one row from which sentences start where the batch resets them; zeros by default.
+
+    Returns:
+        The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
+    """
     check_predicts(bilm.config)
-    words = bilm.token_encoder(bilm.token_encoder.ids(block.words, vocab).to(bilm.device))
-    layers, after = bilm.run(words, block.tokens.to(bilm.device), block.text.packing, state, start)
-    return torch.stack(block.text.unpack(layers[-1]).chunk(2, dim=1)), after
+    words = bilm.token_encoder(bilm.token_encoder.ids(batch.words, vocab).to(bilm.device))
+    layers, after = bilm.run(words, batch.tokens.to(bilm.device), batch.text.packing, state, start)
+    return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
 @torch.no_grad()
@@ -93,10 +111,23 @@ def log_losses(
     batch_size: int = 1,
     start: BiLMState | None = None,
 ) -> Iterator[tuple[list[Sequence[str]], torch.Tensor, torch.Tensor]]:
-    """Groups of sentences, and in text order the targets (2, N) of each and their -log p (2, N).
+    """Compute the loss of every word, batch by batch.
 
-    `carry`: sentence i belongs to row i mod `batch_size`, whose state runs on. `zeros`: each sentence starts from
-    zeros, and `batch_size` changes nothing. `warm`: each starts from `start`, a state of one row.
+    Args:
+        bilm: The model.
+        softmax: Its softmax.
+        vocab: Its vocabulary.
+        sentences: Tokenized sentences.
+        state: Initial state of a sentence: "zeros"; "warm", that is, `start`; or "carry", where sentence i starts from
+            the final state of sentence i - `batch_size`.
+        batch_size: Number of rows with carried state; otherwise it has no effect.
+        start: State of one row, for "warm".
+
+    Yields:
+        Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
+
+    Raises:
+        ValueError: An argument is invalid, or the model cannot predict words.
     """
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
@@ -108,18 +139,18 @@ def log_losses(
     check_predicts(bilm.config)
     prepacked = prepack(bilm, bilm.dtype)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
-    for group in blocks_of(sentences, WORDS_AT_ONCE):
+    for batch in sentence_batches(sentences, BATCH_WORDS):
         if state == "carry":
-            block = scoring_block(group, np.arange(count, count + len(group)) % batch_size, batch_size, reset=False)
+            packed = scoring_batch(batch, np.arange(count, count + len(batch)) % batch_size, batch_size, reset=False)
         else:
-            rows = min(64, len(group))
-            block = scoring_block(group, deal_evenly([len(s) + 1 for s in group], rows), rows, reset=True)
-        outputs, after = block_outputs(prepacked, vocab, block, carried, start)
+            rows = min(64, len(batch))
+            packed = scoring_batch(batch, assign_rows([len(s) + 1 for s in batch], rows), rows, reset=True)
+        outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
         carried = after if state == "carry" else None
-        count += len(group)
-        targets, dtype = target_ids(group, vocab), softmax.weight.dtype
+        count += len(batch)
+        targets, dtype = target_ids(batch, vocab), softmax.weight.dtype
         losses = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
-        yield group, targets, torch.stack(losses)
+        yield batch, targets, torch.stack(losses)
 
 
 def perplexity(
@@ -131,16 +162,16 @@ def perplexity(
     batch_size: int = 1,
     start: BiLMState | None = None,
 ) -> Perplexity:
-    """Perplexity of tokenized sentences, with states as in `log_losses`."""
-    sums, count, total, unknown, truncated = np.zeros(2), 0, 0, 0, 0
-    for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
+    """Perplexity of tokenized sentences; arguments and errors as in `log_losses`."""
+    sums, count, predictions, unknown, truncated = np.zeros(2), 0, 0, 0, 0
+    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         sums += losses.double().sum(dim=1).cpu().numpy()
-        count, total = count + len(group), total + targets.shape[1]
+        count, predictions = count + len(batch), predictions + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
-        truncated += sum(map(bilm.token_encoder.count_truncated, group))
-    if not total:
+        truncated += sum(map(bilm.token_encoder.count_truncated, batch))
+    if not predictions:
         raise ValueError("there is no sentence to evaluate: the text is empty")
-    return Perplexity.of(sums, count, total, unknown, truncated)
+    return Perplexity.of(sums, count, predictions, unknown, truncated)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -148,28 +179,28 @@ def perplexity(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity of each file, by its path (with a number, where it comes again), and of all their words together."""
+    """Perplexity of each file, by path (numbered if the file is repeated), and of the concatenated files."""
 
     files: dict[str, Perplexity]
     total: Perplexity
 
     def __str__(self) -> str:
-        """A table with a row for each file, and one for all where there are several."""
-        found = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
-        width = max(map(len, found))
+        """A table with one row per file, and one for the total if there are several."""
+        rows = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
+        width = max(map(len, rows))
         lines = [" " * width + "".join(f"{field.name:>13}" for field in fields(Perplexity))]
-        for name, part in found.items():
-            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in astuple(part))
+        for name, row in rows.items():
+            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in astuple(row))
             lines.append(f"{name:{width}}" + "".join(f"{cell:>13}" for cell in cells))
         return "\n".join(lines)
 
 
-def _together(parts: Sequence[Perplexity]) -> Perplexity:
-    """As if the parts were one text: losses add up, weighted by predictions."""
-    predictions = [part.predictions for part in parts]
-    losses = np.log([[part.forward, part.backward, part.mean] for part in parts])
+def _total(files: Sequence[Perplexity]) -> Perplexity:
+    """The perplexity of the concatenated files: their losses, weighted by the number of predictions."""
+    predictions = [file.predictions for file in files]
+    losses = np.log([[file.forward, file.backward, file.mean] for file in files])
     forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-    counts = {name: sum(getattr(part, name) for part in parts) for name in ("sentences", "unknown", "truncated")}
+    counts = {name: sum(getattr(file, name) for file in files) for name in ("sentences", "unknown", "truncated")}
     return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
 
 
@@ -187,38 +218,38 @@ def evaluate(
     batch_size: int = 1,
     device: str | None = None,
 ) -> Evaluation:
-    """Measure the exact perplexity of tokenized text: forward, backward and their mean (see this module's docstring).
+    """Compute the perplexity of tokenized text files.
 
     Args:
-        files: Text files (plain, .gz or .zst) of one sentence a line, blank lines ignored; or directories of them, as
-            `elmokit prepare` writes them.
-        model: A loaded model with its softmax, or whatever `elmokit.load` takes.
-        state: The state that a sentence starts from. With "carry", sentence i goes on from sentence i - `batch_size`,
-            and each file begins with zeros.
-        batch_size: Rows side by side.
-        device: Where to compute; None: on a GPU where there is one. A loaded model is moved there.
+        files: Text (plain, .gz or .zst) with one sentence per line, blank lines being skipped; or directories of such
+            files, as `elmokit prepare` writes them.
+        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
+        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file starts from the
+            final state of sentence i - `batch_size`.
+        batch_size: Number of rows with carried state; otherwise it has no effect.
+        device: Device to compute on; a GPU by default if there is one.
 
     Returns:
-        The perplexities of each file and of all words together.
+        The perplexities.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or a file has no sentence.
-        FileNotFoundError: There is no such file or model.
+        FileNotFoundError: A file does not exist.
     """
     if not files:
-        raise ValueError("there is no file to evaluate: name at least one")
+        raise ValueError("there is no file to evaluate: give at least one")
     paths = find_files(files)
     pretrained = resolve_model(model, softmax=True)
     if pretrained.softmax is None or pretrained.vocab is None:
-        raise ValueError("perplexity needs a model with its softmax and vocabulary, which this one was saved without")
-    where = pick_device(device)
-    bilm, softmax, start = pretrained.bilm.to(where).eval(), pretrained.softmax.to(where), pretrained.warm_state
-    start = start and BiLMState(start.h.to(where), start.c.to(where))
-    found = {}
+        raise ValueError("perplexity needs a model with a softmax and a vocabulary; this model was saved without them")
+    target = pick_device(device)
+    bilm, softmax, start = pretrained.bilm.to(target).eval(), pretrained.softmax.to(target), pretrained.warm_state
+    start = start and BiLMState(start.h.to(target), start.c.to(target))
+    results = {}
     for number, file in enumerate(paths):
         name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
         try:
-            found[name] = perplexity(bilm, softmax, pretrained.vocab, _sentences(file), state, batch_size, start)
+            results[name] = perplexity(bilm, softmax, pretrained.vocab, _sentences(file), state, batch_size, start)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-    return Evaluation(found, _together(list(found.values())))
+    return Evaluation(results, _total(list(results.values())))

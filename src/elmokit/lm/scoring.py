@@ -1,7 +1,7 @@
-"""What the language model says of single words: how likely they are, what could stand in their place, what is next.
+"""Predictions of the language model: log-probabilities of words, substitutes, and next words.
 
-A direction's probability of a word is that of the exact softmax, given only the words before it (forward) or only
-those after it (backward). A word outside the vocabulary is scored as <UNK>. Logarithms are natural.
+The forward direction predicts a word from the words before it, the backward direction from the words after it, with the
+full softmax. Words outside the vocabulary are scored as <UNK>. Logarithms are natural.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tqdm import tqdm
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
-from elmokit.data.streams import STATES, scoring_block
+from elmokit.data.streams import STATES, scoring_batch
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity, block_outputs, log_losses
+from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
@@ -32,18 +32,20 @@ from elmokit.text.tokenizers import get_tokenizer
 from elmokit.text.vocab import Vocab
 
 Sentence = str | Sequence[str]
-LOGITS_AT_ONCE = 1 << 22  # of one direction: 16 MB in float32
+CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 
 
 @dataclass(frozen=True, eq=False)
 class SentenceScore:
-    """Log-probabilities of a sentence of T words, `unknown` of which were scored as <UNK>.
+    """Log-probabilities of a sentence of T words.
 
-    `truncated` of them have more bytes than the model reads.
-
-    `forward` (T+1,): of each word given those before it, then of </S>. `backward` (T+1,): of <S>, then of each word
-    given those after it.
+    Attributes:
+        words: The words.
+        forward: Log-probabilities of the words and then </S>, each given the words before it, (T+1,).
+        backward: Log-probabilities of <S> and then the words, each given the words after it, (T+1,).
+        unknown: Number of words scored as <UNK>.
+        truncated: Number of words with more characters than the model reads.
     """
 
     words: tuple[str, ...]
@@ -54,18 +56,18 @@ class SentenceScore:
 
     @property
     def losses(self) -> np.ndarray:
-        """Sums of -log p of both directions, (2,) float64."""
+        """Sums of -log p of the two directions, (2,) float64."""
         return -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
 
     @property
     def perplexity(self) -> Perplexity:
-        """That of this sentence alone, as `elmokit.lm.evaluate` defines it: the boundary counts."""
+        """Perplexity of the sentence, including the boundary, as defined in `elmokit.lm.evaluate`."""
         return Perplexity.of(self.losses, 1, len(self.forward), self.unknown, self.truncated)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A word of the vocabulary for a place in a sentence."""
+    """A word of the vocabulary predicted at some position, and its log-probability."""
 
     word: str
     log_probability: float
@@ -75,7 +77,7 @@ class Candidate:
 
 
 def _resolve(model: ModelSource, device: str | None) -> Pretrained:
-    """The model with its softmax; a loaded one stays on its device unless another is named."""
+    """Load the model with its softmax if necessary; a loaded model stays on its device by default."""
     pretrained = resolve_model(model, softmax=True)
     if device is not None or pretrained is not model:
         pretrained.bilm.to(pick_device(device))
@@ -83,20 +85,21 @@ def _resolve(model: ModelSource, device: str | None) -> Pretrained:
 
 
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The parts that predict words, on the biLM's device."""
+    """The biLM, the softmax on its device, and the vocabulary. ValueError if they are missing or do not match."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
-        raise ValueError(
-            "scoring words needs a model with its softmax and vocabulary, which this one was saved without"
-        )
+        raise ValueError("scoring needs a model with a softmax and a vocabulary; this model was saved without them")
     if len(softmax.weight) != len(vocab):
-        raise ValueError(f"the softmax has {len(softmax.weight)} words, the vocabulary {len(vocab)}: use its own one")
+        raise ValueError(
+            f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "
+            "softmax was trained with"
+        )
     bilm = model.bilm.eval()
     return bilm, softmax.to(bilm.device), vocab
 
 
 def _start(model: Pretrained, state: str) -> BiLMState | None:
-    """What a sentence starts from: the stored state, or None for zeros and for carried state."""
+    """The initial state of a sentence: the warm state, or None for zeros and for carried state."""
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     if state != "warm":
@@ -107,7 +110,7 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
 
 
 def words_of(model: Pretrained, sentence: Sentence) -> Sequence[str]:
-    """A list of tokens as it is; a string split as the model's training text was."""
+    """The words of a sentence: a string is split by the model's tokenizer (at white space if that is unknown)."""
     if isinstance(sentence, str):
         return get_tokenizer(model.tokenizer or "whitespace-1").tokenize(sentence)
     return sentence
@@ -121,11 +124,11 @@ def _scores(
 ) -> Iterator[SentenceScore]:
     bilm, softmax, vocab = _language_model(model)
     start = _start(model, state)
-    for group, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
-        ends = np.cumsum([len(sentence) + 1 for sentence in group])[:-1]
+    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
+        ends = np.cumsum([len(sentence) + 1 for sentence in batch])[:-1]
         unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
-        for sentence, (forward, backward), is_unknown in zip(group, log_p, unknown, strict=True):
+        for sentence, (forward, backward), is_unknown in zip(batch, log_p, unknown, strict=True):
             truncated = bilm.token_encoder.count_truncated(sentence)
             yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()), truncated)
 
@@ -138,21 +141,21 @@ def score(
     batch_size: int = 1,
     device: str | None = None,
 ) -> list[SentenceScore]:
-    """Compute the log-probability of every word in each direction.
+    """Compute the log-probability of every word of some sentences in both directions.
 
     Args:
-        sentences: Each a list of tokens, or a string, which is split as the model's training text was.
-        model: A loaded model with its softmax, or whatever `elmokit.load` takes.
-        state: The state that a sentence starts from: zeros, the model's warm state, or with "carry" that after sentence
-            i - `batch_size`.
-        batch_size: Rows of carried state; without "carry" it changes no score.
-        device: Where to compute; None: where a loaded model is, else on a GPU where there is one.
+        sentences: Lists of tokens, or strings, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts from the final state of
+            sentence i - `batch_size`.
+        batch_size: Number of rows with carried state; otherwise it has no effect.
+        device: Device to compute on; by default that of a loaded model, otherwise a GPU if there is one.
 
     Returns:
-        A score for each sentence, in order.
+        The scores of the sentences.
 
     Raises:
-        ValueError: The model has no softmax, vocabulary or warm state, or its layers are interleaved.
+        ValueError: The model has no softmax, vocabulary or warm state, or `sentences` is a single string.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
@@ -161,34 +164,37 @@ def score(
     return list(_scores(pretrained, tokenized, state, batch_size))
 
 
-# --- Candidates for a place ----------------------------------------------------------------------------------------
+# --- Substitutes and next words ------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
-    """(2, T+1, D): place k predicts word k forward (the last one </S>), and word k-1 backward (the first one <S>)."""
+    """Inputs of the softmax for a sentence, (2, T+1, D).
+
+    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
+    """
     bilm, softmax, vocab = _language_model(model)
-    block = scoring_block([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-    outputs, _ = block_outputs(bilm, vocab, block, start=_start(model, state))
+    batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+    outputs, _ = final_outputs(bilm, vocab, batch, start=_start(model, state))
     return outputs.to(softmax.weight.dtype)
 
 
 @torch.no_grad()
 def _best(model: Pretrained, outputs: Tensor, excluded: list[int], top: int) -> list[list[Candidate]]:
-    """The likeliest words at P places by the sum of log p over d directions: outputs (d, P, D), logits in pieces."""
+    """The most likely words at P positions, by the sum of log p over the d directions of `outputs`, (d, P, D)."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = _language_model(model)
-    found, count = [], min(top, len(vocab) - len(excluded))
-    for piece in outputs.split(max(1, LOGITS_AT_ONCE // len(vocab)), dim=1):
+    candidates, count = [], min(top, len(vocab) - len(excluded))
+    for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
         log_p = torch.zeros((), device=outputs.device)
-        for hidden in piece:
+        for hidden in chunk:
             log_p = log_p + torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
         log_p[:, excluded] = -math.inf
         values, ids = log_p.topk(count, dim=1)
         for row in zip(values.tolist(), ids.tolist(), strict=True):
-            found.append([Candidate(vocab.words[number], value) for value, number in zip(*row, strict=True)])
-    return found
+            candidates.append([Candidate(vocab.words[number], value) for value, number in zip(*row, strict=True)])
+    return candidates
 
 
 def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
@@ -207,31 +213,37 @@ def substitutes(
     state: StatePolicy = "zeros",
     device: str | None = None,
 ) -> list[list[Candidate]]:
-    """Find the likeliest words in the place of words of a sentence.
+    """Predict the most likely replacements of words, given their contexts.
+
+    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded.
 
     Args:
-        sentence, model, state, device: As for `score`.
-        positions: The places, from 0; None: every word.
-        top: Candidates for each place.
-        direction: Rank by the log-probability given the words before the place ("forward"), after it ("backward"), or
-            by the sum of both ("both"). The word at the place is not read, and may be a candidate.
+        sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        positions: Positions of the words to replace, from 0; all by default.
+        top: Number of candidates for each word.
+        direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
+            log-probabilities of the two directions are added.
+        state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
 
     Returns:
-        For each place the candidates, the likeliest first; never <S>, </S> or <UNK>.
+        For each position the candidates, the most likely first.
 
     Raises:
-        ValueError: As `score`; or there is no such place or direction.
+        ValueError: A position is outside the sentence, an argument is invalid, or the model has no softmax or
+            vocabulary.
     """
     model, directions = _resolve(model, device), _directions(direction, tuple(DIRECTIONS))
     words = words_of(model, sentence)
-    places = range(len(words)) if positions is None else positions
-    for place in places:
-        if not 0 <= place < len(words):
-            raise ValueError(f"there is no word {place} in a sentence of {len(words)} words, counted from 0")
-    outputs, at = _outputs(model, words, state), torch.tensor(list(places), dtype=torch.int64)
-    chosen = torch.stack([outputs[d, at + d] for d in directions])
+    positions = range(len(words)) if positions is None else positions
+    for position in positions:
+        if not 0 <= position < len(words):
+            raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
+    outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
+    selected = torch.stack([outputs[d, indices + d] for d in directions])
     vocab = _language_model(model)[2]
-    return _best(model, chosen, [vocab.bos, vocab.eos, vocab.unk], top)
+    return _best(model, selected, [vocab.bos, vocab.eos, vocab.unk], top)
 
 
 def next_words(
@@ -243,19 +255,24 @@ def next_words(
     state: StatePolicy = "zeros",
     device: str | None = None,
 ) -> list[Candidate]:
-    """Find the likeliest continuations of a sentence.
+    """Predict the next word of an unfinished sentence, or the word before the given words.
+
+    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends (begins) there, <UNK>
+    stands for all words outside the vocabulary.
 
     Args:
-        sentence, model, state, device: As for `score`.
-        top: How many.
-        direction: "forward": the word after the sentence; "backward": the word before it.
+        sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        top: Number of candidates.
+        direction: "forward" for the word after, "backward" for the word before.
+        state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
 
     Returns:
-        The likeliest first, of all words of the softmax, whose probabilities sum to 1: </S> (backward <S>) means that
-        the sentence ends (begins) there, <UNK> any word outside the vocabulary.
+        The candidates, the most likely first.
 
     Raises:
-        ValueError: As `score`, or there is no such direction.
+        ValueError: An argument is invalid, or the model has no softmax or vocabulary.
     """
     model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
     outputs = _outputs(model, words_of(model, sentence), state)
@@ -266,14 +283,14 @@ def next_words(
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def _as_json(number: int, found: SentenceScore) -> str:
-    perplexity = found.perplexity
+def _to_json(number: int, score: SentenceScore) -> str:
+    perplexity = score.perplexity
     values = {
         "line": number,
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
-        "words": found.words,
-        "forward": found.forward.tolist(),
-        "backward": found.backward.tolist(),
+        "words": score.words,
+        "forward": score.forward.tolist(),
+        "backward": score.backward.tolist(),
     }
     return json.dumps(values, ensure_ascii=False)
 
@@ -287,24 +304,38 @@ def score_file(
     device: str | None = None,
     tokenize: bool = False,
 ) -> Perplexity:
-    """Score the sentences of a text file, a line each, into a file of JSON lines (plain, .gz or .zst); all in all.
+    """Score the sentences of a text file, and write the scores to a file of JSON lines.
 
-    Lines are split at white space, or with `tokenize` as the model's training text was. Blank lines are no sentences;
-    "line" (from 1) says where a sentence stood. ValueError where there is none.
+    Args:
+        file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
+        output: File for the scores (.jsonl, .jsonl.gz or .jsonl.zst): one object per sentence with its line number
+            from 1, perplexity, words, and the log-probabilities as in `SentenceScore`.
+        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
+        state: As in `score`.
+        batch_size: As in `score`.
+        device: Device to compute on; a GPU by default if there is one.
+        tokenize: Split lines with the model's tokenizer instead of at white space.
+
+    Returns:
+        The perplexity of the whole file.
+
+    Raises:
+        ValueError: The file has no sentence, or the model has no softmax or vocabulary.
+        FileNotFoundError: The file or the model does not exist.
     """
     pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
-        raise ValueError(f"{file} holds no sentence to score")
+        raise ValueError(f"{file} has no sentence to score")
     lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
     texts = (line for line in read_lines(file) if line.strip())
     sentences = (words_of(pretrained, text) if tokenize else text.split() for text in texts)
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
-        found = _scores(pretrained, sentences, state, batch_size)
-        for number, each in tqdm(zip(lines, found, strict=True), "score", count, disable=None):
-            stream.write(_as_json(number, each) + "\n")
-            losses += each.losses
-            predictions, unknown = predictions + len(each.forward), unknown + each.unknown
-            truncated += each.truncated
+        scores = _scores(pretrained, sentences, state, batch_size)
+        for number, score in tqdm(zip(lines, scores, strict=True), "score", count, disable=None):
+            stream.write(_to_json(number, score) + "\n")
+            losses += score.losses
+            predictions, unknown = predictions + len(score.forward), unknown + score.unknown
+            truncated += score.truncated
     return Perplexity.of(losses, count, predictions, unknown, truncated)

@@ -91,3 +91,10 @@ class CRF(nn.Module):
         for source in reversed(sources):
             path.append(source.gather(1, path[-1][:, None]).squeeze(1))
         return torch.stack(path[::-1], dim=1).masked_fill(~mask, 0)
+
+    def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Probability of each tag at each token, (B, T, K): the gradient of the log partition; zeros at padding."""
+        with torch.enable_grad():
+            scores = scores.detach().requires_grad_()
+            (marginals,) = torch.autograd.grad(self._log_partition(scores, mask).sum(), scores)
+        return marginals

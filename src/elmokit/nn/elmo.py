@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -13,6 +14,7 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
+from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +28,30 @@ class ElmoOutput:
     def __repr__(self) -> str:
         shapes = ", ".join(str(tuple(representation.shape)) for representation in self.representations)
         return f"ElmoOutput(representations {shapes}; {int(self.mask.sum())} words)"
+
+
+def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> Tensor:
+    """Encode tokenized sentences as character ids for `Elmo`, which adds the boundaries.
+
+    Args:
+        sentences: Lists of tokens.
+        max_characters: Characters of a word that the model reads, with two marks around them; 50 in published models.
+
+    Returns:
+        Ids (B, T, C) int64, shifted by one; zeros where a shorter sentence has ended.
+
+    Raises:
+        ValueError: A sentence is a string.
+
+    Warns:
+        TruncationWarning: Words have more bytes than fit.
+    """
+    if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
+        raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
+    if truncated := sum(count_truncated(sentence, max_characters) for sentence in sentences):
+        message = f"{truncated} words have more than {max_characters - 2} bytes and were truncated"
+        warnings.warn(message, TruncationWarning, stacklevel=2)
+    return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
 
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:

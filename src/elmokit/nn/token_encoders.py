@@ -26,7 +26,7 @@ from elmokit.config import (
 )
 from elmokit.ops.functional import char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
-from elmokit.text.lexicon import count_cut, encode_with_lexicon
+from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
@@ -219,7 +219,7 @@ class EfmlEncoder(nn.Module):
         return self.projection(torch.cat(features, dim=1))
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
-        return torch.from_numpy(encode_with_lexicon(words, self.config))
+        return torch.from_numpy(encode_efml(words, self.config))
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = (like.new_tensor(self.config.boundary_ids(which, like.shape[-1])) for which in range(2))
@@ -229,7 +229,7 @@ class EfmlEncoder(nn.Module):
         return (ids > 0).any(dim=-1)
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        return count_cut(words, self.config)
+        return count_truncated_efml(words, self.config)
 
 
 def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | EfmlEncoder:

@@ -1,10 +1,9 @@
-"""Embeddings in the HDF5 layouts of AllenNLP and bilm-tf, written from a finished directory of embeddings.
+"""Embeddings in the HDF5 layouts of AllenNLP and bilm-tf, written from a complete store.
 
-Both keep one float32 dataset a line, named by the line's number from "0": (L+1, T, 2D) for all layers. AllenNLP writes
-(T, 2D) where one layer or a mix was asked for, and beside the lines a dataset `sentence_to_index`: one JSON string that
-maps a sentence, its words joined by single spaces, to its line's number (a string). Where a sentence occurs twice,
-AllenNLP keeps the last line only, and so does this; the lines themselves are all there. That one string is the limit
-of the layout: all distinct sentences are held in memory to write it.
+Both have a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all layers. AllenNLP writes
+(T, 2D) for one layer or a mix, and a dataset `sentence_to_index`: one JSON string that maps a sentence, its words
+separated by spaces, to the number of its line (a string), the last one if it occurs twice. To write that string, all
+distinct sentences are held in memory.
 """
 
 import json
@@ -16,21 +15,21 @@ import numpy as np
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
-ROWS_AT_ONCE = 4096
+CHUNK_ROWS = 4096
 
 
 def _write_line(file: h5py.File, store: EmbeddingStore, line: int) -> None:
-    """One dataset, of which a stretch of words is in memory."""
+    """Write the dataset of a line, a chunk of words at a time."""
     length, shape = store.length(line), store.index.vector_shape
     dataset = file.create_dataset(str(line), (*shape[:-1], length, shape[-1]), dtype="float32")
-    for begin in range(0, length, ROWS_AT_ONCE):
-        rows = slice(begin, min(begin + ROWS_AT_ONCE, length))
+    for begin in range(0, length, CHUNK_ROWS):
+        rows = slice(begin, min(begin + CHUNK_ROWS, length))
         vectors = store.vectors(line, rows)
         dataset[..., rows, :] = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
 
 
 def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
-    """Write the layout of `allennlp elmo`; the file appears whole or not at all."""
+    """Write the layout of `allennlp elmo`, atomically."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         line_of = {}
         for line in range(len(store)):
@@ -41,7 +40,7 @@ def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
 
 
 def write_bilm_tf_hdf5(store: EmbeddingStore, path: str | Path) -> None:
-    """Write the layout of bilm-tf's `dump_bilm_embeddings`, which has all layers; whole or not at all."""
+    """Write the layout of bilm-tf's `dump_bilm_embeddings`, atomically; ValueError unless the store has all layers."""
     if store.index.layers != "all":
         raise ValueError(f"bilm-tf's layout holds all layers, and {store.directory} only {store.index.layers!r}")
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:

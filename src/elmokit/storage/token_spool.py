@@ -1,4 +1,4 @@
-"""Words on their way to a file: counted and put by before what depends on their number is written."""
+"""The words of a shard, collected on disk: their number must be known before the file is allocated."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ from typing import IO, overload
 
 import numpy as np
 
-IN_MEMORY = 1 << 20  # bytes of words that wait in memory; more of them wait on disk
-WORDS_TOGETHER = 4096  # put by at once: a sentence has too few for what that costs
-BETWEEN = "\0"  # a character that words hardly have
+IN_MEMORY = 1 << 20  # bytes of words beyond which they go to disk
+BUFFERED_WORDS = 4096  # written at once, since a sentence has too few for the cost of a write
+SEPARATOR = "\0"  # a character that words hardly have
 
 
-def _cut_by_characters(token_bytes: bytes, bounds: np.ndarray) -> list[str]:
+def _split_by_characters(token_bytes: bytes, bounds: np.ndarray) -> list[str]:
     text = token_bytes.decode("utf-8", "surrogatepass")
-    if len(text) < len(token_bytes):  # a character is where a byte does not go on with another one
+    if len(text) < len(token_bytes):  # a byte begins a character unless it is a continuation byte
         is_first = (np.frombuffer(token_bytes, np.uint8) & 0xC0) != 0x80
         bounds = np.concatenate([[0], np.cumsum(is_first)])[bounds]
     return [text[begin:end] for begin, end in pairwise(bounds.tolist())]
 
 
 def cut_words(token_bytes: bytes, offsets: np.ndarray) -> list[str]:
-    """The words that lie end to end in `token_bytes`; `offsets`, where they begin, may count from elsewhere."""
+    """Split the bytes of words that are end to end.
+
+    Args:
+        token_bytes: UTF-8.
+        offsets: Where each word begins, and the end of the last, (n+1,); the first need not be 0.
+    """
     bounds = offsets - offsets[0]
-    apart = np.insert(np.frombuffer(token_bytes, np.uint8), bounds[1:-1], ord(BETWEEN))
-    words = apart.tobytes().decode("utf-8", "surrogatepass").split(BETWEEN)
-    return words if len(words) == len(bounds) - 1 else _cut_by_characters(token_bytes, bounds)
+    separated = np.insert(np.frombuffer(token_bytes, np.uint8), bounds[1:-1], ord(SEPARATOR))
+    words = separated.tobytes().decode("utf-8", "surrogatepass").split(SEPARATOR)
+    return words if len(words) == len(bounds) - 1 else _split_by_characters(token_bytes, bounds)
 
 
 def _encoded(word: str) -> bytes:
@@ -40,45 +45,45 @@ def _encoded(word: str) -> bytes:
 
 
 class TokenSpool:
-    """The words of sentences on their way to a part: in once, in order; out in any stretch, at any time.
+    """The words of the sentences of a shard: added in order, read by range at any time.
 
-    Several threads may read them once all are in. Its files are closed when nothing refers to it any more.
+    Several threads may read once all words are added. Its files are closed with it.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        """`directory` is where they lie when they are many, in files without a name."""
+        """`directory` takes the temporary files, which have no names, of many words."""
         self.offsets = [0]  # sentence s is the words offsets[s] : offsets[s + 1]
         self.num_words = 0
-        self._waiting: list[str] = []  # the last ones, which are not put by yet
-        self._bytes_put_by = 0
+        self._buffered: list[str] = []  # the last words, not written yet
+        self._bytes_written = 0
         folder = None if directory is None else str(directory)
         self._bytes = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115  (closed below)
         self._token_offsets = SpooledTemporaryFile(IN_MEMORY, dir=folder)  # noqa: SIM115
         self._token_offsets.write(np.zeros(1, np.int64).tobytes())
-        self._lock = Lock()  # between a seek and what is read or written there
+        self._lock = Lock()  # held from a seek to the read or write
         for file in (self._bytes, self._token_offsets):
             weakref.finalize(self, file.close)
 
-    def add_sentence(self, pieces: Iterable[Sequence[str]]) -> None:
-        """One sentence, whose words may come in pieces."""
-        for words in pieces:
-            self._waiting += words
+    def add_sentence(self, chunks: Iterable[Sequence[str]]) -> None:
+        """Add a sentence, whose words may come in chunks."""
+        for words in chunks:
+            self._buffered += words
             self.num_words += len(words)
-            if len(self._waiting) >= WORDS_TOGETHER:
+            if len(self._buffered) >= BUFFERED_WORDS:
                 with self._lock:
-                    self._put_by()
+                    self._flush()
         self.offsets.append(self.num_words)
 
     @property
     def num_bytes(self) -> int:
         with self._lock:
-            self._put_by()
-        return self._bytes_put_by
+            self._flush()
+        return self._bytes_written
 
     def words(self, begin: int, end: int) -> list[str]:
-        """Words begin : end of all that were added."""
+        """Read the words begin : end of all that were added."""
         with self._lock:
-            self._put_by()
+            self._flush()
             self._token_offsets.seek(8 * begin)
             offsets = np.frombuffer(self._token_offsets.read(8 * (end + 1 - begin)), np.int64)
             self._bytes.seek(int(offsets[0]))
@@ -86,37 +91,37 @@ class TokenSpool:
         return cut_words(token_bytes, offsets)
 
     def sentences(self) -> list[SpooledSentence]:
-        """All sentences; their words are read when asked for."""
+        """All sentences; their words are read when needed."""
         return [SpooledSentence(self, begin, end) for begin, end in pairwise(self.offsets)]
 
     def copy_to(self, file: IO[bytes], token_offsets_at: int, token_bytes_at: int) -> None:
-        """Write both tensors of words to their places in a file."""
+        """Write the two tensors of the words at their offsets in a file."""
         with self._lock:
-            self._put_by()
+            self._flush()
             for source, place in ((self._token_offsets, token_offsets_at), (self._bytes, token_bytes_at)):
                 source.seek(0)
                 file.seek(place)
                 shutil.copyfileobj(source, file)
 
-    def _put_by(self) -> None:
-        """What waits goes to its files; the lock is held."""
-        joined = "".join(self._waiting)
+    def _flush(self) -> None:
+        """Write the buffered words to the files; the lock is held."""
+        joined = "".join(self._buffered)
         encoded = joined.encode("utf-8", "surrogatepass")
-        words = self._waiting if len(encoded) == len(joined) else map(_encoded, self._waiting)
-        sizes = np.fromiter(map(len, words), np.int64, len(self._waiting))
+        words = self._buffered if len(encoded) == len(joined) else map(_encoded, self._buffered)
+        sizes = np.fromiter(map(len, words), np.int64, len(self._buffered))
         for file, content in (
             (self._bytes, encoded),
-            (self._token_offsets, (self._bytes_put_by + np.cumsum(sizes)).tobytes()),
+            (self._token_offsets, (self._bytes_written + np.cumsum(sizes)).tobytes()),
         ):
             file.seek(0, 2)
             file.write(content)
-        self._bytes_put_by += len(encoded)
-        self._waiting.clear()
+        self._bytes_written += len(encoded)
+        self._buffered.clear()
 
 
 @dataclass(frozen=True)
 class SpooledSentence(Sequence[str]):
-    """A sentence in a spool: slices of it are read when they are asked for."""
+    """A sentence in a spool, of which words or slices are read when needed."""
 
     spool: TokenSpool
     begin: int
@@ -138,7 +143,7 @@ class SpooledSentence(Sequence[str]):
 
 
 def read_together(sentences: Sequence[SpooledSentence]) -> list[list[str]]:
-    """The words of sentences that follow one another in a spool, read at once."""
+    """Read the words of consecutive sentences of a spool at once."""
     first = sentences[0].begin
     words = sentences[0].spool.words(first, sentences[-1].end)
     return [words[sentence.begin - first : sentence.end - first] for sentence in sentences]

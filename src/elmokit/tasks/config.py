@@ -1,25 +1,111 @@
-"""The settings of a tagger, its training and its files, free of torch so that the command line shows them at once."""
+"""The settings that all tasks share, free of torch so that the command line shows them at once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 
-def _check_at_least(settings: object, least: int, names: Iterable[str]) -> None:
+def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
+    """ValueError where a setting of `config` is below `least`."""
     for name in names:
-        if getattr(settings, name) < least:
-            raise ValueError(f"{name} must be at least {least}, not {getattr(settings, name)}")
+        if not getattr(config, name) >= least:  # a NaN is not
+            raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
 
 
-def _check_above_zero(settings: object, names: Iterable[str]) -> None:
+def check_positive(config: object, names: Iterable[str]) -> None:
+    """ValueError where a setting of `config` is not a finite number above 0."""
     for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):  # which a NaN is not either
-            raise ValueError(f"{name} must be a number above 0, not {getattr(settings, name)}")
+        if not 0 < getattr(config, name) < float("inf"):
+            raise ValueError(f"{name} must be a number above 0, not {getattr(config, name)}")
+
+
+def check_dropout(config: object, names: Iterable[str]) -> None:
+    """ValueError where a setting of `config` is no dropout probability."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What is said of the layout of task files, each of which may have a format of its own."""
+class WordsConfig:
+    """Which vectors a task's network reads for each word; those that are chosen are concatenated."""
+
+    elmo: Literal["none", "input", "output", "both"] = "input"
+    """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or nowhere."""
+    mix: Literal["learned", "uniform", "top"] = "learned"
+    """How the biLM's layers become one vector: by weights learned for the task, by equal weights, or the top layer."""
+    mix_l2: float = 0.0
+    """Weight of the L2 penalty on the mix weights before their softmax (the paper tried 0 to 0.01)."""
+    elmo_dropout: float = 0.5
+    """Dropout of ELMo's vectors."""
+    finetune: bool = False
+    """Train the biLM too. Slow: it then runs in every epoch instead of once."""
+    word_dim: int = 100
+    """Width of word vectors learned from the training set; 0: none."""
+    word_vectors: Path | None = None
+    """File of pretrained word vectors (GloVe, fastText or word2vec; text or binary), to start from in place of random
+    ones; its width replaces word_dim."""
+    train_word_vectors: bool = True
+    """Train the vectors of word_vectors further."""
+    character_dim: int = 0
+    """Width of the output of a character CNN learned from the training set; 0: none."""
+    encoder: str | None = None
+    """Another encoder whose token vectors are concatenated: the name or path of a Hugging Face model (frozen)."""
+    word_dropout: float = 0.5
+    """Dropout of word vectors and of the character CNN's output."""
+    rare_word_dropout: float = 0.5
+    """How often, in training, a word that occurs once in the training set becomes the unknown word."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2"))
+        check_dropout(self, ("elmo_dropout", "word_dropout"))
+        if not 0 <= self.rare_word_dropout <= 1:
+            raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
+        if self.finetune and self.elmo == "none":
+            raise ValueError('finetune trains the biLM: it needs elmo "input", "output" or "both"')
+        if not self.has_input:
+            raise ValueError("the network has no input: give word_dim, word_vectors, character_dim, elmo or encoder")
+
+    @property
+    def has_input(self) -> bool:
+        """Whether anything is read at the input of the network."""
+        at_input = self.elmo in ("input", "both")
+        return bool(at_input or self.word_dim or self.word_vectors or self.character_dim or self.encoder)
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a task's network is trained. Equal settings and data give equal weights."""
+
+    seed: int = 1
+    """Seed of the initial weights, the dropout and the order of batches."""
+    max_epochs: int = 30
+    """Maximum number of passes over the training set."""
+    patience: int = 4
+    """Stop after so many epochs without a better score on the development set."""
+    batch_size: int = 32
+    """Examples in a batch."""
+    learning_rate: float = 2e-3
+    """Adam's learning rate."""
+    halve_after: int = 1
+    """Halve the learning rate after every so many epochs in a row without a better score."""
+    finetune_learning_rate: float = 1e-4
+    """Adam's learning rate for the biLM, where it is trained too."""
+    max_grad_norm: float = 5.0
+    """Gradients are scaled down to this norm."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; cuda where there is one when not given."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 0, ("seed",))
+        check_at_least(self, 1, ("max_epochs", "patience", "batch_size", "halve_after"))
+        check_positive(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """The layout of files of tagged sentences, each of which may have a format of its own."""
 
     format: Literal["conllu", "columns"] | None = None
     """Inferred from the file suffix when not given."""
@@ -27,75 +113,3 @@ class Columns:
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
     """Name (CoNLL-U, default upos) or number (columns, default last)."""
-
-
-@dataclass(frozen=True)
-class TaggerConfig:
-    """What a tagger sees of a word, and the network on top of it."""
-
-    word_dim: int = 100
-    """Width of word vectors learned from the training set; 0: none."""
-    character_dim: int = 0
-    """Width of the output of a character CNN learned from the training set; 0: none."""
-    elmo: bool = True
-    """Give the LSTM ELMo's vectors: a learned mix of the layers of a pretrained biLM."""
-    elmo_at_output: bool = False
-    """Put ELMo once more, with a mix of its own, beside the LSTM's output."""
-    elmo_dropout: float = 0.5
-    """Dropout of ELMo's vectors."""
-    mix_l2: float = 0.0
-    """Weight of the L2 penalty on the mix weights before the softmax (the paper tried 0 to 0.01)."""
-    finetune: bool = False
-    """Train the biLM too. Slow: it then runs in every epoch instead of once."""
-    hidden_dim: int = 150
-    """Width of the LSTM in each direction."""
-    num_layers: int = 1
-    """LSTM layers."""
-    dropout: float = 0.5
-    """Dropout of word vectors, character CNN and LSTM output."""
-    rare_word_dropout: float = 0.5
-    """How often, in training, a word that occurs once there becomes the unknown word."""
-    crf: bool = False
-    """Score whole tag sequences with a conditional random field instead of each tag by itself."""
-
-    def __post_init__(self) -> None:
-        _check_at_least(self, 0, ("word_dim", "character_dim"))
-        _check_at_least(self, 1, ("hidden_dim", "num_layers"))
-        for name in ("elmo_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        if not 0 <= self.rare_word_dropout <= 1:
-            raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
-        if not 0 <= self.mix_l2 < float("inf"):
-            raise ValueError(f"mix_l2 must be a number of at least 0, not {self.mix_l2}")
-        if not (self.word_dim or self.character_dim or self.elmo):
-            raise ValueError("a tagger needs to see something: give word_dim, character_dim or elmo")
-        if (self.finetune or self.elmo_at_output) and not self.elmo:
-            raise ValueError("finetune and elmo_at_output need elmo")
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    """How a tagger is trained. Equal settings and data give equal taggers."""
-
-    seed: int = 1
-    """Of the initial weights, dropout and the order of batches."""
-    max_epochs: int = 30
-    """Most passes over the training set."""
-    patience: int = 4
-    """Stop after so many epochs without a better score on the development set."""
-    batch_size: int = 32
-    """Sentences in a batch."""
-    learning_rate: float = 2e-3
-    """Adam's; halved after each epoch without a better score."""
-    finetune_learning_rate: float = 1e-4
-    """Adam's for the biLM, where it is trained too."""
-    max_grad_norm: float = 5.0
-    """Gradients are scaled down to this norm."""
-    device: str | None = None
-    """cpu, cuda or cuda:N; cuda where there is one when not given."""
-
-    def __post_init__(self) -> None:
-        _check_at_least(self, 0, ("seed",))
-        _check_at_least(self, 1, ("max_epochs", "patience", "batch_size"))
-        _check_above_zero(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))

@@ -1,36 +1,31 @@
-"""From tagged sentences, or files of them, to a trained tagger on disk; and from there to tagged files."""
+"""From examples, or files of them, to a trained task model on disk."""
+
+from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import json
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
-from tqdm import tqdm
+import torch
 
 from elmokit.checkpoints import loading
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
-from elmokit.data.streams import blocks_of
-from elmokit.tasks.config import Columns, FitConfig, TaggerConfig
-from elmokit.tasks.data import TaskData, TaskFiles, layout_of
-from elmokit.tasks.examples import Examples, Lexicon
-from elmokit.tasks.trained import WORDS_AT_ONCE, TrainedTagger, load_task_model, make_examples
-from elmokit.tasks.training import FitReport, fit_examples
-
-__all__ = [
-    "Columns",
-    "FitConfig",
-    "FitReport",
-    "TaggerConfig",
-    "TaskData",
-    "TaskFiles",
-    "fit",
-    "fit_files",
-    "load_task_model",
-    "predict_files",
-]
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.runtime import pick_device
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.layer_cache import LayerCache, default_cache
+from elmokit.tasks.task import Task, find_task
+from elmokit.tasks.task_model import TaskModel, make_network
+from elmokit.tasks.training import Epoch, FitReport, best_epoch, learned_mixes, predict, train
+from elmokit.tasks.word_batches import WordTable
 
 REPORT = "report.json"
+Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
 
 def _check_free(output: Path, overwrite: bool) -> None:
@@ -40,127 +35,131 @@ def _check_free(output: Path, overwrite: bool) -> None:
     if not overwrite:
         raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
     if not (output / REPORT).is_file():
-        raise FileExistsError(f"{output} holds no tagger, so it is not overwritten: choose another name")
+        raise FileExistsError(f"{output} holds no task model, so it is not overwritten: choose another name")
 
 
-def _check_set(name: str, sentences: Sequence[TaggedSentence]) -> None:
-    if not any(sentence.words for sentence in sentences):
+def _snapshot_of(output: Path) -> Path:
+    """Where an unfinished run keeps its state: beside the directory that it will write."""
+    return output.absolute().with_name(f".fit-{output.absolute().name}")
+
+
+def _read(task: Task, name: str, examples: Examples) -> list[Any]:
+    """The checked examples of a set. ValueError naming the first that is wrong."""
+    found = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
+    for number, example in enumerate(found, start=1):
+        try:
+            task.check(example)
+        except ValueError as error:
+            raise ValueError(f"example {number} of the {name} set: {error}") from error
+    if not any(task.length(example) for example in found):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
-    for number, sentence in enumerate(sentences, start=1):
-        if len(sentence.words) != len(sentence.tags):
-            counts = f"{len(sentence.words)} words and {len(sentence.tags)} tags"
-            raise ValueError(f"sentence {number} of the {name} set has {counts}: give one tag for each word")
+    return found
 
 
-def _check(data: TaskData) -> None:
-    for name, sentences in (("training", data.train), ("development", data.dev), ("test", data.test)):
-        if sentences is not None:
-            _check_set(name, sentences)
-
-
-def _pretrained(model: loading.ModelSource, tagger: TaggerConfig) -> Pretrained | None:
-    if not tagger.elmo:
+def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
+    if config.elmo == "none":
         if model is not None:
-            raise ValueError("a tagger without ELMo reads no model: leave the model out, or switch elmo on")
+            raise ValueError('with elmo "none" no model is read: leave the model out, or choose where ELMo enters')
         return None
     pretrained = loading.resolve_model(model)
-    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if tagger.finetune else pretrained
+    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if config.finetune else pretrained
 
 
-def _name_of(model: loading.ModelSource) -> str | None:
-    """How a tagger's directory names its biLM: a path in full, so that it holds wherever the tagger is used from."""
-    if isinstance(model, Pretrained):
-        return None
-    if model is None:
-        return loading.DEFAULT_MODEL
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+def _identity(task: Task, sets: Sequence[Sequence[Any]], model: Pretrained | None, settings: dict[str, Any]) -> str:
+    """A hash of all that the weights depend on."""
+    content = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    content.update(repr((task.name, task.config, task.labels)).encode())
+    content.update((fingerprint(model) if model is not None else "").encode())
+    for examples in sets:
+        for example in examples:
+            content.update(repr(example).encode("utf-8", "surrogatepass"))
+    return content.hexdigest()
 
 
 def fit(
-    data: TaskData,
-    output: str | Path | None = None,
+    task: Task | str,
+    train_examples: Examples,
+    dev_examples: Examples,
+    test_examples: Examples | None = None,
     *,
     model: loading.ModelSource = None,
-    tagger: TaggerConfig | None = None,
+    words: WordsConfig | None = None,
     config: FitConfig | None = None,
+    output: str | Path | None = None,
     overwrite: bool = False,
-) -> tuple[TrainedTagger, FitReport]:
-    """Train a tagger on the task's `train`, stop by its `dev`, score it on its `test`.
+    cache: str | Path | None = None,
+) -> tuple[TaskModel, FitReport]:
+    """Train a task's network; the development set decides when to stop, and which epoch's weights are kept.
 
-    It is saved with report.json in the directory `output`. `model` is the biLM whose layers it reads: a name or path,
-    the bundled English model if None, or one in memory, kept with the tagger. It is left as it is; where the tagger's
-    settings say finetune, a copy is trained.
+    Args:
+        task: The task with its settings, e.g. `TaggingTask(TaggingConfig(hidden_dim=100))`, or the name of a task with
+            its default settings, e.g. "tagging".
+        train_examples: File in the task's format, or examples.
+        dev_examples: Likewise, to stop by.
+        test_examples: Likewise, for the final score.
+        model: The biLM whose layers the network reads: a name, a path, or a loaded model (left as it is: with
+            `words.finetune` a copy is trained); the bundled English model when not given.
+        words: Which vectors the network reads for each word.
+        config: How it is trained; the task's own defaults when not given.
+        output: Directory for the model and report.json. While the training lasts, a hidden directory beside it holds
+            its state: after a kill, the same call goes on after the last finished epoch and ends with the same weights.
+        overwrite: Replace an earlier task model there.
+        cache: Directory for the layers of frozen biLMs, shared by all runs; `default_cache()` when not given.
+
+    Returns:
+        The model and the report of its training.
+
+    Raises:
+        FileExistsError: `output` holds something else.
+        ValueError: A file or an example does not fit the task; the loss is not a number.
     """
-    tagger, config = tagger or TaggerConfig(), config or FitConfig()
+    task = find_task(task)() if isinstance(task, str) else task
+    words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
         _check_free(Path(output), overwrite)
-    _check(data)
-    pretrained = _pretrained(model, tagger)
-    lexicon = Lexicon.of(data.train)
-
-    def examples(sentences: Sequence[TaggedSentence]) -> Examples:
-        return make_examples(sentences, lexicon, tagger, pretrained, config.device)
-
-    test = None if data.test is None else examples(data.test)
-    bilm = None if pretrained is None else pretrained.bilm
-    network, report = fit_examples(examples(data.train), examples(data.dev), test, bilm, tagger, config)
-    trained = TrainedTagger(network, lexicon, pretrained, data.tag_column)
+    started = time.perf_counter()
+    sets = [_read(task, "training", train_examples), _read(task, "development", dev_examples)]
+    if test_examples is not None:
+        sets.append(_read(task, "test", test_examples))
+    task.labels = task.learn(sets[0])
+    pretrained = _pretrained(model, words)
+    table = WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example))
+    with torch.random.fork_rng():  # the caller's random numbers go on as if nothing had been drawn
+        torch.manual_seed(config.seed)
+        network = make_network(task, words, table, pretrained).to(pick_device(config.device))
+        tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
+        task_model = TaskModel(task, network, table, pretrained, tokenizer)
+        layers = LayerCache(task_model.encoder(), cache or default_cache()) if task_model.reads_layers else None
+        prepared = [task_model.example_set(examples, layers) for examples in sets]
+        settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
+        snapshot = None if output is None else _snapshot_of(Path(output))
+        identity = "" if snapshot is None else _identity(task, sets, pretrained, settings)
+        epochs = train(network, prepared[0], prepared[1], config, snapshot, identity)
+    predictions = predict(network, prepared[-1])
+    best = best_epoch(epochs, task.metric)
+    num_words = sum(prepared[0].lengths)
+    report = FitReport(
+        task=task.name,
+        metric=task.metric,
+        best_epoch=best,
+        dev=epochs[best - 1].scores,
+        test=None if test_examples is None else task.score(sets[-1], predictions),
+        confusion=task.confusion(sets[-1], predictions),
+        mixes=learned_mixes(network),
+        parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
+        examples=len(sets[0]),
+        words=int(num_words),
+        seconds=time.perf_counter() - started,
+        words_per_second=_words_per_second(int(num_words), epochs),
+        settings=json.loads(json.dumps(settings, default=str)),
+        epochs=epochs,
+    )
+    network.eval()
     if output is not None:
-        trained.save(output, _name_of(model), overwrite, {REPORT: report.to_json()})
-    return trained, report
+        task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})
+        shutil.rmtree(str(snapshot), ignore_errors=True)
+    return task_model, report
 
 
-def fit_files(
-    files: TaskFiles,
-    output: str | Path,
-    *,
-    model: str | Path | None = None,
-    tagger: TaggerConfig | None = None,
-    config: FitConfig | None = None,
-    overwrite: bool = False,
-) -> FitReport:
-    """Fit a tagger on files of tagged sentences, which are read into memory, and save it."""
-    _check_free(Path(output), overwrite)
-    _, report = fit(files.read(), output, model=model, tagger=tagger, config=config, overwrite=overwrite)
-    return report
-
-
-def _check_output(file: Path, output: Path, overwrite: bool) -> None:
-    if output.exists() and (output.is_dir() or output.samefile(file)):
-        raise ValueError(f"{output} is {'a directory' if output.is_dir() else 'the input'}: choose another output")
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
-
-
-def _predictions(trained: TrainedTagger, file: str | Path, layout: Layout) -> Iterator[tuple[str, ...]]:
-    """The tags of a file's sentences, in order; a part of the file is in memory at a time."""
-    words = (sentence.words for sentence in read_tagged(file, layout, with_tags=False))
-    with tqdm(desc="predict", unit=" sentences", unit_scale=True, disable=None) as progress:
-        for sentences in blocks_of(words, WORDS_AT_ONCE):
-            yield from trained.predict(sentences)
-            progress.update(len(sentences))
-
-
-def predict_files(
-    tagger: str | Path,
-    file: str | Path,
-    output: str | Path,
-    *,
-    model: str | Path | None = None,
-    columns: Columns | None = None,
-    device: str | None = None,
-    overwrite: bool = False,
-) -> tuple[int, int]:
-    """Tag a file with the tagger of a directory, into `output` in the same layout; the numbers of sentences and tokens.
-
-    CoNLL-U gets the tags in the column that the tagger learned (or that of `columns`), other files in a new last
-    column. `model` says where the biLM lies now, if it was moved. FileExistsError for an output that is there already,
-    unless `overwrite` says to replace it.
-    """
-    _check_output(Path(file), Path(output), overwrite)
-    columns = columns or Columns()
-    layout = layout_of(file, columns)
-    trained = load_task_model(tagger, model, device)
-    if layout.conllu and columns.tag_column is None:
-        layout = layout_of(file, replace(columns, tag_column=trained.tag_column))
-    return write_predictions(file, _predictions(trained, file, layout), output, layout)
+def _words_per_second(words: int, epochs: Sequence[Epoch]) -> float:
+    return words * len(epochs) / max(sum(epoch.seconds for epoch in epochs), 1e-9)

@@ -1,4 +1,4 @@
-"""Scores of predicted tag sequences: accuracy, and F1 of spans as conlleval counts them."""
+"""Metrics of predicted tag sequences: accuracy, and span F1 as computed by conlleval."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ SPAN_PREFIXES = ("B", "I", "E", "S")
 
 
 class Span(NamedTuple):
-    """Tokens `start` up to, without, `end`."""
+    """Tokens from `start` to `end` (exclusive), and the type of the span."""
 
     start: int
     end: int
@@ -17,7 +17,7 @@ class Span(NamedTuple):
 
 
 class SpanScore(NamedTuple):
-    """Precision, recall and F1 of spans, in 0..1; a ratio of nothing to nothing is 0."""
+    """Precision, recall and F1 of spans, from 0 to 1; 0 if undefined."""
 
     precision: float
     recall: float
@@ -25,7 +25,7 @@ class SpanScore(NamedTuple):
 
 
 def accuracy(gold: Iterable[Tags], predicted: Iterable[Tags]) -> float:
-    """Share of tokens with the right tag, in 0..1, over all sentences; 0 where there is no token."""
+    """Fraction of tokens with the correct tag over all sentences, from 0 to 1; 0 if there are no tokens."""
     correct, total = 0, 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         correct += sum(left == right for left, right in zip(gold_tags, predicted_tags, strict=True))
@@ -34,33 +34,34 @@ def accuracy(gold: Iterable[Tags], predicted: Iterable[Tags]) -> float:
 
 
 def spans(tags: Tags) -> set[Span]:
-    """The spans that a tag sequence marks, read as conlleval does: IOB1, IOB2 and BIOES alike, broken ones too."""
-    found = set()
+    """The spans of a tag sequence as conlleval reads it: IOB1, IOB2 or BIOES, even if inconsistent."""
+    result = set()
     start, previous, previous_type = 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, type = tag.partition("-")
         other = type != previous_type
         if previous != "O" and (previous in ("E", "S") or prefix in ("O", "B", "S") or other):
-            found.add(Span(start, position, previous_type))
+            result.add(Span(start, position, previous_type))
         if prefix != "O" and (previous in ("O", "E", "S") or prefix in ("B", "S") or other):
             start = position
         previous, previous_type = prefix, type
-    return found
+    return result
 
 
 def span_score(gold: Iterable[Tags], predicted: Iterable[Tags]) -> SpanScore:
-    """Precision, recall and F1 of the spans of all sentences together; a span counts if start, end and type agree."""
-    right, marked, true = 0, 0, 0
+    """Precision, recall and F1 over the spans of all sentences; a span is correct if start, end and type agree."""
+    correct, num_predicted, num_gold = 0, 0, 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
-        right += len(gold_spans & predicted_spans)
-        marked += len(predicted_spans)
-        true += len(gold_spans)
-    return SpanScore(right / max(marked, 1), right / max(true, 1), 2 * right / max(marked + true, 1))
+        correct += len(gold_spans & predicted_spans)
+        num_predicted += len(predicted_spans)
+        num_gold += len(gold_spans)
+    f1 = 2 * correct / max(num_predicted + num_gold, 1)
+    return SpanScore(correct / max(num_predicted, 1), correct / max(num_gold, 1), f1)
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
-    """ "IOB1", "IOB2" or "BIOES" where the tags mark spans in that scheme, None where they do not (parts of speech)."""
+    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as parts of speech."""
     prefixes, opens_with_inside = set(), False
     for tags in sequences:
         for previous, tag in pairwise(["O", *tags]):
@@ -74,3 +75,41 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     if prefixes & {"E", "S"}:
         return "BIOES"
     return "IOB1" if opens_with_inside else "IOB2"
+
+
+def to_bioes(tags: Tags) -> list[str]:
+    """The same spans as BIOES tags; spans are read as conlleval does, from IOB1, IOB2 or BIOES."""
+    converted = ["O"] * len(tags)
+    for span in spans(tags):
+        inside = ["I"] * (span.end - span.start)
+        inside[-1] = "E"
+        inside[0] = "B" if len(inside) > 1 else "S"
+        converted[span.start : span.end] = [f"{prefix}-{span.type}" for prefix in inside]
+    return converted
+
+
+def from_spans(found: Iterable[Span], length: int, scheme: str) -> list[str]:
+    """Spans that do not overlap as the tags of a sentence, in the scheme "IOB1", "IOB2" or "BIOES"."""
+    tags = ["O"] * length
+    previous = Span(-1, -1, "")
+    for span in sorted(found):
+        begins = scheme != "IOB1" or (previous.end == span.start and previous.type == span.type)
+        tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
+        if begins:
+            tags[span.start] = f"B-{span.type}"
+        previous = span
+    return to_bioes(tags) if scheme == "BIOES" else tags
+
+
+def score_by_type(gold: Sequence[Tags], predicted: Sequence[Tags]) -> dict[str, SpanScore]:
+    """`span_score` of the spans of each type, by type in alphabetical order."""
+    counts: dict[str, list[int]] = {}
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
+        for place, found in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
+            for span in found:
+                counts.setdefault(span.type, [0, 0, 0])[place] += 1
+    return {
+        type: SpanScore(right / max(marked, 1), right / max(true, 1), 2 * right / max(marked + true, 1))
+        for type, (right, marked, true) in sorted(counts.items())
+    }

@@ -1,31 +1,37 @@
-"""The training loop of a tagger: early stopping on a development set, and a report of what came out."""
+"""The training loop of every task: early stopping on a development set, resuming, and a report."""
+
+from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.nn.bilm import BiLM
+from elmokit.fs.atomic import atomic_directory
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.runtime import pick_device
-from elmokit.tasks.config import FitConfig, TaggerConfig
-from elmokit.tasks.examples import Examples
-from elmokit.tasks.metrics import accuracy, span_score
-from elmokit.tasks.tagger import Tagger
-from elmokit.tasks.trained import build_tagger, tag_examples
+from elmokit.tasks.batches import by_length, shuffled
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.task import Task, TaskNetwork, to_device
+from elmokit.tasks.word_batches import Sentences
+from elmokit.train.optim import Optimizer
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the training set: the mean loss of its batches, and the score on the development set after it."""
+    """One pass over the training set."""
 
-    loss: float
-    dev: float
+    loss: float  # mean of its batches
+    scores: dict[str, float]  # on the development set after it
+    learning_rate: float
     seconds: float
 
 
@@ -39,41 +45,96 @@ class LearnedMix:
 
 @dataclass
 class FitReport:
-    """What a training run found. Scores are in 0..1, of the kind that `metric` says."""
+    """The result of a training run. Scores are in 0..1."""
 
-    metric: str
+    task: str
+    metric: str  # the score that stopped the training
     best_epoch: int  # from 1
-    dev: float
-    test: float | None
-    mixes: list[LearnedMix]  # at the input, at the output
+    dev: dict[str, float]
+    test: dict[str, float] | None
+    confusion: dict[str, dict[str, int]] | None  # on the test set, or without one the development set
+    mixes: list[LearnedMix]  # of ELMo at the input, at the output
     parameters: int  # that were trained
-    sentences: int
-    tokens: int
+    examples: int
+    words: int
     seconds: float
-    tagger: TaggerConfig
-    config: FitConfig
+    words_per_second: float  # in training
+    settings: dict[str, Any]
     epochs: list[Epoch] = field(default_factory=list)
 
+    def summary(self) -> dict[str, Any]:
+        """Scores in percent and the main figures, for the terminal."""
+        scores = {"development": self.dev, **({"test": self.test} if self.test else {})}
+        mixes = [f"gamma {mix.gamma:.3f}, layers {' '.join(f'{w:.3f}' for w in mix.weights)}" for mix in self.mixes]
+        return {
+            **{name: {kind: f"{100 * value:.2f}" for kind, value in found.items()} for name, found in scores.items()},
+            "best epoch": f"{self.best_epoch} of {len(self.epochs)}",
+            "mixes": mixes,
+            "trained parameters": self.parameters,
+            "words per second": round(self.words_per_second),
+            "seconds": round(self.seconds, 1),
+        }
+
     def to_json(self) -> str:
+        """The report as indented JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
-def score(tagger: Tagger, examples: Examples) -> float:
-    """Span F1 where the training set's tags mark spans, accuracy elsewhere; in 0..1."""
-    gold = [sentence.tags for sentence in examples.sentences]
-    predicted = tag_examples(tagger, examples)
-    return span_score(gold, predicted).f1 if examples.lexicon.scheme else accuracy(gold, predicted)
+@dataclass
+class ExampleSet:
+    """Examples, and the sentences that they consist of, ready to be batched again and again."""
+
+    task: Task
+    examples: Sequence[Any]
+    sentences: Sentences
+
+    def __post_init__(self) -> None:
+        self.lengths = np.array([self.task.length(example) for example in self.examples], dtype=np.int64)
+
+    def batch(self, chosen: np.ndarray, device: torch.device) -> Any:
+        """The batch of the examples with the given indices."""
+        examples = [self.examples[index] for index in chosen]
+        return to_device(self.task.collate(examples, self.sentences.batch), device)
+
+
+def _device(network: TaskNetwork) -> torch.device:
+    return next(network.parameters()).device
+
+
+@torch.no_grad()
+def predict(network: TaskNetwork, examples: ExampleSet) -> list[Any]:
+    """Predictions for all examples, in their order."""
+    decoded: list[Any] = [None] * len(examples.examples)
+    network.eval()
+    for chosen in by_length(examples.lengths, examples.task.prediction_batch_size):
+        for index, answer in zip(chosen, network.decode(examples.batch(chosen, _device(network))), strict=True):
+            decoded[index] = answer
+    return examples.task.predictions(examples.examples, decoded)
+
+
+def score(network: TaskNetwork, examples: ExampleSet) -> dict[str, float]:
+    """Scores of the network on examples with answers."""
+    return examples.task.score(examples.examples, predict(network, examples))
+
+
+# --- One epoch ---------------------------------------------------------------------------------------------------
 
 
 def train_epoch(
-    tagger: Tagger, examples: Examples, optimizer: torch.optim.Optimizer, config: FitConfig, random: np.random.Generator
+    network: TaskNetwork, examples: ExampleSet, optimizer: torch.optim.Optimizer, config: FitConfig, number: int
 ) -> float:
-    """One pass over the examples; the mean loss of its batches."""
+    """One pass over the examples, whose order and dropout depend on the seed and the epoch's number alone.
+
+    Returns:
+        The mean loss of the batches.
+    """
+    torch.manual_seed(config.seed * 1_000_003 + number)
+    batches = list(shuffled(examples.lengths, config.batch_size, np.random.default_rng([config.seed, number])))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    device, losses = parameters[0].device, []
-    tagger.train()
-    for chosen in examples.shuffled(config.batch_size, random):
-        loss = tagger.loss(examples.batch(chosen).to(device))
+    losses = []
+    network.train()
+    for chosen in tqdm(batches, desc=f"epoch {number}", unit=" batches", leave=False, disable=None):
+        loss = network.loss(examples.batch(chosen, _device(network))) + network.words.penalty()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
@@ -82,79 +143,121 @@ def train_epoch(
     return float(torch.stack(losses).mean())
 
 
-def train_tagger(tagger: Tagger, train: Examples, dev: Examples, config: FitConfig) -> list[Epoch]:
-    """Train in place until the development score stops rising; the tagger ends with its best weights."""
-    random = np.random.default_rng(config.seed)
-    optimizer = torch.optim.Adam(_parameter_groups(tagger, config), fused=True)
-    epochs: list[Epoch] = []
-    best, best_weights = 0, _trained_weights(tagger)
-    with tqdm(total=config.max_epochs, desc="fit", unit="epoch", disable=None) as progress:
-        while len(epochs) < config.max_epochs and len(epochs) - best < config.patience:
-            started = time.perf_counter()
-            loss = train_epoch(tagger, train, optimizer, config, random)
-            if not np.isfinite(loss):
-                raise ValueError(f"the loss of epoch {len(epochs) + 1} is not a number: lower the learning rate")
-            epochs.append(Epoch(loss, score(tagger, dev), time.perf_counter() - started))
-            if best == 0 or epochs[-1].dev > epochs[best - 1].dev:
-                best, best_weights = len(epochs), _trained_weights(tagger)
-            else:
-                for group in optimizer.param_groups:
-                    group["lr"] /= 2
-            progress.set_postfix(loss=f"{loss:.4f}", dev=f"{epochs[-1].dev:.4f}", best=f"{epochs[best - 1].dev:.4f}")
-            progress.update()
-    tagger.load_state_dict(best_weights, strict=False)
+# --- All of them -------------------------------------------------------------------------------------------------
+
+
+def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
+    """Number, from 1, of the first epoch with the best development score; 0 where there is none."""
+    return max(range(len(epochs)), key=lambda index: epochs[index].scores[metric], default=-1) + 1
+
+
+def _halvings(epochs: Sequence[Epoch], metric: str, halve_after: int) -> int:
+    """How often `halve_after` epochs in a row ended without a better score than all before."""
+    halvings = best = waited = 0
+    for number in range(1, len(epochs) + 1):
+        if best_epoch(epochs[:number], metric) > best:
+            best, waited = number, 0
+        else:
+            waited += 1
+            halvings += waited % halve_after == 0
+    return halvings
+
+
+def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
+    elmo = network.words.elmo
+    of_bilm = set() if elmo is None else {id(parameter) for parameter in elmo.bilm.parameters()}
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    groups = [
+        ([parameter for parameter in trained if id(parameter) not in of_bilm], config.learning_rate),
+        ([parameter for parameter in trained if id(parameter) in of_bilm], config.finetune_learning_rate),
+    ]
+    return [{"params": parameters, "lr": rate, "full_rate": rate} for parameters, rate in groups if parameters]
+
+
+def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.named_parameters() if value.requires_grad}
+
+
+class _Snapshot:
+    """What a run needs to go on after a whole number of epochs, in a directory or nowhere (None).
+
+    `identity` is what two runs must have in common: data, settings, labels.
+    """
+
+    def __init__(self, directory: Path | None, identity: str) -> None:
+        self._directory, self._identity = directory, identity
+
+    def write(
+        self, network: TaskNetwork, best: dict[str, Tensor], optimizer: torch.optim.Optimizer, epochs: list[Epoch]
+    ) -> None:
+        if self._directory is None:
+            return
+        with atomic_directory(self._directory, overwrite=True) as partial:
+            save_file(_trained_weights(network), partial / "current.safetensors")
+            save_file(best, partial / "best.safetensors")
+            state = {name: tensor.contiguous() for name, tensor in Optimizer([optimizer]).tensors().items()}
+            save_file(state, partial / "optimizer.safetensors")
+            content = {"identity": self._identity, "epochs": [asdict(epoch) for epoch in epochs]}
+            (partial / "state.json").write_text(json.dumps(content), encoding="utf-8")
+
+    def read(
+        self, network: TaskNetwork, optimizer: torch.optim.Optimizer
+    ) -> tuple[dict[str, Tensor], list[Epoch]] | None:
+        """Put the state into the network and the optimiser; the best weights and the epochs, or None without one."""
+        if self._directory is None or not (self._directory / "state.json").is_file():
+            return None
+        content = json.loads((self._directory / "state.json").read_text(encoding="utf-8"))
+        if content["identity"] != self._identity:
+            raise ValueError(
+                f"{self._directory} is the snapshot of a run with other data or settings: "
+                "repeat the same command, or remove it"
+            )
+        network.load_state_dict(load_file(self._directory / "current.safetensors"), strict=False)
+        Optimizer([optimizer]).restore(load_file(self._directory / "optimizer.safetensors"))
+        best = load_file(self._directory / "best.safetensors")
+        return best, [Epoch(**epoch) for epoch in content["epochs"]]
+
+
+def train(
+    network: TaskNetwork,
+    examples: ExampleSet,
+    dev: ExampleSet,
+    config: FitConfig,
+    snapshot: Path | None = None,
+    identity: str = "",
+) -> list[Epoch]:
+    """Train in place until the development score stops rising; the network ends with its best weights.
+
+    Args:
+        snapshot: Directory for what a killed run needs to go on after its last finished epoch.
+        identity: Describes data and settings: a snapshot of another identity is refused.
+    """
+    metric = examples.task.metric
+    optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
+    snapshots = _Snapshot(snapshot, identity)
+    best_weights, epochs = snapshots.read(network, optimizer) or (_trained_weights(network), [])
+    while len(epochs) < config.max_epochs and len(epochs) - best_epoch(epochs, metric) < config.patience:
+        started, number = time.perf_counter(), len(epochs) + 1
+        scale = 0.5 ** _halvings(epochs, metric, config.halve_after)
+        for group in optimizer.param_groups:
+            group["lr"] = group["full_rate"] * scale
+        loss = train_epoch(network, examples, optimizer, config, number)
+        if not np.isfinite(loss):
+            raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
+        scores = score(network, dev)
+        epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - started))
+        best = best_epoch(epochs, metric)
+        if best == number:
+            best_weights = _trained_weights(network)
+        snapshots.write(network, best_weights, optimizer, epochs)
+        message = f"epoch {number}: loss {loss:.4f}, {metric} {100 * scores[metric]:.2f} on the development set"
+        best_so_far = f" (best {100 * epochs[best - 1].scores[metric]:.2f}, epoch {best})"
+        print(f"{message}{best_so_far}, {epochs[-1].seconds:.1f} s", file=sys.stderr, flush=True)
+    network.load_state_dict(best_weights, strict=False)
     return epochs
 
 
-def _parameter_groups(tagger: Tagger, config: FitConfig) -> list[dict]:
-    of_bilm = {id(parameter) for parameter in tagger.elmo.bilm.parameters()} if tagger.elmo is not None else set()
-    trained = [parameter for parameter in tagger.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [parameter for parameter in trained if id(parameter) not in of_bilm], "lr": config.learning_rate}
-    ]
-    if tagger.config.finetune:
-        bilm = [parameter for parameter in trained if id(parameter) in of_bilm]
-        groups.append({"params": bilm, "lr": config.finetune_learning_rate})
-    return groups
-
-
-def _trained_weights(tagger: Tagger) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in tagger.named_parameters() if value.requires_grad}
-
-
-def fit_examples(
-    train: Examples,
-    dev: Examples,
-    test: Examples | None = None,
-    bilm: BiLM | None = None,
-    tagger_config: TaggerConfig | None = None,
-    config: FitConfig | None = None,
-) -> tuple[Tagger, FitReport]:
-    """Train a new tagger on examples whose layers, if it reads any, were computed before."""
-    tagger_config, config = tagger_config or TaggerConfig(), config or FitConfig()
-    started = time.perf_counter()
-    with torch.random.fork_rng():  # the caller's random numbers go on as if nothing had been drawn
-        torch.manual_seed(config.seed)
-        tagger = build_tagger(tagger_config, train.lexicon, bilm).to(pick_device(config.device))
-        epochs = train_tagger(tagger, train, dev, config)
-    best = max(range(len(epochs)), key=lambda index: epochs[index].dev)
-    report = FitReport(
-        metric="span F1" if train.lexicon.scheme else "accuracy",
-        best_epoch=best + 1,
-        dev=epochs[best].dev,
-        test=None if test is None else score(tagger, test),
-        mixes=_mixes(tagger),
-        parameters=sum(parameter.numel() for parameter in tagger.parameters() if parameter.requires_grad),
-        sentences=len(train),
-        tokens=len(train.words),
-        seconds=time.perf_counter() - started,
-        tagger=tagger_config,
-        config=config,
-        epochs=epochs,
-    )
-    return tagger, report
-
-
-def _mixes(tagger: Tagger) -> list[LearnedMix]:
-    mixes = [] if tagger.elmo is None else [cast(ScalarMix, mix) for mix in tagger.elmo.mixes]
+def learned_mixes(network: TaskNetwork) -> list[LearnedMix]:
+    """ELMo's mixes as they are now."""
+    mixes = [] if network.words.elmo is None else [cast(ScalarMix, mix) for mix in network.words.elmo.mixes]
     return [LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach())) for mix in mixes]

@@ -1,1 +1,1 @@
-"""Text to ids, without torch: characters, the word vocabulary, tokenizers."""
+"""Text to ids, without torch: character ids, word vocabulary, tokenizers."""

@@ -1,6 +1,6 @@
-"""Abbreviations of languages other than English, as alternatives of a pattern."""
+"""Abbreviations in languages other than English, as alternatives of a regular expression."""
 
-# What they stand before belongs to them, so that no sentence ends there: titles, numbers, "for example".
+# Abbreviations that precede something, such as titles, "number" or "for example", so that no sentence ends after them.
 INTRODUCING = (
     # German
     "Abb|Anm|Aufl|Bd|Bde|bzgl|bzw|ca|Dipl|Dr|ebd|evtl|exkl|gegr|ggf|Hr|Hrsg|Ing|inkl|insb|jew|Nr|Prof|sog|Tel|vgl|zzgl|"
@@ -12,15 +12,15 @@ INTRODUCING = (
     "np|tzw|tzn|prof|inż|mgr|dr|ul|św|např|popř|tj|tzv|npr|Doç|Yrd|"
     # Russian, Ukrainian, Bulgarian, Greek
     "ул|им|ім|вул|напр|проф|акад|доц|стр|рис|табл|σελ|βλ|"
-    # many
+    # several languages
     "Mr|Mrs|Ms|St|cf|fig|pp|vol|vols"
 )
-# They may stand inside a sentence; at its end some are whole words.
+# Abbreviations within a sentence; at its end, some of them are ordinary words.
 ABBREVIATIONS = (
     f"{INTRODUCING}|Abs|Abt|Chr|Fa|geb|Hbf|Jh|Jhd|lat|Mio|Mrd|nördl|röm|Std|Str|südl|usw|verh|zit|"
     "Cie|env|hab|apr|av|chap|éd|janv|févr|juill|sept|oct|nov|déc|ecc|Ud|Vd|etc|Ltda|Lda|"
     "enz|jl|kr|osv|mfl|kl|pga|milj|mrd|yms|itd|itp|godz|wyd|apod|atd|mj|stb|vb|vs|"
     "гг|вв|др|млн|млрд|тыс|руб|коп|см|ср|тт|обл|тис|грн|κλπ|κτλ|Jr|al|ed|eds|max|min|op"
 )
-# They keep their period at the end of a sentence too.
+# Abbreviations that keep their period at the end of a sentence, too.
 ALWAYS_ABBREVIATIONS = "Dr|Prof|bzw|usw|vgl|etc|ecc|enz|osv|itd|itp|atd|apod|yms|млн|млрд|тыс|κλπ|κτλ"

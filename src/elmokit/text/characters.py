@@ -1,7 +1,7 @@
-"""Words to character ids: the alphabet is the 256 bytes of UTF-8 and five marks.
+"""Character ids of words: the alphabet is the 256 byte values of UTF-8 and five special characters.
 
-A word row is: begin-word, the first bytes of the word, end-word, then padding up to the row's width. The ids are those
-of bilm-tf plus one, so that 0 is free to mean "no word here" (a masked position).
+A word is encoded as begin-word, its first bytes, end-word, and padding. The ids are those of bilm-tf plus one; 0 is
+reserved for positions without a word, which are masked.
 """
 
 from collections.abc import Sequence
@@ -19,33 +19,46 @@ MAX_CHARACTERS = 50
 MARK_OF_BOUNDARY = {BOS: BEGIN_SENTENCE, EOS: END_SENTENCE}
 
 
+class TruncationWarning(UserWarning):
+    """Words are longer than the model reads, so that it sees only their beginnings."""
+
+
 def word_bytes(word: str) -> bytes:
-    """The UTF-8 bytes of a word; lone surrogates, which UTF-8 cannot write, vanish."""
+    """The UTF-8 bytes of a word, without lone surrogates, which UTF-8 cannot represent."""
     return word.encode("utf-8", "ignore")
 
 
 def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) -> int:
-    """How many of the words lose bytes because they do not fit between begin-word and end-word."""
+    """Number of words with more bytes than fit between begin-word and end-word."""
     limit = max_characters - 2
-    # A character has at most 4 bytes, so most words need no encoding to be counted.
+    # A character has at most 4 bytes, so only long words need to be encoded to be counted.
     return sum(1 for word in words if 4 * len(word) > limit and len(word_bytes(word)) > limit)
 
 
 def encode_words(
     words: Sequence[str], max_characters: int = MAX_CHARACTERS, widest_filter: int | None = None
 ) -> np.ndarray:
-    """Character ids of words, (N, C) int32 in 1..261; the literal words <S> and </S> give the boundary rows.
+    """Encode words as character ids (bilm-tf, bilm/data.py, UnicodeCharsVocabulary).
 
-    C is `max_characters`. With `widest_filter` (of the character CNN) it is only what the longest word of the call
-    needs, min(max_characters, longest + widest_filter), which leaves the CNN's output exactly the same: one window of
-    padding alone survives for every filter. Source: bilm-tf, bilm/data.py, UnicodeCharsVocabulary.
+    Args:
+        words: N words; the words <S> and </S> are encoded as sentence boundaries.
+        max_characters: C, the width of the encoding, including begin-word and end-word.
+        widest_filter: Width of the widest filter of the character CNN. If given, C is only as large as the longest word
+            requires: its length plus `widest_filter`. As every filter still sees a window of padding only, the output
+            of the CNN is the same.
+
+    Returns:
+        Ids from 1 to 261, (N, C) int32.
+
+    Raises:
+        ValueError: `max_characters` is below 3.
     """
     if max_characters < 3:
-        raise ValueError(f"max_characters is {max_characters}: a word needs at least 3 (begin, one byte, end)")
+        raise ValueError(f"max_characters must be at least 3 (begin-word, one byte, end-word), not {max_characters}")
     encoded = [word_bytes(word)[: max_characters - 2] for word in words]
     boundaries = [row for row, word in enumerate(words) if word in MARK_OF_BOUNDARY]
     for row in boundaries:
-        encoded[row] = b"?"  # one character wide; its id is set below
+        encoded[row] = b"?"  # one byte; the id is set below
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     width = max_characters
     if widest_filter is not None and len(encoded) > 0:
@@ -62,7 +75,15 @@ def encode_words(
 
 
 def encode_sentences(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> np.ndarray:
-    """Character ids of sentences, (B, T, C) int32; rows of zeros fill up short sentences; no boundaries are added."""
+    """Encode tokenized sentences as character ids, without sentence boundaries.
+
+    Args:
+        sentences: B lists of words, the longest with T.
+        max_characters: C, as in `encode_words`.
+
+    Returns:
+        Ids (B, T, C) int32; zeros after the end of a sentence.
+    """
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
     longest = int(lengths.max()) if len(sentences) > 0 else 0
     ids = np.zeros((len(sentences), longest, max_characters), dtype=np.int32)

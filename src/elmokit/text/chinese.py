@@ -1,6 +1,6 @@
 """The tokenizer characters-1, for Chinese and Japanese: every ideograph is a token.
 
-What stands between ideographs, kana too, is split into runs of letters and single marks.
+Text between ideographs, including kana, is split into runs of letters and single punctuation marks.
 """
 
 import re
@@ -13,5 +13,5 @@ CHINESE_SENTENCE = re.compile(r".+?(?:[\u3002\uff01\uff1f!?\u2026]+[\u201d\u2019
 
 
 def split_chinese_sentences(paragraph: str) -> list[str]:
-    """The sentences of one paragraph, each with its closing mark and the quotes after it."""
-    return [sentence for piece in CHINESE_SENTENCE.findall(paragraph) if (sentence := piece.strip())]
+    """Split a paragraph into sentences, each with its final punctuation and closing quotes."""
+    return [stripped for sentence in CHINESE_SENTENCE.findall(paragraph) if (stripped := sentence.strip())]

@@ -1,21 +1,22 @@
-"""Rules that look at one chunk of text between white spaces alone, so that a frequent chunk is split once and kept."""
+"""Tokenization rules that apply to chunks of text between white spaces, with a cache of frequent chunks."""
 
 import re
 from itertools import chain
 from sys import getsizeof
 
-# What the tokens of the chunks inside sentences may take in memory, and those of the last chunks of sentences.
+# Memory of the caches: for chunks within sentences, and for the last chunks of sentences.
 INSIDE_BYTES, LAST_BYTES = 96 << 20, 24 << 20
-DICTIONARY_BYTES = 100  # of an entry
+DICTIONARY_BYTES = 100  # per entry
 
-# Marks that are not seen and mean nothing to a model: soft hyphen, zero-width space, directions, byte order.
+# Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks, byte order mark.
 INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 
 
 class ChunkCache(dict[str, tuple[str, ...]]):
-    """The tokens of chunks by the rules of a pattern; of those that were met lately, as many as some bytes hold.
+    """The tokens of chunks, found by a regular expression, in a cache of limited size.
 
-    What does not fit any more makes room at once, but lives on in an older generation until that is replaced.
+    The cache has two generations of half the size: when the newer one is full it replaces the older one, so that
+    chunks that were not used lately are dropped.
     """
 
     def __init__(self, rules: re.Pattern[str], size: int) -> None:
@@ -28,7 +29,7 @@ class ChunkCache(dict[str, tuple[str, ...]]):
         if tokens is None:
             tokens = tuple(match.group() for match in self._rules.finditer(INVISIBLE.sub("", chunk)))
             if tokens == (chunk,):
-                tokens = (chunk,)  # one string in memory, not two
+                tokens = (chunk,)  # share the string with the key
         size = DICTIONARY_BYTES + getsizeof(chunk) + getsizeof(tokens) + sum(map(getsizeof, tokens))
         if size > self._half:
             return tokens
@@ -42,14 +43,14 @@ class ChunkCache(dict[str, tuple[str, ...]]):
 
 
 class ChunkRules:
-    """A tokenizer of patterns whose matches, in order, are the tokens of a chunk."""
+    """A tokenizer defined by regular expressions, whose matches are the tokens of a chunk."""
 
     def __init__(self, inside: re.Pattern[str], last: re.Pattern[str]) -> None:
-        """`last` is for the last chunk of a sentence, `inside` for the others."""
+        """Use the pattern `last` for the last chunk of a sentence, `inside` for the others."""
         self._inside, self._last = ChunkCache(inside, INSIDE_BYTES), ChunkCache(last, LAST_BYTES)
 
     def __call__(self, sentence: str) -> list[str]:
-        """The tokens of one sentence; joined, they are its visible characters without white space, in order."""
+        """Tokenize a sentence; the concatenated tokens are its visible characters without white space."""
         chunks = sentence.split()
         if not chunks:
             return []

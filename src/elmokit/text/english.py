@@ -1,6 +1,6 @@
 """The tokenizer english-1: the conventions of the Penn and Universal Dependencies (EWT) treebanks.
 
-A rule that changes the tokens of any text makes another tokenizer, which needs another name.
+A change of the rules that changes the tokens of any text requires a new name.
 """
 
 import re
@@ -11,10 +11,10 @@ from elmokit.text.sentences import segments
 
 APOSTROPHE = r"['\u2019]"
 LETTER = r"[^\W\d_]"
-# Letters, digits, _ and the accents and vowel signs that \w leaves out.
+# Letters, digits, _, and the accents and vowel signs that \w does not match.
 WORD_CHARACTER = r"[\w\u0300-\u036f\u0590-\u05cf\u0610-\u065f\u0900-\u0e7f\u200c\u200d]"
 
-# Lengths are bounded in what may fail late, so that a chunk of any length takes time in proportion to it.
+# Repetitions that may backtrack are bounded, so that the time is linear in the length of a chunk.
 URL = r"(?i:(?:https?|ftp)://|www\.)\S+?(?=[.,;:!?'\"\u2019\u201d)>\]]*$)"
 EMAIL = r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
 DOMAIN = r"\w{1,63}(?:[.-]\w{1,63}){0,8}\.(?:com|org|net|edu|gov|info|co\.uk|doc|pdf|xls)(?!\w)"
@@ -23,16 +23,16 @@ FACE = r"[:;=]-?[()DP](?!\w)"
 # Parts of a contraction are tokens: do n't, she 'll, can not, gon na.
 CLITIC_LETTERS = r"(?i:s|m|d|ll|re|ve)"
 CLITIC = rf"(?:(?i:n){APOSTROPHE}(?i:t)|{APOSTROPHE}{CLITIC_LETTERS})(?!{WORD_CHARACTER})"
-NEGATED = r"(?:do|did|does|wo|could|would|should|ai)"  # also where "n't" lacks its apostrophe
-JOINED = rf"(?i:can(?=not(?!\w))|(?:gon|wan)(?=na(?!\w))|got(?=ta(?!\w))|{NEGATED}(?=nt(?!\w)))"
+NEGATED = r"(?:do|did|does|wo|could|would|should|ai)"  # before "nt" without an apostrophe
+CONTRACTED = rf"(?i:can(?=not(?!\w))|(?:gon|wan)(?=na(?!\w))|got(?=ta(?!\w))|{NEGATED}(?=nt(?!\w)))"
 
-# The period belongs to these wherever they stand, at the end of a sentence too.
+# The period belongs to these everywhere, also at the end of a sentence.
 ABBREVIATIONS = (
     "Mr|Mrs|Ms|Dr|Prof|Rev|Hon|Gen|Col|Lt|Sgt|Capt|Cmdr|Adm|Maj|Gov|Sen|Rep|Reps|Sens|Pres|Messrs|Mme|Jr|Sr|Bros|Inc|Corp|"
     "Ltd|Co|St|Ft|Mt|Ave|Blvd|Jan|Feb|Aug|Sept|Oct|Nov|Dec|Thur|Thurs|Attn|Ph|vs|viz|approx|dept|est|ed|eds|vol|vols|cf|"
     "ca|al|Univ|Assn|Dept|Fig|Figs"
 )
-# It belongs to these inside a sentence, while at the end they may be whole words.
+# It belongs to these only within a sentence; at the end they may be ordinary words.
 ABBREVIATIONS_INSIDE = "No|Nos|etc|Mar|Apr|Jun|Jul|Mon|Tue|Tues|Wed|Thu|Fri|Sat|Sun|Art|p|pp|fig|op"
 DOTTED = rf"(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?"  # U.S., e.g., p.m., U.S.A
 INITIAL = r"(?<![\w'\u2019.])[A-Z]\.(?!\w)"
@@ -49,7 +49,7 @@ NUMBERS = (
     r"(?<!\w)\.\d+",  # .5
 )
 
-# What takes its hyphen with it: "non-human" is one token, while "well-known" is three.
+# Prefixes that stay attached: "non-human" is one token, while "well-known" is three.
 PREFIX = (
     r"(?i:e|anti|ante|arch|bi|bio|co|counter|cross|cyber|de|em|en|ex|extra|hyper|infra|inter|intra|macro|meta|micro|mid|mini|"
     r"multi|neo|non|pan|para|post|pre|pro|pseudo|quasi|re|semi|sub|super|trans|tri|ultra|un|uni)"
@@ -61,14 +61,14 @@ WORD = (
     r"|[A-Z]{1,3}(?:&[A-Z]{1,2})+(?!\w)"  # AT&T
     rf"|{WORD_CHARACTER}+(?:{INNER_APOSTROPHE}\w{WORD_CHARACTER}*)*)"
 )
-# A run of one mark is one token.
+# Repeated punctuation is one token.
 MARKS = r"\.{2,}|[!?]{2,}|''|``|\u2018\u2019|\u2019\u2019|<<|>>|->|([-=*_~#+])\1+|\S"
 
 
 def _compile(abbreviations: str, initial: str | None) -> re.Pattern[str]:
     """The rules in order of precedence."""
     abbreviated = [DOTTED, *([initial] if initial else []), rf"(?<!\w)(?:{abbreviations})\.(?!\w)"]
-    rules = [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, JOINED, WORD, MARKS]
+    rules = [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, CONTRACTED, WORD, MARKS]
     return re.compile("|".join(f"(?:{rule})" for rule in rules))
 
 
@@ -78,12 +78,12 @@ END_OF_SENTENCE = _compile(ABBREVIATIONS, initial=None)
 tokenize_english = ChunkRules(INSIDE_SENTENCE, END_OF_SENTENCE)
 
 
-# sentencex keeps a quotation of several sentences whole, and "me. I" together; the treebanks part them.
+# sentencex does not split quotations of several sentences, nor "me. I"; the treebanks do.
 LOWER_ABBREVIATION = r"(?<!\b(?:vs|cf|ca|al|ed|pp|no)\.)(?<!\b(?:etc|viz|eds|vol|fig)\.)"
 MISSED_END = re.compile(rf"(?<=[a-z]{{2}}[.!?]){LOWER_ABBREVIATION}\s+(?=[\"\u201c\u2018(]?[A-Z])")
 
 
 def split_english_sentences(paragraph: str) -> list[str]:
-    """The sentences of one paragraph, without white space around them."""
-    pieces = chain.from_iterable(map(MISSED_END.split, segments("en", paragraph)))
-    return [sentence for piece in pieces if (sentence := piece.strip())]
+    """Split a paragraph into sentences."""
+    sentences = chain.from_iterable(map(MISSED_END.split, segments("en", paragraph)))
+    return [stripped for sentence in sentences if (stripped := sentence.strip())]

@@ -1,4 +1,4 @@
-"""Scripts as patterns of their letters: which have no spaces between words, and which a tokenizer has no rules for."""
+"""Regular expressions for the letters of scripts: those without spaces between words, those without tokenizer rules."""
 
 import re
 
@@ -9,7 +9,7 @@ SOUTH_EAST_ASIAN = r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\uaa60-
 
 UNSPACED_LETTER = re.compile(rf"[{IDEOGRAPHS}{KANA}{SOUTH_EAST_ASIAN}]")
 SOUTH_EAST_ASIAN_LETTER = re.compile(rf"[{SOUTH_EAST_ASIAN}]")
-# Emoji, marks and digits are no letters.
+# Without emoji, punctuation and digits.
 NOT_LATIN_LETTER = re.compile(
     r"[\u0370-\u1cff\u1f00-\u1fff\u2c00-\u2c5f\u2c80-\u2dff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u318f"
     r"\u31a0-\u31ff\u3400-\ua71f\ua800-\uab2f\uab70-\ud7ff\uf900-\ufaff\ufb13-\ufdff\ufe70-\ufefc\uff66-\uffdc"

@@ -1,4 +1,4 @@
-"""Tokenizers of other libraries, which are extras, under names that end in the version of what decides the tokens."""
+"""Adapters of other libraries' tokenizers (extras), whose names end in the version that determines the tokens."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from elmokit.text.tokenizer import Tokenizer
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}")
 
 
-# What each extra installs.
+# The packages of each extra.
 PACKAGES = {
     "chinese": "rjieba",
     "japanese": "fugashi unidic-lite",
@@ -26,7 +26,7 @@ PACKAGES = {
 
 
 def _module(name: str, extra: str) -> Any:
-    """A library of an extra. ValueError, which says how to install it, where it is missing."""
+    """Import a library of an extra. ValueError says how to install it if it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -34,13 +34,13 @@ def _module(name: str, extra: str) -> Any:
 
 
 def _spacy_pipeline(model: str) -> tuple[Any, str]:
-    """spaCy's pipeline of a model, or its blank one of a language, and the version of it."""
+    """spaCy's pipeline of a model, or the blank pipeline of a language; and its version."""
     spacy = _module("spacy", "spacy")
     if LANGUAGE_CODE.fullmatch(model):
         try:
             pipeline, installed = spacy.blank(model), spacy.__version__
-            pipeline.max_length = sys.maxsize  # it bounds the memory of parsers, of which a blank pipeline has none
-        except ImportError as error:  # of a language that spaCy does not know, or whose segmenter is not installed
+            pipeline.max_length = sys.maxsize  # the limit protects parsers, which a blank pipeline does not have
+        except ImportError as error:  # an unknown language, or one whose segmenter is not installed
             raise ValueError(f"spaCy has no pipeline for the language {model!r}: {error}") from error
     else:
         try:
@@ -53,7 +53,7 @@ def _spacy_pipeline(model: str) -> tuple[Any, str]:
     return pipeline, installed
 
 
-@lru_cache(maxsize=4)  # loading takes a second, and a tokenizer may be asked for again with every document
+@lru_cache(maxsize=4)  # loading takes a second, and callers may load the tokenizer once per document
 def _spacy(model: str) -> Tokenizer:
     pipeline, installed = _spacy_pipeline(model)
 
@@ -68,7 +68,7 @@ def _spacy(model: str) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _rjieba() -> Tokenizer:
-    """Chinese words by jieba's dictionary, and by its hidden Markov model for those that are not in it."""
+    """Chinese words, by jieba's dictionary and its hidden Markov model for other words."""
     cut: Callable[[str], list[str]] = _module("rjieba", "chinese").cut
 
     def tokenize(text: str) -> list[str]:
@@ -79,14 +79,14 @@ def _rjieba() -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _unidic_lite() -> Tokenizer:
-    """Japanese short unit words, as in Universal Dependencies, by MeCab (fugashi) and the dictionary unidic-lite."""
+    """Japanese short-unit words, as in Universal Dependencies, by MeCab (fugashi) and the dictionary unidic-lite."""
     fugashi, dictionary = _module("fugashi", "japanese"), _module("unidic_lite", "japanese").DICDIR
     tagger = fugashi.GenericTagger(f'-Owakati -d "{dictionary}" -r "{dictionary}/mecabrc"')
 
-    in_use = Lock()  # MeCab is not for several threads
+    lock = Lock()  # MeCab is not thread-safe
 
     def tokenize(text: str) -> list[str]:
-        with in_use:
+        with lock:
             return tagger.parse(text).split()
 
     return Tokenizer(
@@ -96,7 +96,7 @@ def _unidic_lite() -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _pythainlp() -> Tokenizer:
-    """Thai words by its dictionary (newmm), and sentences by its conditional random field (crfcut)."""
+    """Thai words by PyThaiNLP's dictionary (newmm), sentences by its conditional random field (crfcut)."""
     thai = _module("pythainlp.tokenize", "thai")
     _module("pycrfsuite", "thai")
 
@@ -104,8 +104,8 @@ def _pythainlp() -> Tokenizer:
         return " ".join(thai.word_tokenize(text, engine="newmm", keep_whitespace=False)).split()
 
     def split_sentences(text: str) -> list[str]:
-        found = thai.sent_tokenize(text, engine="crfcut")
-        return [sentence for each in found if (sentence := each.strip())]
+        sentences = thai.sent_tokenize(text, engine="crfcut")
+        return [stripped for sentence in sentences if (stripped := sentence.strip())]
 
     return Tokenizer(f"pythainlp=={version('pythainlp')}", tokenize, split_sentences)
 
@@ -114,15 +114,21 @@ SEGMENTERS = {"rjieba": _rjieba, "unidic-lite": _unidic_lite, "pythainlp": _pyth
 
 
 def load_segmenter(name: str) -> Tokenizer:
-    """The tokenizer "LIBRARY" or "spacy:MODEL" in the version that is installed; "NAME==VERSION" if it is that one.
+    """Load another library's tokenizer.
+
+    Args:
+        name: "LIBRARY" or "spacy:MODEL" for the installed version; "NAME==VERSION" for that version.
+
+    Returns:
+        The tokenizer, whose name ends in its version.
 
     Raises:
-        ValueError: There is none, its library is not installed, or in another version.
+        ValueError: The library or model is not installed, or has another version.
     """
-    library, _, wanted = name.partition("==")
-    found = _spacy(library.removeprefix("spacy:")) if library.startswith("spacy:") else SEGMENTERS[library]()
-    installed = found.name.partition("==")[2]
-    if wanted not in ("", installed):
+    library, _, required = name.partition("==")
+    tokenizer = _spacy(library.removeprefix("spacy:")) if library.startswith("spacy:") else SEGMENTERS[library]()
+    installed = tokenizer.name.partition("==")[2]
+    if required not in ("", installed):
         model = library.removeprefix("spacy:")
-        raise ValueError(f"{name!r} asks for {model} {wanted}, but {installed} is installed: install that version")
-    return found
+        raise ValueError(f"{name!r} requires {model} {required}, but {installed} is installed: install that version")
+    return tokenizer

@@ -1,4 +1,4 @@
-"""Sentences of a paragraph, by sentencex (Wikimedia), in time that grows with the length of the paragraph."""
+"""Sentence splitting by sentencex (Wikimedia), in time linear in the length of the paragraph."""
 
 import re
 from bisect import bisect_left
@@ -7,75 +7,83 @@ from itertools import accumulate
 
 from elmokit.text.abbreviations import INTRODUCING
 
-# sentencex looks at a run of marks from each of them: a million apostrophes would take a minute.
+# sentencex takes quadratic time for runs of punctuation: a million apostrophes would take a minute.
 WINDOW = 10_000
 
-# The languages that sentencex 1.0 has rules for (its `src/languages`); it does not list them at run time. For another
-# one it takes those of a related language, or the English ones, without a word.
+# The languages for which sentencex 1.0 has rules (its `src/languages`), which it does not list at run time. For other
+# languages it silently uses those of a related language, or of English.
 LANGUAGES = (
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
     "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk",
 )  # fmt: skip
 
 
-# Where a paragraph is cut that has no end of a sentence for a window: sentencex keeps what is in quotes whole.
+# Where to split a window in which sentencex finds no end of a sentence, such as a long quotation.
 MARK_AND_SPACE = re.compile(r"[.!?\u2026\u0964\u3002\uff01\uff1f][\"'\u2019\u201d)\]]*\s+")
 SPACE = re.compile(r"\s+")
 
 
-def _cut(text: str) -> str:
-    """The text up to its last mark that may end a sentence, or else its last white space; all of it without any."""
+def _forced_segment(text: str) -> str:
+    """The text up to its last punctuation mark that may end a sentence, else its last white space, or its end."""
     for pattern in (MARK_AND_SPACE, SPACE):
-        ends = [found.end() for found in pattern.finditer(text)]
+        ends = [match.end() for match in pattern.finditer(text)]
         if ends:
             return text[: ends[-1]]
     return text
 
 
 def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[str]:
-    """What sentencex makes of a paragraph, white space and all, a window of characters at a time.
+    """Split a paragraph with sentencex, one window of characters at a time.
 
-    Of a window's segments, those count that begin in its first half: what is quoted may go on behind the window.
+    Only the segments that begin in the first half of a window are used, as a quotation may extend beyond the window.
+
+    Args:
+        language: Language code.
+        paragraph: The text.
+        window: Characters of a window.
+
+    Yields:
+        Segments that concatenate to the paragraph, white space included.
     """
-    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (its module is compiled)
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
     begin = 0
     while len(paragraph) - begin > window:
         text = paragraph[begin : begin + window]
-        found = segment(language, text)[:-1]
-        ends = list(accumulate(map(len, found)))
-        found = found[: bisect_left(ends, window // 2) + 1]
-        # It may rewrite the white space of blank lines; then what it found cannot be told from what is left.
-        if not found or not text.startswith("".join(found)):
-            found = [_cut(text)]
-        yield from found
-        begin += sum(map(len, found))
+        complete = segment(language, text)[:-1]
+        ends = list(accumulate(map(len, complete)))
+        complete = complete[: bisect_left(ends, window // 2) + 1]
+        # sentencex may rewrite the white space of blank lines, so that the rest of the text cannot be located.
+        if not complete or not text.startswith("".join(complete)):
+            complete = [_forced_segment(text)]
+        yield from complete
+        begin += sum(map(len, complete))
     yield from segment(language, paragraph[begin:])
 
 
-# sentencex knows some abbreviations of some languages. A period after one of ours or after an initial, or one before a
-# small letter, ends no sentence either.
+# sentencex knows some abbreviations of some languages. No sentence ends after one of ours, after an initial, or before
+# a lower-case letter either.
 ABBREVIATED = re.compile(rf"\W*(?:{INTRODUCING})\.")
 INITIAL = re.compile(r"\W*[^\W\d_]\.")
 
 
-def _goes_on(piece: str, following: str) -> bool:
-    """Whether what follows a piece belongs to its sentence."""
-    piece = piece.rstrip()
-    if not piece.endswith("."):
+def _continues(segment: str, following: str) -> bool:
+    """Whether the segment that follows belongs to the same sentence."""
+    segment = segment.rstrip()
+    if not segment.endswith("."):
         return False
-    last = piece.rsplit(maxsplit=1)[-1]
+    last = segment.rsplit(maxsplit=1)[-1]
     if following.lstrip()[:1].islower() or ABBREVIATED.fullmatch(last):
         return True
     return INITIAL.fullmatch(last) is not None and last[-2].isupper()
 
 
 def split_sentences(language: str, paragraph: str) -> list[str]:
-    """The sentences of one paragraph by the rules of a language other than English, without white space around them."""
+    """Split a paragraph in a language other than English into sentences."""
     sentences: list[list[str]] = []
-    for piece in segments(language, paragraph):
-        if sentences and _goes_on(sentences[-1][-1], piece):
-            sentences[-1].append(piece)
+    for segment in segments(language, paragraph):
+        if sentences and _continues(sentences[-1][-1], segment):
+            sentences[-1].append(segment)
         else:
-            sentences.append([piece])
-    return [sentence for pieces in sentences if (sentence := "".join(pieces).strip())]
+            sentences.append([segment])
+    return [stripped for sentence in sentences if (stripped := "".join(sentence).strip())]

@@ -1,4 +1,4 @@
-"""What a tokenizer is."""
+"""The interface of tokenizers."""
 
 import re
 from collections.abc import Callable
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A named way to split text.
+    """A tokenizer and sentence splitter.
 
-    `tokenize(text)` gives the tokens of a sentence, `split_sentences(text)` the sentences of a paragraph. `unknown`
-    matches a letter of a script that the tokenizer has no rules for; None where that is not known.
+    Attributes:
+        name: Unique name, which models record.
+        tokenize: Splits a sentence into tokens.
+        split_sentences: Splits a paragraph into sentences.
+        unknown: Matches letters of scripts for which there are no rules; None if these are not known.
     """
 
     name: str
@@ -19,5 +22,5 @@ class Tokenizer:
     unknown: re.Pattern[str] | None = None
 
     def count_unknown(self, text: str) -> int:
-        """How many letters of a text are of a script that the tokenizer has no rules for."""
+        """Number of letters in a text of scripts for which the tokenizer has no rules."""
         return 0 if self.unknown is None or text.isascii() else len(self.unknown.findall(text))

@@ -1,7 +1,7 @@
-"""Text to sentences and sentences to tokens, by name.
+"""Tokenizers and sentence splitters by name.
 
-The tokenizer is part of a model: the model's text was split by it, and so must be the text it reads later. Its name,
-kept with the weights, therefore ends in a version; other tokens for the same text mean another name.
+A model must read text that is tokenized like its training text, so the name of the tokenizer is stored with the
+weights. Names end in a version, which changes whenever the tokens of any text change.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from elmokit.text.words import tokenize_words
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text that are not blank."""
+    """Split a text into its lines, without blank ones."""
     return [line for line in text.split("\n") if line.strip()]
 
 
@@ -31,7 +31,7 @@ TOKENIZERS = {
     )
 }
 
-# The tokenizer of a language where it is not words-1; None where there is none.
+# The tokenizers of languages other than words-1; None for languages without one.
 TOKENIZER_OF: dict[str, str | None] = {
     "en": "english-1",
     "zh": "characters-1",
@@ -42,26 +42,29 @@ TOKENIZER_OF: dict[str, str | None] = {
 
 
 def get_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a name.
+    """Get a tokenizer by name.
 
     Args:
-        name: whitespace-1 (text that is split already: tokens between white space, one sentence a line), english-1,
-            words-1 (other languages with spaces between words), characters-1 (Chinese and Japanese); with extras rjieba
-            (Chinese words), unidic-lite (Japanese words), pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE, which are
-            called NAME==VERSION from then on and by that name come from no other version.
+        name: whitespace-1 (text that is already tokenized, one sentence per line), english-1, words-1 (other languages
+            with spaces between words), characters-1 (Chinese and Japanese); or with extras rjieba (Chinese words),
+            unidic-lite (Japanese words), pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The tokenizers of extras are
+            named NAME==VERSION; by that name, only that version is accepted.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ValueError: There is none of that name, its library is not installed, or in another version.
+        ValueError: There is no such tokenizer, or its library is not installed or has another version.
     """
     if name.startswith("spacy:") or name.partition("==")[0] in SEGMENTERS:
         return load_segmenter(name)
     if name not in TOKENIZERS:
         names = ", ".join([*TOKENIZERS, *SEGMENTERS, "spacy:MODEL and spacy:LANGUAGE"])
-        raise ValueError(f"no tokenizer is called {name!r}: the names are {names}")
+        raise ValueError(f"there is no tokenizer {name!r}: choose one of {names}")
     return TOKENIZERS[name]
 
 
-# The languages whose sentences a tokenizer finds by itself. Those of spaCy and pythainlp know theirs.
+# The languages for which a tokenizer has its own sentence splitter, in addition to spaCy's and PyThaiNLP's.
 OWN_SENTENCES = {"english-1": ("en",), "characters-1": ("zh", "ja"), "rjieba": ("zh",), "unidic-lite": ("ja",)}
 
 
@@ -72,44 +75,47 @@ def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
 
 
 def tokenizer_for(name: str | None = None, language: str | None = None) -> Tokenizer:
-    """The tokenizer of a name, or else of a language, that finds sentences by the rules of the language.
+    """Get a tokenizer that splits sentences by the rules of a language.
 
     Args:
-        name: As of `get_tokenizer`; when None, the tokenizer for the language: english-1, characters-1 (zh, ja),
-            pythainlp (th), words-1 (all others).
-        language: A code of two or three letters, such as "de"; when None, the one that the tokenizer is for: English if
-            there is no name either.
+        name: As in `get_tokenizer`; by default the tokenizer of the language: english-1, characters-1 (zh, ja),
+            pythainlp (th) or words-1 (others).
+        language: Code of two or three letters, such as "de"; by default the language of the tokenizer, or English if no
+            name is given either.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ValueError: There is no such language or tokenizer, or they do not go together.
+        ValueError: There is no such language or tokenizer, or they do not match.
     """
     if language is not None and not LANGUAGE_CODE.fullmatch(language):
         raise ValueError(
-            f"{language!r} is no code of a language, which has two or three letters; there are rules for the sentences "
-            f"of {', '.join(LANGUAGES)}, th and zh"
+            f"{language!r} is not a language code of two or three letters; there are rules for {', '.join(LANGUAGES)}, "
+            "th and zh"
         )
     if name is None:
         name = TOKENIZER_OF.get(language or "en", "words-1")
     if name is None:
         raise ValueError(
-            f"there is no tokenizer for {language!r}, which has no spaces between words: name one, spacy:MODEL, or "
-            "whitespace-1 for text that is split already"
+            f"there is no tokenizer for {language!r}, which has no spaces between words: use spacy:MODEL, or "
+            "whitespace-1 for text that is already tokenized"
         )
     tokenizer = get_tokenizer(name)
     if tokenizer.name == "whitespace-1" and language is not None:
-        raise ValueError("whitespace-1 takes each line for a sentence, in any language: leave the language out")
+        raise ValueError("whitespace-1 reads one sentence per line in any language: omit the language")
     if tokenizer.name == "words-1" and language is None:
-        raise ValueError("words-1 splits the words of many languages: say which, such as de, to find sentences by")
+        raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     if language is None or not _uses_sentencex(tokenizer, language):
         return tokenizer
     return replace(tokenizer, split_sentences=partial(split_sentences, language))
 
 
-def doubt_about(tokenizer: Tokenizer, language: str | None) -> str | None:
-    """A sentence that says so where there are no rules for the sentences of a language; None where there are."""
+def missing_rules(tokenizer: Tokenizer, language: str | None) -> str | None:
+    """A warning if there are no rules to split sentences of the language; otherwise None."""
     if language is None or language in LANGUAGES or not _uses_sentencex(tokenizer, language):
         return None
     return (
-        f"sentencex has no rules of its own for {language!r}: sentences are split by those of a related language, or "
-        f"by the English ones, so that abbreviations may end one (it has rules for {', '.join(LANGUAGES)})"
+        f"sentencex has no rules for {language!r}: sentences are split by the rules of a related language or of "
+        f"English, possibly after abbreviations (it has rules for {', '.join(LANGUAGES)})"
     )

@@ -1,4 +1,4 @@
-"""The word vocabulary: what the softmax predicts, and what a biLM with word input reads."""
+"""The word vocabulary: the output classes of the softmax, and the input of a biLM with word ids."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,10 @@ SPECIALS = (BOS, EOS, UNK)
 
 
 class Vocab:
-    """Words in a fixed order; a word's id is its place, and a word that is not there has the id of <UNK>."""
+    """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
 
     def __init__(self, words: Iterable[str]) -> None:
+        """Create a vocabulary from distinct words, <S>, </S> and <UNK> among them. ValueError otherwise."""
         self.words: tuple[str, ...] = tuple(words)
         self._id_of = {word: index for index, word in enumerate(self.words)}
         missing = [special for special in SPECIALS if special not in self._id_of]
@@ -27,9 +28,9 @@ class Vocab:
                 f"the vocabulary lacks {' '.join(missing)}: put <S>, </S> and <UNK> on its first three lines"
             )
         if len(self._id_of) < len(self.words):
-            twice = [word for word, count in Counter(self.words).items() if count > 1]
+            repeated = [word for word, count in Counter(self.words).items() if count > 1]
             raise ValueError(
-                f"{len(twice)} words occur twice in the vocabulary, the first is {twice[0]!r}: keep one of each"
+                f"{len(repeated)} words are repeated in the vocabulary, such as {repeated[0]!r}: remove the repetitions"
             )
 
     def __len__(self) -> int:
@@ -45,18 +46,21 @@ class Vocab:
         return hash(self.words)
 
     def __repr__(self) -> str:
-        return f"Vocab({len(self)} words)"
+        return f"Vocab({len(self):,} words)"
 
     @cached_property
     def bos(self) -> int:
+        """Id of <S>."""
         return self._id_of[BOS]
 
     @cached_property
     def eos(self) -> int:
+        """Id of </S>."""
         return self._id_of[EOS]
 
     @cached_property
     def unk(self) -> int:
+        """Id of <UNK>."""
         return self._id_of[UNK]
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
@@ -65,11 +69,11 @@ class Vocab:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":
-        """Read a vocabulary, one word a line. ValueError naming the file where it is not one."""
+        """Read a vocabulary from a file with one word per line. ValueError names the file if it is invalid."""
         words = list(read_lines(path))
         if "" in words:
             raise ValueError(
-                f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word a line, remove it"
+                f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word per line, remove it"
             )
         try:
             return cls(words)
@@ -77,28 +81,39 @@ class Vocab:
             raise ValueError(f"{path}: {error}") from None
 
     def write(self, path: str | Path) -> None:
-        """Write the words, one a line, in order."""
+        """Write the words to a file, one per line."""
         with atomic_path(path) as partial:
             partial.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], min_count: int = 1, max_size: int | None = None) -> "Vocab":
-        """<S>, </S> and <UNK>, then words by falling count, equal counts by word; `max_size` counts the three too.
+        """Build a vocabulary: <S>, </S> and <UNK>, then words by descending frequency, ties in alphabetical order.
 
-        The order matters: the sampled softmax draws its negatives by rank.
+        The order matters, because the sampled softmax draws negative samples by rank.
+
+        Args:
+            counts: Frequencies of words.
+            min_count: Minimum frequency.
+            max_size: Maximum size, including the three special tokens.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            ValueError: `max_size` is below 3.
         """
         if max_size is not None and max_size < len(SPECIALS):
-            raise ValueError(f"max_size is {max_size}: a vocabulary has at least the {len(SPECIALS)} special words")
+            raise ValueError(f"max_size must be at least {len(SPECIALS)}, for the special tokens, not {max_size}")
         frequent = [(-count, word) for word, count in counts.items() if count >= min_count and word not in SPECIALS]
         words = [*SPECIALS, *(word for _, word in sorted(frequent))]
         return cls(words[:max_size])
 
 
 def count_words(paths: Iterable[str | Path]) -> Counter[str]:
-    """How often each word occurs in files of tokenized text, one sentence a line, words split by white space."""
+    """Count the words of tokenized text files, one sentence per line, words separated by white space."""
     counts: Counter[str] = Counter()
     for path in paths:
-        # Whole batches of lines are counted at once: one call of update() costs more than one line's words.
+        # Count batches of lines, because a call of update() costs more than counting the words of one line.
         batch: list[str] = []
         for line in read_lines(path):
             batch.append(line)

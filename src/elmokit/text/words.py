@@ -1,9 +1,9 @@
-"""The tokenizer words-1: words and marks of any language that is written with spaces between words.
+"""The tokenizer words-1, for languages that are written with spaces between words.
 
-It follows the conventions that most Universal Dependencies treebanks share: marks are tokens, compounds with hyphens
-and numbers stay whole, an abbreviation keeps its period, an elided word stands for itself (French l' homme, Italian
-dell' arte). English has its own tokenizer, which parts contractions and hyphens.
-A rule that changes the tokens of any text makes another tokenizer, which needs another name.
+It follows the conventions common to most Universal Dependencies treebanks: punctuation marks are tokens, hyphenated
+compounds and numbers are not split, abbreviations keep their period, elided words are tokens (French l' homme, Italian
+dell' arte). English has its own tokenizer, which splits contractions and hyphenated compounds.
+A change of the rules that changes the tokens of any text requires a new name.
 """
 
 import re
@@ -12,7 +12,7 @@ from elmokit.text.abbreviations import ABBREVIATIONS, ALWAYS_ABBREVIATIONS
 from elmokit.text.chunks import ChunkRules
 from elmokit.text.english import DOMAIN, EMAIL, FACE, LETTER, URL
 
-# Letters, digits, _ and what \w leaves out: accents, points and vowel signs, joiners.
+# Characters of words that \w does not match: accents, points and vowel signs, joiners.
 SIGNS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
     r"\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0\u07eb-\u07f3\u07fd\u0816-\u082d\u0859-\u085b"
@@ -21,24 +21,24 @@ SIGNS = (
     r"\u180b-\u180d\u1ab0-\u1aff\u1b00-\u1b04\u1b34-\u1b44\u1b80-\u1bad\u1c24-\u1c37\u1dc0-\u1dff\u200c\u200d\u20d0-\u20f0"
     r"\ufe20-\ufe2f"
 )
-PART = rf"[\w{SIGNS}]"
+WORD_CHARACTER = rf"[\w{SIGNS}]"
 APOSTROPHE = r"['\u2019\u02bc]"
 HYPHEN = r"[-\u2010\u2011]"
 
-# Elided words before a vowel or h, of French, Italian and Catalan; aujourd'hui and Breton c'hoar are whole.
+# Elided words before a vowel or h in French, Italian and Catalan; aujourd'hui and Breton c'hoar are not split.
 ELIDED = (
     r"(?i:[djlmnst]|c(?!.h)|qu|jusqu|lorsqu|puisqu|quoiqu|presqu|quelqu|(?:ne|da|de|a|su|co)ll|un|quest|quell|bell|sant|"
     r"grand|tutt|gl|dov|com|cos|anch|senz)"
 )
-ELISION = rf"(?<!{PART}){ELIDED}{APOSTROPHE}(?=(?i:[aeiouhyàâäæéèêëìíîïòóôöœùúûü])|\Z)"
+ELISION = rf"(?<!{WORD_CHARACTER}){ELIDED}{APOSTROPHE}(?=(?i:[aeiouhyàâäæéèêëìíîïòóôöœùúûü])|\Z)"
 
 INITIAL = rf"(?<![\w'\u2019.]){LETTER}\.(?!\w)"
 DOTTED = rf"(?<!\w)(?:(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?|(?:[A-Z]{{2}}\.){{2,}})"  # z.B., т.е., U.S.A, EE.UU.
-# Inside a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10. in Berlin.
+# Within a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10. in Berlin.
 ORDINAL = r"(?<![\w.,])(?:(?:\d{1,2}\.){1,2}|[IVX]{2,5}\.)(?!\S)"
 
 NUMBER = r"\d+(?:[.,:/'\u2019\u00a0\u202f-]\d+)+\w*"  # 1.000,50, 12:30, 1'000, 3.10.1990, 2023/24, 1990-1995
-WORD = rf"{PART}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(?={PART}){PART}+)*"
+WORD = rf"{WORD_CHARACTER}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(?={WORD_CHARACTER}){WORD_CHARACTER}+)*"
 MARKS = r"\.{2,}|[!?\u061f]{2,}|''|``|<<|>>|->|([-=*_~#+])\1+|\S"
 
 

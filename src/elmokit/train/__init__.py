@@ -1,1 +1,1 @@
-"""Pretraining biLMs."""
+"""Pretraining and fine-tuning of biLMs."""

@@ -1,4 +1,4 @@
-"""The knobs of pretraining and fine-tuning, typed once; the command line is made from them. (No torch here.)"""
+"""The settings of pretraining and fine-tuning. The command line is generated from them, so torch is not imported."""
 
 from __future__ import annotations
 
@@ -9,78 +9,74 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Where the text is, what to train, and how."""
+    """Settings of a pretraining run: the text, the model, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text, one sentence a line: files (.txt, .gz, .zst), or directories as `elmokit prepare` writes them."""
+    """Tokenized text, one sentence per line: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/, and at the end model/. The same command resumes a stopped run."""
+    """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
-    """Tokenized text that is never trained on, for the perplexity while training."""
+    """Tokenized held-out text for the perplexity during training."""
     preset: Literal["tiny", "small", "medium", "original"] = "small"
     """Size of the model."""
     config: Path | None = None
-    """A model configuration instead of a preset: the config.json of a model, or what stands there under "model"."""
+    """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
-    """Vocabulary of the softmax, one word a line, by falling count; made from the corpus when not given."""
+    """Vocabulary of the softmax, one word per line, sorted by frequency; None: built from the corpus."""
     vocab_size: int = 50_000
-    """Size of the vocabulary that is made."""
+    """Maximum size of a vocabulary built from the corpus."""
     min_count: int = 2
-    """Minimum count of a word of the vocabulary that is made."""
+    """Minimum frequency of a word in a vocabulary built from the corpus."""
     recipe: Literal["muon", "modern", "original"] = "modern"
-    """muon: Muon for the matrices between input and output, AdamW for the rest; modern: AdamW for all; original:
-    bilm-tf's AdaGrad 0.2 on the loss times unroll_steps, clipped at 10, with the same rate in all steps."""
+    """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as in bilm-tf)."""
     schedule: Literal["cosine", "constant", "none"] | None = None
-    """Learning rate: cosine (warm-up, then down over all passes), constant (warm-up, then the same rate for as long as
-    the run goes on: see cool_down), none (the same rate in every step). The recipe's own when not given."""
+    """cosine (warm-up, decay), constant (warm-up, no planned end) or none (a constant rate); None: the recipe's."""
     epochs: float = 1.0
-    """Passes over the corpus; with a constant schedule the run has no planned end, and this says nothing."""
+    """Passes over the corpus. Ignored with a constant schedule, which has no planned end."""
     max_words: int | None = None
-    """Stop after so many words, if the passes are not over before."""
+    """Maximum number of words to train on; None: no limit."""
     max_hours: float | None = None
-    """Stop this call after so many hours, with a checkpoint; the same command goes on from there."""
+    """Hours after which this command writes a checkpoint and stops; rerun it to resume. None: no limit."""
     patience: int | None = None
-    """Stop when the held-out perplexity has not improved in so many evaluations; the model is that of the best one."""
+    """Stop after this many held-out evaluations without improvement, and keep the best model; None: never."""
     cool_down: float | None = None
-    """End a run of constant schedule: from its checkpoint, let the learning rate fall to zero over so many words, or
-    (below 1) over this share of the words that were read. The run itself can go on afterwards, and be ended again."""
+    """Finish a constant schedule: decay to zero over this many words, or (below 1) share of the words read so far."""
     cool_down_from: int | None = None
-    """Step of the checkpoint to cool down from; the newest when not given."""
+    """Step of the checkpoint to cool down from; None: the latest."""
     batch_size: int = 128
-    """Rows of the packed stream."""
+    """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
-    """Steps of a window: the state runs on from window to window, the gradient does not."""
+    """Time steps per window: the LSTM state is carried from one window to the next, gradients are not."""
     num_samples: int = 8192
-    """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
+    """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
-    """0.2 for the original recipe, 0.002 for the modern one, 0.004 for muon when not given."""
+    """Peak learning rate; None: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon."""
     fresh_starts: float | None = None
-    """Part of the sentences that start from zeros, as when text is embedded, and not from the state that the sentence
-    before them left: 0 for the original recipe, 0.1 for the others when not given."""
+    """Fraction of sentences that start from zeros, not from carried state; None: 0 for original, else 0.1."""
     dropout: float = 0.1
-    """On the input of every layer and on the last output."""
+    """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Precision of matrix products; auto is bfloat16 where the hardware multiplies it. Weights stay in float32."""
+    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """cpu, cuda or cuda:N; the best there is when not given."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
     threads: int | None = None
-    """CPU threads; torch's default when not given."""
+    """CPU threads; None: PyTorch's default."""
     seed: int = 0
-    """Seed of the weights, the order of sentences, the dropout and the samples."""
+    """Seed of the initial weights, the order of sentences, dropout and negative samples."""
     log_every: int = 20
-    """Steps between lines of the log."""
+    """Steps between entries of the log."""
     evaluate_every: int = 500
-    """Steps between held-out perplexities."""
+    """Steps between evaluations of the held-out perplexity."""
     evaluate_words: int = 20_000
-    """Words of the held-out text used while training; all of them at the end."""
+    """Words of the held-out text to evaluate during training; at the end, all are evaluated."""
     checkpoint_every: int = 200
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """Checkpoints kept."""
+    """Number of checkpoints to keep."""
     tokenizer: str | None = None
-    """Name kept with the model; taken from the corpus.json of `elmokit prepare` where there is one."""
+    """Tokenizer to record in the model; None: the one in the corpus.json of `elmokit prepare`, if any."""
     tensorboard: bool = False
-    """Also write TensorBoard events (needs the extra "train")."""
+    """Write TensorBoard events as well (needs tensorboard)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -102,83 +98,80 @@ class PretrainConfig:
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.fresh_starts is not None and not 0 <= self.fresh_starts <= 1:
-            raise ValueError(f"fresh_starts is a part of the sentences, from 0 to 1, not {self.fresh_starts}")
+            raise ValueError(f"fresh_starts must be from 0 to 1, not {self.fresh_starts}")
         for name in ("epochs", "max_hours", "patience", "cool_down"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
         if self.patience is not None and not self.heldout:
-            raise ValueError("patience needs held-out text: give heldout")
+            raise ValueError("patience needs held-out text: set heldout")
         if self.cool_down is not None and self.schedule != "constant":
-            raise ValueError('cool_down ends a run of constant schedule: give schedule "constant" as the run had it')
+            raise ValueError('cool_down finishes a run with a constant schedule: set schedule to "constant"')
         if self.cool_down_from is not None and self.cool_down is None:
-            raise ValueError("cool_down_from says where cool_down begins: give both")
+            raise ValueError("cool_down_from needs cool_down: set both")
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Which model to go on with, on what text, and how."""
+    """Settings of a fine-tuning run: the model, the text of the domain, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Text of the domain, tokenized as the model's training text was, one sentence a line: files, or directories as
-    `elmokit prepare` writes them."""
+    """Tokenized text of the domain, one sentence per line: files, or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/, and at the end model/ and report.json. The same command resumes
-    a stopped run. Where the model has no softmax, the fitting of a new one is a run in softmax/."""
+    """Directory of the run: log.jsonl, checkpoints/, model/, report.json; and softmax/ if a softmax is trained."""
     model: str | None = None
-    """Directory or name of the model to begin with; the bundled English model when not given."""
+    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME; None: the bundled English model."""
     heldout: tuple[Path, ...] = ()
-    """Text of the domain that is never trained on, for the perplexity before, while and after training."""
+    """Held-out text of the domain for the perplexity before, during and after training."""
     others: tuple[Path, ...] = ()
-    """Text of other domains, for the perplexity before and after."""
+    """Text of other domains for the perplexity before and after training."""
     epochs: float = 2.0
     """Passes over the corpus."""
     softmax_epochs: float = 1.0
-    """Passes in which a new softmax is fitted first, all else frozen."""
+    """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Stop after so many words, if the passes are not over before."""
+    """Maximum number of words to train on; None: no limit."""
     vocab_size: int = 50_000
-    """Size of the vocabulary of a new softmax, which is made from the corpus."""
+    """Maximum size of the vocabulary of a new softmax, built from the corpus."""
     min_count: int = 2
-    """Minimum count of a word of that vocabulary."""
+    """Minimum frequency of a word in that vocabulary."""
     batch_size: int = 32
-    """Rows of the packed stream."""
+    """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
-    """Steps of a window: the state runs on from window to window, the gradient does not."""
+    """Time steps per window: the LSTM state is carried from one window to the next, gradients are not."""
     num_samples: int = 8192
-    """Negative words of the sampled softmax in each direction and step; 0 for the full softmax."""
+    """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float = 0.0005
-    """Highest rate of the fine-tuning; a new softmax is fitted at 0.002."""
+    """Peak learning rate of fine-tuning; a new softmax is trained with 0.002."""
     fresh_starts: float = 0.1
-    """Part of the sentences that start from zeros, as when text is embedded, and not from the state that the sentence
-    before them left."""
+    """Fraction of sentences that start from zeros, not from carried state."""
     dropout: float = 0.1
-    """On the input of every layer and on the last output."""
+    """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Precision of matrix products; auto is bfloat16 where the hardware multiplies it. Weights stay in float32."""
+    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """cpu, cuda or cuda:N; the best there is when not given."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
     threads: int | None = None
-    """CPU threads; torch's default when not given."""
+    """CPU threads; None: PyTorch's default."""
     seed: int = 0
-    """Seed of the order of sentences, the dropout, the samples and a new softmax."""
+    """Seed of the order of sentences, dropout, negative samples and a new softmax."""
     log_every: int = 20
-    """Steps between lines of the log."""
+    """Steps between entries of the log."""
     evaluate_every: int = 500
-    """Steps between held-out perplexities."""
+    """Steps between evaluations of the held-out perplexity."""
     evaluate_words: int = 20_000
-    """Words of the held-out text used while training; all of them before and after."""
+    """Words of the held-out text to evaluate during training; before and after, all are evaluated."""
     checkpoint_every: int = 200
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """Checkpoints kept."""
+    """Number of checkpoints to keep."""
 
     def __post_init__(self) -> None:
         if self.softmax_epochs <= 0:
             raise ValueError(f"softmax_epochs must be above 0, not {self.softmax_epochs}")
-        self.training()  # refuses what makes no sense there
+        self.training()  # checks the settings that both share
 
     def training(self, **changes: Any) -> PretrainConfig:
-        """The run as one of pretraining, whose loop it is."""
+        """The settings of the training loop, which fine-tuning shares with pretraining; `changes` replace some."""
         shared = {field.name for field in fields(self)} & {field.name for field in fields(PretrainConfig)}
         return PretrainConfig(**{name: getattr(self, name) for name in shared} | changes)

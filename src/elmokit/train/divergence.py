@@ -1,4 +1,4 @@
-"""Whether a run still learns: the one judgement of a loss that grows instead of falling, or is no number."""
+"""Detection of divergence: a loss that grows or is not finite."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ SMOOTHING = 0.9  # weight of the past in the smoothed loss
 
 @dataclass
 class LossMonitor:
-    """Watches the mean loss of one interval of steps after the other.
+    """Detects divergence from the mean training loss of successive intervals of steps.
 
-    A run diverges where a loss is no number, or where `patience` intervals in a row lie more than `margin` nats above
-    the lowest smoothed loss so far. One bad interval is a spike, from which a run recovers by itself.
+    A run has diverged if the loss is not finite, or if it exceeds the lowest smoothed loss so far by more than `margin`
+    nats in `patience` consecutive intervals. A single high interval is a spike, from which runs recover.
+
+    Attributes:
+        margin: In nats per word.
+        patience: Number of consecutive high intervals that counts as divergence.
+        smoothed: Exponential moving average of the loss; None before the first interval.
+        lowest: Lowest value of `smoothed` so far.
+        high_intervals: Number of consecutive high intervals so far.
     """
 
     margin: float = 1.0
@@ -23,7 +30,7 @@ class LossMonitor:
     high_intervals: int = 0
 
     def has_diverged(self, loss: float, gradient_norm: float) -> bool:
-        """Take in the mean loss of an interval (nats a word) and the last gradient norm."""
+        """Record the mean loss of an interval (nats per word) and the last gradient norm."""
         if not math.isfinite(loss + gradient_norm):
             self.high_intervals = self.patience
             return True
@@ -34,14 +41,15 @@ class LossMonitor:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the loss is about as low as it ever was, so that a checkpoint is worth going back to."""
+        """Whether the loss is close to its minimum so far, so that a checkpoint is worth keeping."""
         return self.high_intervals == 0 and (self.smoothed is None or self.smoothed < self.lowest + self.margin / 2)
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """What `LossMonitor(**values)` goes on from; JSON has no infinity."""
+        """The state as JSON values; infinity, which JSON lacks, becomes None."""
         return {**asdict(self), "lowest": None if math.isinf(self.lowest) else self.lowest}
 
     @staticmethod
     def from_dict(values: dict[str, float | int | None]) -> LossMonitor:
+        """The inverse of `to_dict`."""
         lowest = values["lowest"]
         return LossMonitor(**{**values, "lowest": math.inf if lowest is None else lowest})  # type: ignore[arg-type]

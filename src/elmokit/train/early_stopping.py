@@ -1,4 +1,4 @@
-"""When held-out perplexity has stopped falling."""
+"""Early stopping on the held-out perplexity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EarlyStopping:
     evaluations_since: int = 0
 
     def improves(self, perplexity: float, step: int) -> bool:
-        """Take in an evaluation; whether it is the best so far."""
+        """Record an evaluation, and return whether it is the best so far."""
         if perplexity < self.best:
             self.best, self.best_step, self.evaluations_since = perplexity, step, 0
             return True
@@ -24,10 +24,10 @@ class EarlyStopping:
         return False
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`, fit for JSON, which has no infinity."""
+        """The state as JSON values; infinity, which JSON lacks, becomes None."""
         return {**vars(self), "best": None if math.isinf(self.best) else self.best}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> EarlyStopping:
-        """What `to_dict` gave."""
+        """The inverse of `to_dict`."""
         return EarlyStopping(**{**values, "best": math.inf if values["best"] is None else values["best"]})

@@ -1,4 +1,4 @@
-"""Going on with the training of a loaded biLM on text of a domain, with held-out perplexities before and after."""
+"""Fine-tuning a pretrained biLM on text of a domain, with held-out perplexities before and after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import corpus_tokenizer, tell, total_steps, vocabulary
+from elmokit.train.pretrain import corpus_tokenizer, print_statistics, total_steps, vocabulary
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
@@ -27,7 +27,7 @@ EVALUATION_ROWS = 32
 
 @dataclass(frozen=True)
 class Change:
-    """What fine-tuning did to a held-out text; `percent` is the change of the mean perplexity."""
+    """Perplexity of a held-out text before and after fine-tuning; `percent` is the relative change of the mean."""
 
     before: Perplexity
     after: Perplexity
@@ -36,13 +36,13 @@ class Change:
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """Where the model is, and the change of every held-out text by its path."""
+    """The directory of the fine-tuned model, and the perplexity change of every held-out text, by path."""
 
     model: Path
     changes: dict[str, Change]
 
     def __str__(self) -> str:
-        """The model's directory, and a table with a row for each text."""
+        """The model's directory, and a table with one row per text."""
         width = max(map(len, self.changes), default=0)
         lines = [f"model: {self.model}"]
         if self.changes:
@@ -53,8 +53,8 @@ class FinetuneReport:
         return "\n".join(lines)
 
 
-def _like(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vocab) -> Pretrained:
-    """Other weights with all that `start` says about itself but its card."""
+def _with_weights(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vocab) -> Pretrained:
+    """A model with new weights and the tokenizer, state policy, mix and warm state of `start`, without its card."""
     return replace(start, bilm=bilm, softmax=softmax, vocab=vocab, card="")
 
 
@@ -66,7 +66,7 @@ def _fit(
     report: CorpusReport,
     heldout: list[Path],
 ) -> Trainer:
-    """Train from the weights of `start`: all of them where it has a softmax, else a new softmax alone."""
+    """Train from the weights of `start`: all of them if it has a softmax, otherwise only a new softmax."""
     trainer = Trainer(settings, start.bilm.config, vocab, files, total_steps(settings, report), report.digest)
     trainer.identity["start"] = fingerprint(start)
     trainer.bilm.load_state_dict(start.bilm.state_dict())
@@ -78,16 +78,16 @@ def _fit(
     return trainer
 
 
-def _completed(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
-    """The model as it is, or where it has no softmax, with one fitted to the corpus."""
+def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
+    """The model itself if it has a softmax, otherwise with a new one trained on the corpus."""
     if model.softmax is not None:
         return model
     run = settings.training(output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None)
-    # A model of word ids has one vocabulary for what it reads and what it predicts.
+    # A model with word-id input has a single vocabulary for input and output.
     vocab = vocabulary(run, files) if model.config.num_words is None else model.vocab
     if vocab is None:
-        raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt beside the weights")
-    return _like(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)
+        raise ValueError("this model reads word ids but has no vocabulary: put its vocab.txt next to the weights")
+    return _with_weights(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)
 
 
 def _changes(before: Pretrained, after: Pretrained, files: list[Path], device: str | None) -> dict[str, Change]:
@@ -101,7 +101,7 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
     lines = [
         "# An ELMo biLM fine-tuned by elmokit",
         "",
-        f"- began with: {settings.model or 'en-small'}",
+        f"- initial model: {settings.model or 'en-small'}",
         f"- corpus: {report.words:,} words, {settings.epochs:g} passes"
         + ("" if settings.max_words is None else f", at most {settings.max_words:,} words"),
         f"- learning rate {settings.learning_rate:g}, batch {settings.batch_size} x {settings.unroll_steps}, "
@@ -113,7 +113,7 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
         before, after = change.before.mean, change.after.mean
         lines.append(f"| {Path(name).name} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % |")
     if start.card:
-        lines += ["", "What follows is the card of the model it began with.", "", start.card.rstrip()]
+        lines += ["", "The card of the initial model follows.", "", start.card.rstrip()]
     return "\n".join(lines) + "\n"
 
 
@@ -124,26 +124,39 @@ def _write_report(path: Path, changes: dict[str, Change]) -> None:
 
 
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
-    """Fine-tune, or go on fine-tuning, a model as `settings` say. Perplexities are exact, with the state carried.
+    """Fine-tune a model on text of a domain, or resume an interrupted run.
 
-    A model without a softmax gets one first, over a vocabulary of the corpus, fitted with the biLM frozen; "before"
-    is then measured with it. Tokenizer, mix, state policy and warm state are those of the model it began with.
+    If the model has no softmax, a new one over the vocabulary of the corpus is trained first, with the biLM frozen; the
+    perplexities "before" are measured with it. The fine-tuned model keeps the tokenizer, mix, state policy and warm
+    state of the initial model. Perplexities are exact (full softmax, state carried).
+
+    Args:
+        settings: The model, the text and the optimization; a call with the same settings resumes a run.
+
+    Returns:
+        The directory of the model, and the perplexities before and after.
+
+    Raises:
+        ValueError: The text or the model is unusable, the output directory has a checkpoint of another run, or the loss
+            diverges at every learning rate.
+        FileNotFoundError: The text or the model does not exist.
+        KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with only_one_in(settings.output):
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
-            raise ValueError("there is no corpus to train on: name files or directories")
+            raise ValueError("there is no corpus to train on: give at least one file or directory")
         report = check_corpus(files)
-        tell("corpus", report)
+        print_statistics("corpus", report)
         if heldout or others:
-            tell("held out", check_corpus([*heldout, *others]))
+            print_statistics("held-out text", check_corpus([*heldout, *others]))
         loaded = load(settings.model)
-        start = _completed(settings, loaded, files, report)
+        start = _with_softmax(settings, loaded, files, report)
         assert start.vocab is not None
         trainer = _fit(settings.training(), start, start.vocab, files, report, heldout)
-        tuned = _like(start, trainer.bilm, trainer.softmax, start.vocab)
+        tuned = _with_weights(start, trainer.bilm, trainer.softmax, start.vocab)
         tuned.tokenizer = start.tokenizer or corpus_tokenizer(settings.corpus)
         changes = _changes(start, tuned, [*heldout, *others], settings.device)
         tuned.card = _card(settings, loaded, report, changes)

@@ -1,4 +1,4 @@
-"""The training loop: step, log, evaluate, save, recover, until the run ends or is stopped."""
+"""The training loop: step, log, evaluate, save and recover until the run ends or is interrupted."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-MIN_RATE_FACTOR = 1e-6  # of the learning rate; a loss that diverges even then does not do so for the rate's sake
-RECOVERIES_FROM_ONE = 2  # then the checkpoint itself is taken for a bad one
-SECONDS_BETWEEN_LINES = 60  # where there is no terminal for a progress bar
+MIN_RATE_FACTOR = 1e-6  # below it, the learning rate is not the cause of the divergence
+RECOVERIES_PER_CHECKPOINT = 2  # after them, the checkpoint itself is presumed bad
+SECONDS_BETWEEN_LINES = 60  # without a terminal for a progress bar
 
 Reason = Literal["end", "words", "hours", "patience"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of `train` ended: why, after how many seconds, and the perplexity of all held-out text."""
+    """The result of `train`: why it ended, its duration in seconds, and the perplexity of all held-out text."""
 
     reason: Reason
     seconds: float
@@ -41,13 +41,16 @@ class Outcome:
 
 
 def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
-    """Words of text that a step reads: positions of the stream less its boundaries."""
+    """Words that a step reads on average: positions of the token stream, without the sentence boundaries."""
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
 @contextmanager
 def _stop_request() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM: the step under way ends and is written. A second Ctrl-C stops at once."""
+    """An event that the first SIGINT or SIGTERM sets, so that the current step is completed and saved.
+
+    A second SIGINT interrupts at once. Outside the main thread, signals cannot be handled and the event stays unset.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -55,18 +58,18 @@ def _stop_request() -> Iterator[threading.Event]:
 
     def request(number: int, frame: Any) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGINT, previous[0])
 
-    before = [signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)]
+    previous = [signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield stop
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
             signal.signal(number, handler)
 
 
 class _Progress:
-    """A progress bar on a terminal; elsewhere a line every minute."""
+    """A progress bar on a terminal; otherwise one line per minute."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="pretrain", disable=None)
@@ -76,13 +79,13 @@ class _Progress:
         self._bar.update()
 
     def show(self, step: int, text: str) -> None:
-        """What is worth a look now and then."""
+        """Show a status: next to the progress bar, or on a line if the last one is old enough."""
         self._bar.set_postfix_str(text)
         if self._bar.disable and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self.tell(f"step {step:,}: {text}")
+            self.print(f"step {step:,}: {text}")
 
-    def tell(self, text: str) -> None:
-        """What is worth a line of its own."""
+    def print(self, text: str) -> None:
+        """Print an event on a line of its own."""
         self._last_line = time.monotonic()
         self._bar.clear()
         print(text, flush=True)
@@ -92,7 +95,7 @@ class _Progress:
 
 
 class _Loop:
-    """One call of `train`: the trainer, where its checkpoints lie, and what was measured since the last line."""
+    """State of one call of `train`: the trainer, its directories, and the measurements since the last log entry."""
 
     def __init__(
         self, trainer: Trainer, directory: Path, tracker: Tracker, heldout: list[Path], words_per_step: float
@@ -101,15 +104,15 @@ class _Loop:
         self.checkpoints, self.best = directory / CHECKPOINTS, directory / BEST
         self.words_per_step = words_per_step
         self.recoveries = 0  # since the last checkpoint
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
         self.progress = _Progress(trainer)
         self._begin_interval()
 
     def run(self, stop: threading.Event) -> Reason:
-        """All steps that are left. KeyboardInterrupt where `stop` is set before."""
+        """Run the remaining steps. KeyboardInterrupt if `stop` is set before the last."""
         trainer, settings = self.trainer, self.settings
         if latest_snapshot(self.checkpoints) is None:
-            self._save()  # so that there always is a checkpoint to go back to
+            self._save()  # so that there is always a checkpoint to recover from
         while (reason := self._reason_to_end()) is None:
             self.losses.append(trainer.train_step())
             self.progress.step()
@@ -122,8 +125,8 @@ class _Loop:
             if stop.is_set() or last or step % settings.checkpoint_every == 0:
                 self._checkpoint()
             if stop.is_set() and not last:
-                raise KeyboardInterrupt(f"stopped at step {trainer.step}; the same command goes on from there")
-        if reason != "end":  # whose last step was saved
+                raise KeyboardInterrupt(f"stopped at step {trainer.step}; run the same command again to resume")
+        if reason != "end":  # the last planned step has been saved already
             self._checkpoint()
         return reason
 
@@ -133,23 +136,23 @@ class _Loop:
             return "end"
         if settings.patience is not None and trainer.early_stopping.evaluations_since >= settings.patience:
             return "patience"
-        # With a planned end max_words is a part of it.
+        # In runs with a planned end, last_step already accounts for max_words.
         if trainer.last_step is None and trainer.step * self.words_per_step >= (settings.max_words or math.inf):
             return "words"
-        if time.monotonic() - self.began >= 3600 * (settings.max_hours or math.inf):
+        if time.monotonic() - self.start_time >= 3600 * (settings.max_hours or math.inf):
             return "hours"
         return None
 
     def _begin_interval(self) -> None:
         self.losses: list[Tensor] = []
-        self.since = time.perf_counter()
+        self.interval_start = time.perf_counter()
 
     def _log(self) -> bool:
-        """A line of the log for the steps since the last one; False where they diverge."""
+        """Log the steps since the last entry; return False if the loss has diverged."""
         trainer = self.trainer
         forward, backward = torch.stack(self.losses).mean(dim=0).tolist()
         mean, gradient_norm = (forward + backward) / 2, float(trainer.gradient_norm)
-        speed = self.words_per_step * len(self.losses) / (time.perf_counter() - self.since)
+        speed = self.words_per_step * len(self.losses) / (time.perf_counter() - self.interval_start)
         left = None if trainer.last_step is None else trainer.last_step - trainer.step
         self.tracker.event(
             "train", trainer.step, loss_forward=forward, loss_backward=backward,
@@ -163,15 +166,15 @@ class _Loop:
 
     def _evaluate(self) -> None:
         trainer = self.trainer
-        found = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
-        self.tracker.event("heldout", trainer.step, **asdict(found))
-        self.progress.tell(f"step {trainer.step:,}: held-out perplexity {found.mean:.2f}")
-        if trainer.early_stopping.improves(found.mean, trainer.step) and self.settings.patience is not None:
+        perplexity = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
+        self.tracker.event("heldout", trainer.step, **asdict(perplexity))
+        self.progress.print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}")
+        if trainer.early_stopping.improves(perplexity.mean, trainer.step) and self.settings.patience is not None:
             write_snapshot(self.best, trainer.step, trainer.snapshot(), keep=1)
         self._begin_interval()
 
     def _checkpoint(self) -> None:
-        """A checkpoint of weights that are good; of a run that may be diverging none is written."""
+        """Write a checkpoint, unless the run may be diverging; recover if it has diverged."""
         finite = math.isfinite(float(self.trainer.gradient_norm) + sum(float(loss.sum()) for loss in self.losses))
         if finite and self.trainer.monitor.is_calm:
             self._save()
@@ -183,18 +186,18 @@ class _Loop:
         write_snapshot(self.checkpoints, self.trainer.step, self.trainer.snapshot(), self.settings.keep_checkpoints)
 
     def _recover(self) -> None:
-        """Back to the last checkpoint, which is from before the divergence, with a lower learning rate."""
+        """Restore the last checkpoint, which precedes the divergence, and lower the learning rate."""
         diverged_at, last = self.trainer.step, latest_snapshot(self.checkpoints)
-        assert last is not None, "a run begins with a checkpoint"
+        assert last is not None, "`run` writes a checkpoint before the first step"
         self.recoveries += 1
-        if self.recoveries > RECOVERIES_FROM_ONE:
+        if self.recoveries > RECOVERIES_PER_CHECKPOINT:
             last = remove_latest_snapshot(self.checkpoints)
-        # Halved, then quartered, then divided by eight ...: a spike costs little, a wrong rate is soon right.
+        # Divide by 2, then 4, then 8: a spike costs little, and a rate that is far too high is soon low enough.
         rate_factor = self.trainer.rate_factor * 0.5**self.recoveries
         if rate_factor < MIN_RATE_FACTOR:
             raise ValueError(
-                f"the loss diverged at step {diverged_at}, at ever lower learning rates too: check the corpus, "
-                "lower the learning rate, or use dtype float32; the last checkpoint is from before"
+                f"the loss diverged at step {diverged_at}, even after lowering the learning rate repeatedly: check the "
+                "corpus, set a lower learning rate, or use dtype float32; the last checkpoint precedes the divergence"
             )
         self.trainer.restore(read_snapshot(last))
         self.trainer.rate_factor = rate_factor
@@ -202,29 +205,29 @@ class _Loop:
             "diverged", diverged_at, restored=self.trainer.step, rate_factor=self.trainer.rate_factor,
             recoveries=self.recoveries,
         )  # fmt: skip
-        self.progress.tell(
-            f"step {diverged_at:,}: the loss diverges; going on from step {self.trainer.step:,} with the learning "
-            f"rate times {self.trainer.rate_factor:g}"
+        self.progress.print(
+            f"step {diverged_at:,}: the loss diverged; resuming from step {self.trainer.step:,} with the learning "
+            f"rate multiplied by {self.trainer.rate_factor:g}"
         )
         self._begin_interval()
 
 
 def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list[Path]) -> Outcome:
-    """All steps that are left, from the last snapshot in `directory` where there is one.
+    """Run the remaining steps, starting from the latest snapshot in `directory` if there is one.
 
     Args:
         trainer: The model before its first step.
-        directory: Takes log.jsonl, checkpoints/ and, with early stopping, best/.
-        report: The corpus that is read.
-        heldout: Files for the perplexity on the way and, all of them, at the end.
+        directory: Directory for log.jsonl, checkpoints/ and, with early stopping, best/.
+        report: Statistics of the corpus.
+        heldout: Files for the perplexity: the beginning of each during training, all text at the end.
 
     Returns:
-        Why the run ended and the final perplexity. With early stopping the trainer has the weights of the best
+        Why the run ended, and the final perplexity. With early stopping, the trainer holds the weights of the best
         evaluation.
 
     Raises:
-        KeyboardInterrupt: The run was stopped by a signal; its last step is saved.
-        ValueError: The loss diverged again and again.
+        KeyboardInterrupt: The run was interrupted by a signal; its last step is saved.
+        ValueError: The loss diverged repeatedly.
     """
     last = latest_snapshot(directory / CHECKPOINTS)
     if last is not None:
@@ -242,4 +245,4 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
             trainer.restore(read_snapshot(best))
         perplexity = trainer.heldout_perplexity(heldout, None) if heldout else None
         tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
-    return Outcome(reason, time.monotonic() - loop.began, perplexity)
+    return Outcome(reason, time.monotonic() - loop.start_time, perplexity)

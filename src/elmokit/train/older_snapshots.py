@@ -1,4 +1,4 @@
-"""Snapshots from before the two directions of the LSTMs had weights of their own: they lay in one tensor (2, ...)."""
+"""Optimizer state in snapshots of older versions, whose LSTM weights held both directions in one tensor, (2, ...)."""
 
 from __future__ import annotations
 
@@ -12,45 +12,56 @@ from elmokit.train.optim import Optimizer
 from elmokit.train.snapshots import Snapshot
 
 
-def _parameters_before(bilm: BiLM, softmax: FullSoftmax) -> Iterator[tuple[int, list[nn.Parameter]]]:
-    """In their order of then the number of dimensions of each parameter, and the parameters that it is now."""
-    own = dict(bilm.named_parameters())
-    for name, parameter in own.items():
+def _older_parameters(bilm: BiLM, softmax: FullSoftmax) -> Iterator[tuple[int, list[nn.Parameter]]]:
+    """The parameters of the older version, in its order: number of dimensions, and the present parameter or pair."""
+    present = dict(bilm.named_parameters())
+    for name, parameter in present.items():
         if name.startswith(FIRST_STACK):
-            yield parameter.dim() + 1, [parameter, own[SECOND_STACK + name.removeprefix(FIRST_STACK)]]
+            yield parameter.dim() + 1, [parameter, present[SECOND_STACK + name.removeprefix(FIRST_STACK)]]
         elif not name.startswith(SECOND_STACK):
             yield parameter.dim(), [parameter]
     for parameter in softmax.parameters():
         yield parameter.dim(), [parameter]
 
 
-def _numbers_before(bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer) -> list[list[nn.Parameter]]:
-    """By the number that a parameter had then, the parameters that it is now."""
-    before = list(_parameters_before(bilm, softmax))
-    *muon, other = optimizer.parts
-    hidden = {id(parameter) for part in muon for group in part.param_groups for parameter in group["params"]}
-    # Muon numbered each matrix by itself, then as now.
-    numbers = [[parameter] for _, pair in before for parameter in pair if id(parameter) in hidden]
-    rest = [(dim, pair) for dim, pair in before if id(pair[0]) not in hidden]
-    if len(other.param_groups) > 1:  # matrices had numbers before the others
-        rest.sort(key=lambda of: of[0] <= 1)
-    return [*numbers, *(pair for _, pair in rest)]
+def _by_older_number(bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer) -> list[list[nn.Parameter]]:
+    """The present parameter or pair, indexed by the parameter number in the older optimizer state."""
+    older = list(_older_parameters(bilm, softmax))
+    *muon, other = optimizer.optimizers
+    hidden = {id(parameter) for one in muon for group in one.param_groups for parameter in group["params"]}
+    # Muon has always numbered the matrices of the two directions separately.
+    numbered = [[parameter] for _, pair in older for parameter in pair if id(parameter) in hidden]
+    rest = [(dim, pair) for dim, pair in older if id(pair[0]) not in hidden]
+    if len(other.param_groups) > 1:  # AdamW, whose first parameter group is the matrices
+        rest.sort(key=lambda parameter: parameter[0] <= 1)
+    return [*numbered, *(pair for _, pair in rest)]
 
 
 def optimizer_tensors_of(
     snapshot: Snapshot, bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer
 ) -> dict[str, Tensor]:
-    """What the optimiser of a snapshot remembers, by the numbers that its parameters have now."""
-    tensors = snapshot.part("optimizer")
-    if not any(name.startswith("layers.") for name in snapshot.part("bilm")):
+    """The optimizer state of a snapshot, with the present parameter numbers.
+
+    Args:
+        snapshot: Of this or of an older version, told apart by the names of the biLM's tensors.
+        bilm: The model.
+        softmax: Its softmax.
+        optimizer: The optimizer of both.
+
+    Returns:
+        Tensors for `Optimizer.restore`.
+    """
+    tensors = snapshot.with_prefix("optimizer")
+    if not any(name.startswith("layers.") for name in snapshot.with_prefix("bilm")):
         return tensors
-    before = _numbers_before(bilm, softmax, optimizer)
+    older = _by_older_number(bilm, softmax, optimizer)
     numbers = {id(parameter): number for number, parameter in enumerate(optimizer.parameters())}
-    found = {}
+    renumbered = {}
     for key, tensor in tensors.items():
         number, slot = key.split(".", 1)
-        parameters = before[int(number)]
-        parts = tensor if len(parameters) > 1 and tensor.dim() else [tensor] * len(parameters)
-        for parameter, part in zip(parameters, parts, strict=True):
-            found[f"{numbers[id(parameter)]}.{slot}"] = part.clone()  # optimisers count steps in place
-    return found
+        parameters = older[int(number)]
+        values = tensor if len(parameters) > 1 and tensor.dim() else [tensor] * len(parameters)
+        for parameter, value in zip(parameters, values, strict=True):
+            # Clone: optimizers update their step counts in place.
+            renumbered[f"{numbers[id(parameter)]}.{slot}"] = value.clone()
+    return renumbered

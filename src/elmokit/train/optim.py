@@ -1,4 +1,4 @@
-"""The recipes of training, and their optimisers: bilm-tf's AdaGrad, AdamW, and Muon beside AdamW."""
+"""Training recipes and their optimizers: bilm-tf's AdaGrad, AdamW, and Muon combined with AdamW."""
 
 from __future__ import annotations
 
@@ -16,17 +16,25 @@ ADAM_BETAS = (0.9, 0.98)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What distinguishes one way of training from another."""
+    """The hyperparameters of a recipe.
+
+    Attributes:
+        learning_rate: Peak learning rate.
+        clip_norm: Maximum norm of the gradient.
+        multiply_loss_by_steps: Minimize loss * unroll_steps, as bilm-tf does; its learning rate of 0.2 assumes that.
+        schedule: Learning rate schedule.
+        fresh_starts: Fraction of sentences that start from a zero state, as in embedding.
+    """
 
     learning_rate: float
     clip_norm: float
-    multiply_loss_by_steps: bool  # bilm-tf's gradient is that of loss * unroll_steps: its rate of 0.2 rests on that
+    multiply_loss_by_steps: bool
     schedule: ScheduleName
-    fresh_starts: float  # share of the sentences that start from zeros, as when text is embedded
+    fresh_starts: float
 
 
 RECIPES = {
-    # bilm/training.py:689-721
+    # bilm-tf, bilm/training.py:689-721
     "original": Recipe(0.2, clip_norm=10.0, multiply_loss_by_steps=True, schedule="none", fresh_starts=0.0),
     "modern": Recipe(2e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
     "muon": Recipe(4e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
@@ -39,12 +47,12 @@ def recipe(
     fresh_starts: float | None = None,
     schedule: ScheduleName | None = None,
 ) -> Recipe:
-    """The recipe of a name (`original`, `modern` or `muon`), with other values where they are given."""
-    given = {"learning_rate": learning_rate, "fresh_starts": fresh_starts, "schedule": schedule}
-    return replace(RECIPES[name], **{field: value for field, value in given.items() if value is not None})
+    """The recipe `original`, `modern` or `muon`, with the values that are not None replaced."""
+    changes = {"learning_rate": learning_rate, "fresh_starts": fresh_starts, "schedule": schedule}
+    return replace(RECIPES[name], **{field: value for field, value in changes.items() if value is not None})
 
 
-# --- Optimisers -------------------------------------------------------------------------------------------------------
+# --- Optimizers -------------------------------------------------------------------------------------------------------
 
 
 def _fused(parameters: Sequence[nn.Parameter]) -> bool:
@@ -52,7 +60,7 @@ def _fused(parameters: Sequence[nn.Parameter]) -> bool:
 
 
 def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
-    """AdamW in which nothing but matrices decays."""
+    """AdamW with weight decay on matrices only."""
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
     others = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -60,62 +68,65 @@ def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.op
 
 
 class Optimizer:
-    """One or several of PyTorch's optimisers as one: a learning rate for all, tensors to and from a snapshot."""
+    """One or more PyTorch optimizers with a common learning rate, whose state can be saved as tensors."""
 
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = list(parts)
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = list(optimizers)
 
     def step(self, learning_rate: float) -> None:
-        """One update of all parameters from their gradients."""
-        for part in self.parts:
-            for group in part.param_groups:
+        """Update all parameters from their gradients."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = learning_rate
-            part.step()
+            optimizer.step()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters, in the order of their numbers in `tensors`."""
-        for part in self.parts:
-            for group in part.param_groups:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 yield from group["params"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything the optimisers remember, by `parameter number.name`, numbered through all parts."""
+        """The state by `parameter number.name`; parameters are numbered consecutively across the optimizers."""
         tensors, first = {}, 0
-        for part in self.parts:
-            for number, slots in part.state_dict()["state"].items():
+        for optimizer in self.optimizers:
+            for number, slots in optimizer.state_dict()["state"].items():
                 tensors |= {f"{first + number}.{name}": torch.as_tensor(value) for name, value in slots.items()}
-            first += _number_of_parameters(part)
+            first += _num_parameters(optimizer)
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Remember what `tensors` of an optimiser of the same parameters gave."""
+        """Load the state that `tensors` of an optimizer of the same parameters returned."""
         slots: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             number, name = key.split(".", 1)
             slots.setdefault(int(number), {})[name] = tensor
         first = 0
-        for part in self.parts:
-            count = _number_of_parameters(part)
+        for optimizer in self.optimizers:
+            count = _num_parameters(optimizer)
             own = {number - first: slots[number] for number in slots if first <= number < first + count}
-            part.load_state_dict({"state": own, "param_groups": part.state_dict()["param_groups"]})
+            optimizer.load_state_dict({"state": own, "param_groups": optimizer.state_dict()["param_groups"]})
             first += count
 
 
-def _number_of_parameters(optimizer: torch.optim.Optimizer) -> int:
+def _num_parameters(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def make_optimizer(
     name: str, parameters: Sequence[nn.Parameter], hidden_matrices: Sequence[nn.Parameter], learning_rate: float
 ) -> Optimizer:
-    """The optimiser of a recipe.
+    """Create the optimizer of a recipe.
 
     Args:
-        name: The recipe.
+        name: Name of the recipe.
         parameters: All parameters of the model and its softmax.
-        hidden_matrices: Those among them that Muon is for, (M, N): neither embeddings nor softmax (Jordan et al. 2024,
+        hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax (Jordan et al. 2024,
             "Muon: An optimizer for hidden layers in neural networks").
-        learning_rate: That of the first step.
+        learning_rate: Initial learning rate.
+
+    Returns:
+        The optimizer.
     """
     if name == "original":
         adagrad = torch.optim.Adagrad(
@@ -126,7 +137,7 @@ def make_optimizer(
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    # Updates of the size of AdamW's, so that one learning rate does for both.
+    # Scale Muon's updates to the size of AdamW's, so that both can share a learning rate.
     muon = torch.optim.Muon(
         hidden_matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
     )
@@ -134,10 +145,11 @@ def make_optimizer(
 
 
 def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
-    """Scale all gradients to a common norm of `maximum` where it is larger; returns the norm that it was.
+    """Scale all gradients down to a total norm of `maximum`, and return the norm before.
 
-    As `nn.utils.clip_grad_norm_`, which also multiplies by one, so as not to wait for a GPU. A norm that is no number
-    spoils all gradients, so that it cannot be missed.
+    Equals `nn.utils.clip_grad_norm_`, but on the CPU it skips the multiplication by one when the norm is small enough.
+    (On a GPU, testing that would wait for the device.) A norm that is not finite makes all gradients non-finite, so
+    that divergence is detected.
     """
     norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if norm.device.type != "cpu" or not norm <= maximum:

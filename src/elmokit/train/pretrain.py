@@ -1,4 +1,4 @@
-"""Pretraining a biLM on plain text: from settings to a finished model."""
+"""Pretraining a biLM on tokenized text, from settings to a finished model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elmokit.train.schedule import CoolDown
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
-LINES_TO_CHECK_ORDER = 100_000
+ORDER_SAMPLE_LINES = 100_000
 
 
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
@@ -34,19 +34,19 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     config = BiLMConfig.from_dict(values.get("model", values))
     if config.num_words is None:
         return config
-    # A word-id model has a row for each word of its vocabulary.
+    # The embedding table of a word-id model has one row per word of the vocabulary.
     return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
 
 
 def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
-    """The sampled softmax draws by rank: it needs words by falling count, which a sample of the corpus shows.
+    """Check on a sample of the corpus that a vocabulary is sorted by frequency; the sampled softmax draws by rank.
 
-    ValueError where the specials are not first, or later words are about as frequent as earlier ones.
+    ValueError if the special tokens are not first, or if the second half of the words is more frequent than the first.
     """
     if vocab.words[: len(SPECIALS)] != SPECIALS:
-        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, a line each")
+        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
     counts: Counter[str] = Counter()
-    for line in islice(chain.from_iterable(map(read_lines, files)), LINES_TO_CHECK_ORDER):
+    for line in islice(chain.from_iterable(map(read_lines, files)), ORDER_SAMPLE_LINES):
         counts.update(line.split())
     words = vocab.words[len(SPECIALS) :]
     first, second = (
@@ -54,26 +54,26 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
     )
     if second > first:
         raise ValueError(
-            f"{path} is not sorted by falling count: its second half holds {second:,} words of the corpus's beginning, "
-            f"its first {first:,}. Sort it, or let elmokit make a vocabulary (leave --vocab out)"
+            f"{path} is not sorted by descending frequency: its second half covers {second:,} words of a sample of the "
+            f"corpus, its first half {first:,}. Sort it, or omit --vocab to build a vocabulary from the corpus"
         )
 
 
 def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
-    """The given vocabulary, or the one of the run, made from the corpus before its first step."""
-    made = settings.output / "vocab.txt"
+    """The vocabulary of `settings.vocab`, or the one that the run built from the corpus before its first step."""
+    built = settings.output / "vocab.txt"
     if settings.vocab is not None:
         vocab = Vocab.read(settings.vocab)
         if settings.num_samples:
             _check_order(vocab, settings.vocab, files)
         return vocab
     if latest_snapshot(settings.output / "checkpoints") is None:
-        Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(made)
-    return Vocab.read(made)
+        Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(built)
+    return Vocab.read(built)
 
 
 def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
-    """Steps of the whole run, by the passes or by the words that are asked for; None for a constant schedule."""
+    """Steps of the whole run, from `epochs` and `max_words`; None with a constant schedule."""
     if recipe_of(settings).schedule == "constant":
         return None
     words = settings.epochs * report.words
@@ -82,19 +82,20 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     return max(1, int(words / words_per_step(settings, report)))
 
 
-def tell(what: str, report: CorpusReport) -> None:
-    """Print what a corpus holds."""
-    too_long = f"; {report.long_words:,} words have more than 48 bytes, of which a model of characters reads no more"
-    long = too_long if report.long_words else ""
-    print(f"{what}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
+def print_statistics(name: str, report: CorpusReport) -> None:
+    """Print the size of a corpus."""
+    long = f"; {report.long_words:,} words exceed 48 bytes and are truncated by a character CNN" * bool(
+        report.long_words
+    )
+    print(f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
 
 
 def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
-    """The tokenizer that `elmokit prepare` noted; None where the text came from elsewhere."""
+    """The tokenizer recorded by `elmokit prepare` in corpus.json; None for text from other sources."""
     for path in corpus:
-        note = (path if path.is_dir() else path.parent) / "corpus.json"
-        if note.is_file():
-            return json.loads(note.read_text(encoding="utf-8"))["options"]["tokenizer"]
+        summary = (path if path.is_dir() else path.parent) / "corpus.json"
+        if summary.is_file():
+            return json.loads(summary.read_text(encoding="utf-8"))["options"]["tokenizer"]
     return None
 
 
@@ -103,11 +104,11 @@ class PretrainReport:
     """The outcome of pretraining.
 
     Attributes:
-        model: Directory of the model; None where the run is to go on before there is one.
-        reason: Why this call ended: at the planned end, or by max_words, max_hours or patience.
-        step: Steps of the whole run.
-        words: Words that were read in them.
-        perplexity: That of all held-out text, where there is some.
+        model: Directory of the model; None if the run stopped before its planned end.
+        reason: Why this call ended: the planned end of the run, max_words, max_hours or patience.
+        step: Steps of the run so far.
+        words: Words read in these steps.
+        perplexity: Perplexity of all held-out text; None without held-out text.
     """
 
     model: Path | None
@@ -117,14 +118,14 @@ class PretrainReport:
     perplexity: Perplexity | None
 
     def __str__(self) -> str:
-        why = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
-        lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {why[self.reason]}"]
-        if self.perplexity is not None:
-            found = self.perplexity
+        reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
+        lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {reasons[self.reason]}"]
+        if (ppl := self.perplexity) is not None:
             lines.append(
-                f"held-out perplexity: {found.mean:.2f} (forward {found.forward:.2f}, backward {found.backward:.2f})"
+                f"held-out perplexity: {ppl.mean:.2f} (forward {ppl.forward:.2f}, backward {ppl.backward:.2f})"
             )
-        lines.append("model: none yet, the same command goes on" if self.model is None else f"model: {self.model}")
+        none_yet = "model: none yet, run the same command again to resume"
+        lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
 
 
@@ -141,9 +142,11 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
     if cool_down is not None:
         lines.append(f"- cool-down: from step {cool_down.start:,} over {cool_down.steps:,} steps")
     elif trainer.last_step is None:
-        lines.append("- the learning rate was still constant: `--cool-down` makes a better model of this run")
+        lines.append("- stopped at a constant learning rate: `--cool-down` yields a better model from this run")
     if trainer.rate_factor != 1:
-        lines.append(f"- the loss diverged on the way; the learning rate was multiplied by {trainer.rate_factor:g}")
+        lines.append(
+            f"- the loss diverged during training; the learning rate was multiplied by {trainer.rate_factor:g}"
+        )
     if final is not None:
         lines.append(
             f"- held-out perplexity (exact softmax, state carried): forward {final.forward:.2f}, "
@@ -153,14 +156,14 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
 
 
 def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown, Path]:
-    """The cool-down that is asked for, and its directory, which has a copy of the checkpoint it begins with."""
+    """The cool-down of the settings, and its directory, which is given a copy of the initial checkpoint."""
     assert settings.cool_down is not None
     begin = settings.cool_down_from
     checkpoints = settings.output / CHECKPOINTS
     if begin is None:
         newest = latest_snapshot(checkpoints)
         if newest is None:
-            raise ValueError(f"{checkpoints} holds no checkpoint to cool down from: pretrain without cool_down first")
+            raise ValueError(f"{checkpoints} has no checkpoint to cool down from: pretrain without cool_down first")
         begin = step_of(newest)
     steps_per_word = 1 / words_per_step(settings, report)
     words = settings.cool_down if settings.cool_down >= 1 else settings.cool_down * begin / steps_per_word
@@ -170,38 +173,39 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown
         source = snapshot_path(checkpoints, begin)
         if not source.is_dir():
             raise ValueError(f"there is no checkpoint {source}: choose one of those in {checkpoints}")
-        # The run may go on meanwhile, and remove its old checkpoints.
+        # Copy it, because the run itself may be resumed and remove its old checkpoints.
         link_or_copy_directory(source, snapshot_path(directory / CHECKPOINTS, begin))
     return cool_down, directory
 
 
 def pretrain(settings: PretrainConfig) -> PretrainReport:
-    """Train, or go on training, a biLM.
+    """Pretrain a biLM (Peters et al., 2018, section 3), or resume an interrupted run.
 
-    A run of constant schedule has no planned end. Its model is written when it is stopped by max_words, max_hours or
-    patience; `cool_down` makes a better one, in a directory of its own, cool-down-STEP-STEPS, any number of times.
+    A run with a constant schedule has no planned end: it writes its model when max_words, max_hours or patience stops
+    it. `cool_down` produces a better model from one of its checkpoints, in the subdirectory cool-down-STEP-STEPS, as
+    often as wanted.
 
     Args:
-        settings: The text, the model and how to train; the same settings resume a run.
+        settings: The text, the model and the optimization; a call with the same settings resumes a run.
 
     Returns:
-        Where the model is, and how it was made.
+        The directory of the model, and a summary of the run.
 
     Raises:
-        ValueError: Settings that make no sense, text that cannot be read, a checkpoint of another run, or a loss that
-            diverges at every learning rate.
-        FileNotFoundError: There is no such text.
-        KeyboardInterrupt: Stopped by SIGINT or SIGTERM, with a checkpoint.
+        ValueError: The settings are inconsistent, the text is unreadable, the output directory has a checkpoint of
+            another run, or the loss diverges at every learning rate.
+        FileNotFoundError: The text does not exist.
+        KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
-        raise ValueError("there is no corpus to train on: name files or directories")
+        raise ValueError("there is no corpus to train on: give at least one file or directory")
     report = check_corpus(files)
-    tell("corpus", report)
+    print_statistics("corpus", report)
     if heldout:
-        tell("held out", check_corpus(heldout))
+        print_statistics("held-out text", check_corpus(heldout))
     cool_down, directory = None, settings.output
     if settings.cool_down is not None:
         cool_down, directory = _cool_down(settings, report)

@@ -1,4 +1,4 @@
-"""Everything a killed run needs to go on as if nothing had happened: one atomic, complete directory per snapshot."""
+"""Snapshots of a training run, from which it resumes exactly: one directory per snapshot, written atomically."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Named tensors (weights, optimiser, LSTM and random state), and what JSON can say (step, position, settings)."""
+    """The state of a run.
+
+    Attributes:
+        tensors: Weights, optimizer, LSTM and random number generator state, by name.
+        progress: JSON values: step, position in the corpus, settings.
+    """
 
     tensors: dict[str, Tensor]
     progress: dict[str, Any]
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with `prefix` and a dot, without it."""
+    def with_prefix(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with `prefix` and a dot, by the rest of their names."""
         return {
             name[len(prefix) + 1 :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix + ".")
         }
 
 
-def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in main memory, their names as `Snapshot.part` looks for them."""
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors in main memory, with `prefix` and a dot before their names."""
     return {f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
@@ -42,7 +47,7 @@ def _snapshots(directory: Path) -> list[Path]:
 
 
 def snapshot_path(directory: Path, step: int) -> Path:
-    """Where the snapshot of a step lies."""
+    """The path of the snapshot of a step."""
     return directory / f"step-{step:08d}"
 
 
@@ -52,9 +57,9 @@ def step_of(snapshot: Path) -> int:
 
 
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
-    """Write `step-NNNNNNNN` into `directory` and remove all but the last `keep`."""
-    for left_by_a_kill in directory.glob(".partial-*-step-*"):
-        shutil.rmtree(left_by_a_kill)
+    """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`."""
+    for unfinished in directory.glob(".partial-*-step-*"):  # of a run that was killed while writing
+        shutil.rmtree(unfinished)
     path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
@@ -65,24 +70,24 @@ def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) ->
 
 
 def latest_snapshot(directory: Path) -> Path | None:
-    """The last complete snapshot; None where there is none."""
-    found = _snapshots(directory)
-    return found[-1] if found else None
+    """The latest complete snapshot; None if there is none."""
+    snapshots = _snapshots(directory)
+    return snapshots[-1] if snapshots else None
 
 
 def remove_latest_snapshot(directory: Path) -> Path:
-    """Remove the last snapshot, unless it is the only one; returns the one that is the last then."""
-    *before, last = _snapshots(directory)
-    if not before:
-        return last
-    shutil.rmtree(last)
-    return before[-1]
+    """Remove the latest snapshot, unless it is the only one; return the one that is the latest then."""
+    *earlier, latest = _snapshots(directory)
+    if not earlier:
+        return latest
+    shutil.rmtree(latest)
+    return earlier[-1]
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """ValueError where the files are damaged."""
+    """Read a snapshot. ValueError if its files are damaged."""
     try:
         progress = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
         return Snapshot(load_file(path / TENSORS), progress)
     except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): remove it to go on from the snapshot before it") from error
+        raise ValueError(f"{path} cannot be read ({error}): remove it to resume from the snapshot before it") from error

@@ -1,4 +1,4 @@
-"""What a run tells: a JSON line for everything that happens, TensorBoard events where asked for."""
+"""The log of a run: one JSON line per event, and optionally TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _end_last_line(log: Path) -> None:
-    """Cut off the part of a line that a killed run left at the end; a line that lacks only its end gets it."""
+    """Repair the end of a log whose run was killed: complete the last line, or remove it if it is not valid JSON."""
     content = log.read_bytes() if log.is_file() else b""
     last = content[content.rfind(b"\n") + 1 :]
     if not last:
@@ -32,7 +32,7 @@ def _end_last_line(log: Path) -> None:
 
 
 class Tracker:
-    """Appends events to `log.jsonl`. A resumed run appends after a `resume` event."""
+    """Appends events to `log.jsonl`; a resumed run continues the file."""
 
     def __init__(self, directory: Path, tensorboard: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -43,11 +43,13 @@ class Tracker:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                raise ValueError("TensorBoard is not installed: pip install 'elmokit[train]'") from None
+                raise ValueError(
+                    "TensorBoard is not installed: pip install tensorboard (elmokit's extra train)"
+                ) from None
             self._writer = SummaryWriter(str(directory / "tensorboard"))
 
     def event(self, kind: str, step: int, **values: Any) -> None:
-        """One line: time, kind, step, values."""
+        """Append one line: time (seconds since 1970), kind of event, step, values."""
         record = {"time": round(time.time(), 3), "event": kind, "step": step, **values}
         self._file.write(json.dumps(record, default=str) + "\n")
         self._file.flush()

@@ -1,4 +1,4 @@
-"""A model in training: one step, and everything that a step reads and changes, to and from a snapshot."""
+"""A model in training: the training step, and saving and restoring everything that it reads and changes."""
 
 from __future__ import annotations
 
@@ -32,31 +32,32 @@ from elmokit.train.early_stopping import EarlyStopping
 from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
 from elmokit.train.schedule import CoolDown, Schedule
-from elmokit.train.snapshots import Snapshot, with_prefix
+from elmokit.train.snapshots import Snapshot, add_prefix
 
-WORDS_TOGETHER = 128
+WORDS_MULTIPLE = 128
 
-# What may differ between a run and its resumption: where it is written, what it tells, how many cores it has.
+# Settings that may differ between a run and its resumption: paths, logging, hardware, when to stop.
 FREE_SETTINGS = {
     "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
     "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard", "max_hours", "patience",
     "cool_down", "cool_down_from",
 }  # fmt: skip
-# With a constant schedule no step depends on where the run ends.
+# With a constant schedule, no step depends on the length of the run.
 FREE_WITHOUT_END = {"epochs", "max_words"}
 
 
 def recipe_of(settings: PretrainConfig) -> Recipe:
+    """The recipe of the settings, with the values that they replace."""
     return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts, settings.schedule)
 
 
 def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
-    """What a snapshot and the run that resumes it must have in common, as JSON keeps it."""
-    chosen = asdict(settings) | asdict(recipe_of(settings))  # with what the settings leave to it
-    free = FREE_SETTINGS | (FREE_WITHOUT_END if chosen["schedule"] == "constant" else set())
-    chosen = {name: value for name, value in chosen.items() if name not in free}
+    """The settings that a snapshot and the run that resumes it must share, as JSON values."""
+    values = asdict(settings) | asdict(recipe_of(settings))  # the recipe supplies the defaults
+    free = FREE_SETTINGS | (FREE_WITHOUT_END if values["schedule"] == "constant" else set())
+    values = {name: value for name, value in values.items() if name not in free}
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
-    return json.loads(json.dumps(chosen | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
+    return json.loads(json.dumps(values | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -67,9 +68,9 @@ def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
     ]
     if differing:
         raise ValueError(
-            "the checkpoint in the output directory is of another run: "
+            "the checkpoint in the output directory belongs to another run: "
             + "; ".join(differing)
-            + ". Use the same settings to resume it, or another output directory"
+            + ". Use the same settings to resume it, or choose another output directory"
         )
 
 
@@ -85,28 +86,28 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
 
 
 def _padded(ids: Tensor) -> Tensor:
-    """ids (U, ...) of words -> (U', ...), U' the next multiple of WORDS_TOGETHER, with words that no one reads.
+    """Repeat the first word of ids (U, ...) until U is a multiple of WORDS_MULTIPLE.
 
-    oneDNN compiles a program for every shape of a product, and keeps it: with as many shapes as windows have numbers
-    of distinct words, a run grew by 12 MB in every step.
+    oneDNN compiles and caches a kernel for every shape of a matrix product. With as many shapes as windows have numbers
+    of distinct words, the process grew by 12 MB per step.
     """
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_TOGETHER, *ids.shape[1:])])
+    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
 
 
 def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
-    """The weights of the LSTMs, highway layers and projections: all matrices between embeddings and softmax."""
-    found: list[nn.Parameter] = []
+    """The weight matrices of the LSTMs, highway layers and projections: all between embeddings and softmax."""
+    matrices: list[nn.Parameter] = []
     for module in bilm.modules():
         if isinstance(module, nn.Linear):
-            found.append(cast(nn.Parameter, module.weight))
+            matrices.append(cast(nn.Parameter, module.weight))
         elif isinstance(module, LSTMLayer):
             weights = (module.input_weight, module.recurrent_weight, module.projection_weight)
-            found += [weight for weight in weights if weight is not None]
-    return found
+            matrices += [weight for weight in weights if weight is not None]
+    return matrices
 
 
 class Trainer:
-    """A model in training: everything that a step reads and changes."""
+    """A model in training, with everything that a training step reads and changes."""
 
     def __init__(
         self,
@@ -118,16 +119,16 @@ class Trainer:
         corpus: str = "",
         cool_down: CoolDown | None = None,
     ) -> None:
-        """A model of random weights before its first step.
+        """Initialize a model with random weights, at step 0.
 
         Args:
-            settings: How to train.
+            settings: The optimization.
             config: The model.
-            vocab: The words that are predicted.
-            files: Those of the corpus.
-            total_steps: Steps of the whole run; None where it has no planned end.
-            corpus: The corpus' digest; a snapshot of another corpus is refused.
-            cool_down: The end of a run that had none.
+            vocab: Vocabulary of the softmax.
+            files: Files of the corpus.
+            total_steps: Steps of the whole run; None without a planned end.
+            corpus: Digest of the corpus; snapshots of another corpus are rejected.
+            cool_down: The end of a run with a constant schedule.
         """
         check_predicts(config)
         seed_everything(settings.seed)
@@ -145,9 +146,9 @@ class Trainer:
             settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate
         )
         self.gradient_norm = torch.zeros(())  # of the last step
-        self.rate_factor = 1.0  # lowered where the run diverged
+        self.rate_factor = 1.0  # lowered after divergence
         self.monitor, self.early_stopping = LossMonitor(), EarlyStopping()
-        # As many negatives as there are words would be the full softmax, only slower.
+        # With as many samples as words, the full softmax gives the same loss faster.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
         self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
         self.draws = torch.Generator().manual_seed(settings.seed)
@@ -158,13 +159,17 @@ class Trainer:
         self.step = 0
 
     def read_from(self, position: Position, rows: Any) -> None:
-        """Go on reading the corpus there, the rows of the stream first with what they still have to read."""
+        """Continue reading the corpus at `position`; `rows` are the pending tokens of the stream's rows, if any."""
         settings = self.settings
         self.reader = SentenceReader(self._files, settings.seed, position)
         self.stream = TrainingStream(self.reader, self.vocab, settings.batch_size, settings.unroll_steps, rows)
 
     def train_step(self) -> Tensor:
-        """One window: forward, backward, update. Returns the two directions' mean losses."""
+        """Train on the next window.
+
+        Returns:
+            The mean losses of the two directions in nats per word, (2,).
+        """
         losses = self._losses(next(self.stream))
         loss = losses.mean()
         (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
@@ -177,7 +182,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """That of the next step."""
+        """Learning rate of the next step."""
         return self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
 
     def _losses(self, window: Window) -> Tensor:
@@ -192,10 +197,9 @@ class Trainer:
             return self._softmax_losses(layers[-1], targets).mean(dim=1)
 
     def _with_fresh_starts(self, window: Window) -> Packing:
-        share = self.recipe.fresh_starts
-        if not share:
+        if not self.recipe.fresh_starts:
             return self.packing
-        drawn = torch.rand(window.begins.shape, generator=self.draws) < share
+        drawn = torch.rand(window.begins.shape, generator=self.draws) < self.recipe.fresh_starts
         return replace(self.packing, resets=window.begins & drawn)
 
     def _softmax_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -205,16 +209,16 @@ class Trainer:
         return self.softmax.sampled_losses(hidden, targets, samples, self.sampler)
 
     def snapshot(self) -> Snapshot:
-        """All that `restore` needs to go on as if nothing had happened."""
+        """The complete state of the run, from which `restore` resumes exactly."""
         tensors = (
-            with_prefix("bilm", self.bilm.state_dict())
-            | with_prefix("softmax", self.softmax.state_dict())
-            | with_prefix("optimizer", self.optimizer.tensors())
-            | with_prefix("state", {"h": self.state.h, "c": self.state.c})
-            | with_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
+            add_prefix("bilm", self.bilm.state_dict())
+            | add_prefix("softmax", self.softmax.state_dict())
+            | add_prefix("optimizer", self.optimizer.tensors())
+            | add_prefix("state", {"h": self.state.h, "c": self.state.c})
+            | add_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
         )
         if self.device.type == "cuda":
-            tensors |= with_prefix("random", {"cuda": torch.cuda.get_rng_state(self.device)})
+            tensors |= add_prefix("random", {"cuda": torch.cuda.get_rng_state(self.device)})
         progress = {
             "step": self.step,
             "position": self.reader.position.to_dict(),
@@ -227,13 +231,14 @@ class Trainer:
         return Snapshot(tensors, progress)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot. ValueError naming every setting in which it was made differently."""
+        """Resume from a snapshot. ValueError names every setting that differs from those of the snapshot."""
         _check_same(snapshot.progress.get("run", {}), self.identity)
-        self.bilm.load_state_dict(snapshot.part("bilm"))
-        self.softmax.load_state_dict(snapshot.part("softmax"))
+        self.bilm.load_state_dict(snapshot.with_prefix("bilm"))
+        self.softmax.load_state_dict(snapshot.with_prefix("softmax"))
         self.optimizer.restore(optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
-        self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.part("state").items()})
-        random = snapshot.part("random")
+        state = snapshot.with_prefix("state")
+        self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in state.items()})
+        random = snapshot.with_prefix("random")
         torch.set_rng_state(random["torch"])
         self.draws.set_state(random["draws"])
         if "cuda" in random and self.device.type == "cuda":
@@ -247,11 +252,11 @@ class Trainer:
         )
 
     def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
-        """Exact perplexity of the files, or of about `words` words, the first of each file."""
-        each = None if words is None else max(1, words // len(files))
-        sentences = chain.from_iterable(_first_sentences(file, each) for file in files)
+        """Exact perplexity of the files, or of about `words` words from their beginnings."""
+        words_per_file = None if words is None else max(1, words // len(files))
+        sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
         return perplexity(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
-        """The model as it is now, not a copy."""
+        """The model with its present weights, which are shared, not copied."""
         return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)

@@ -52,7 +52,7 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
         keys = [f"b1_L-2_{i}" for i in range(2)] if name == "lstm_cnn" else [f"L-2_{i}" for i in range(6)]
         found = Embedder.load(folder / name).embed(sentences, "all")
         for key, layers in zip(keys, found, strict=False):
-            np.testing.assert_allclose(layers, golden[key], atol=1e-5, rtol=0)
+            np.testing.assert_allclose(layers, golden[key], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
@@ -121,7 +121,7 @@ def test_a_native_directory_that_lacks_a_file(missing: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("to", ["hdf5", "token-embeddings"])
 def test_the_formats_of_allennlp_have_no_place_for_it(to: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="cannot hold"):
         convert(write_efml(tmp_path / "old"), tmp_path / "new", to)
     assert not (tmp_path / "new").exists()
 
@@ -185,7 +185,7 @@ def test_blank_characters_are_the_ideographic_space(tmp_path: Path) -> None:
         (changed(encoder={"dim": 48}), r"missing: .*|wrong shape: forward_layer_0.input_linearity.weight"),
         (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary of words, of characters, or both"),
         (changed(token_embedder={"max_characters_per_token": 2}), "at least 3|no wider than 2"),
-        ({"encoder": {}}, "there is no 'token_embedder'"),
+        ({"encoder": {}}, "'token_embedder' is missing"),
     ],
 )
 def test_settings_that_make_no_model(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

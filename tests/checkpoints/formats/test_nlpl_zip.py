@@ -108,7 +108,7 @@ def test_what_makes_no_model(
 
 def test_compressions_that_python_cannot_bound(members: dict[str, bytes], tmp_path: Path) -> None:
     for compression in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        with pytest.raises(CheckpointError, match="unusual way"):
+        with pytest.raises(CheckpointError, match="unusual method"):
             load(write_zip(tmp_path / "model.zip", members, compression))
 
 

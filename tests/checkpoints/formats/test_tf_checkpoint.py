@@ -222,7 +222,7 @@ def test_a_checkpoint_of_one_layer(tmp_path: Path) -> None:
 def test_a_checkpoint_needs_its_options(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path)
     (tmp_path / "options.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no options\.json beside it"):
+    with pytest.raises(FileNotFoundError, match=r"no options\.json in its directory"):
         load(tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_a_single_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
         (entry("float32", (1 << 40,), 12, 4 << 40), "are needed"),
         (entry("float32", (1,), 1 << 62, 4), "are needed"),
         (entry("float32", (1,) * 9, 0, 4), "9 dimensions"),
-        (entry("float32", (1,), 0, 4) + b"\x3a\x00", "slices"),
+        (entry("float32", (1,), 0, 4) + b"\x3a\x00", "partitioned"),
         (entry("float32", (2,), 0, 8), "overlap"),
     ],
 )

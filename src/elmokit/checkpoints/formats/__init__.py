@@ -1,1 +1,1 @@
-"""Foreign weight formats, one file each: a table of names plus pure functions."""
+"""The weight formats of other systems, a file each: a table of names, pure functions, and the loader."""

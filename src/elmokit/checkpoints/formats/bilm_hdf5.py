@@ -1,6 +1,6 @@
-"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: a table of names, and what makes a state_dict of it.
+"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: a table of datasets and the parameters they fill.
 
-Nothing is computed, only cut, transposed and laid side by side, so that the way back can be exact.
+Tensors are sliced, transposed and concatenated, never computed with, so that writing is the exact inverse of reading.
 Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
 """
 
@@ -33,9 +33,9 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.text.vocab import Vocab
 
-# The weights are not compressed much by anyone, so a small file that claims to hold large ones is damaged or a trap.
+# Nobody compresses weights much, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
-WORDS_AT_ONCE = 8192
+BATCH_WORDS = 8192
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
 ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 
@@ -44,11 +44,11 @@ ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 
 
 @dataclass(frozen=True)
-class Piece:
-    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed unless it is a table of rows."""
+class Entry:
+    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed unless it is an embedding."""
 
     dataset: str
-    shape: Shape
+    shape: Shape  # of the dataset
     parameter: str
     part: int | slice | EllipsisType = ...
     rows: int | slice | EllipsisType = ...
@@ -56,80 +56,80 @@ class Piece:
     reverse_axes: bool = True
 
 
-def _char_cnn_pieces(config: CharCNNConfig, output_dim: int) -> Iterator[Piece]:
+def _char_cnn_entries(config: CharCNNConfig, output_dim: int) -> Iterator[Entry]:
     dim, filters = config.embedding_dim, config.num_filters
-    yield Piece("char_embed", (config.num_characters, dim), "char_cnn.char_embedding", reverse_axes=False)
+    yield Entry("char_embed", (config.num_characters, dim), "char_cnn.char_embedding", reverse_axes=False)
     for i, (width, number) in enumerate(config.filters):
-        yield Piece(f"CNN/W_cnn_{i}", (1, width, dim, number), f"char_cnn.convolutions.{i}.weight", rows=0)
-        yield Piece(f"CNN/b_cnn_{i}", (number,), f"char_cnn.convolutions.{i}.bias")
+        yield Entry(f"CNN/W_cnn_{i}", (1, width, dim, number), f"char_cnn.convolutions.{i}.weight", rows=0)
+        yield Entry(f"CNN/b_cnn_{i}", (number,), f"char_cnn.convolutions.{i}.bias")
     for k in range(config.num_highway):
         weight, bias = f"char_cnn.highways.{k}.gates.weight", f"char_cnn.highways.{k}.gates.bias"
         for gate, part in (("transform", slice(0, filters)), ("carry", slice(filters, 2 * filters))):
-            yield Piece(f"CNN_high_{k}/W_{gate}", (filters, filters), weight, part)
-            yield Piece(f"CNN_high_{k}/b_{gate}", (filters,), bias, part)
-    # There is none where it would change nothing in size.
+            yield Entry(f"CNN_high_{k}/W_{gate}", (filters, filters), weight, part)
+            yield Entry(f"CNN_high_{k}/b_{gate}", (filters,), bias, part)
+    # Left out where it would not change the size.
     if filters != output_dim:
-        yield Piece("CNN_proj/W_proj", (filters, output_dim), "char_cnn.projection.weight")
-        yield Piece("CNN_proj/b_proj", (output_dim,), "char_cnn.projection.bias")
+        yield Entry("CNN_proj/W_proj", (filters, output_dim), "char_cnn.projection.weight")
+        yield Entry("CNN_proj/b_proj", (output_dim,), "char_cnn.projection.bias")
 
 
-def _lstm_pieces(config: LSTMConfig, direction: int, layer: int) -> Iterator[Piece]:
+def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[Entry]:
     cell, dim, hidden = (
         f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell",
         config.projection_dim,
         config.cell_dim,
     )
-    # Upper rows of the kernel meet the input, lower ones the state. Its columns are gates i, j, f, o: our order too.
+    # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i, j, f, o, as here.
     kernel = (2 * dim, 4 * hidden)
-    yield Piece(f"{cell}/W_0", kernel, f"layers.{layer}.input_weight", direction, slice(0, dim))
-    yield Piece(f"{cell}/W_0", kernel, f"layers.{layer}.recurrent_weight", direction, slice(dim, 2 * dim))
-    yield Piece(f"{cell}/B", (4 * hidden,), f"layers.{layer}.bias", direction)
-    # There is none where it would change nothing in size.
+    yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.input_weight", direction, slice(0, dim))
+    yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.recurrent_weight", direction, slice(dim, 2 * dim))
+    yield Entry(f"{cell}/B", (4 * hidden,), f"layers.{layer}.bias", direction)
+    # Left out where it would not change the size.
     if config.has_projection:
-        yield Piece(f"{cell}/W_P_0", (hidden, dim), f"layers.{layer}.projection_weight", direction)
+        yield Entry(f"{cell}/W_P_0", (hidden, dim), f"layers.{layer}.projection_weight", direction)
 
 
-def pieces_of(config: BiLMConfig) -> Iterator[Piece]:
+def table_of(config: BiLMConfig) -> Iterator[Entry]:
     """The table: every dataset of the file, its shape, and which part of which parameter it fills."""
     if config.char_cnn is None:
         words = (config.num_words or 0, config.lstm.projection_dim)
-        yield Piece("embedding", words, "word_embedding", reverse_axes=False)
+        yield Entry("embedding", words, "word_embedding", reverse_axes=False)
     else:
-        yield from _char_cnn_pieces(config.char_cnn, config.lstm.projection_dim)
+        yield from _char_cnn_entries(config.char_cnn, config.lstm.projection_dim)
     for direction in range(2):
         for layer in range(config.lstm.num_layers):
-            yield from _lstm_pieces(config.lstm, direction, layer)
+            yield from _lstm_entries(config.lstm, direction, layer)
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------
 
 
 def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
-    """CheckpointError where a dataset is no array of numbers in this very file, or they claim sizes beyond reason."""
+    """CheckpointError where a dataset is not an array of floats in this file, or their claimed sizes are impossible."""
     foreign = [
         f"{name} ({dataset.dtype})"
         for name, dataset in datasets.items()
         if dataset.dtype.kind != "f" or dataset.is_virtual or dataset.external
     ]
     if foreign:
-        raise CheckpointError(f"{file.filename} holds what are no weights: {', '.join(foreign)}")
+        raise CheckpointError(f"{file.filename} holds datasets that are no weights: {', '.join(foreign)}")
     allowed = ALWAYS_ALLOWED + MAX_EXPANSION * Path(file.filename).stat().st_size
-    # HDF5 reads by chunks, and one chunk may be larger than all of its dataset.
+    # HDF5 reads whole chunks, and a chunk may be larger than its dataset.
     claimed = sum(
         dataset.dtype.itemsize * (math.prod(dataset.shape) + math.prod(dataset.chunks or ()))
         for dataset in datasets.values()
     )
     if claimed > allowed:
-        raise CheckpointError(f"{file.filename} claims to hold {claimed} bytes of weights, which cannot be")
+        raise CheckpointError(f"{file.filename} claims to hold {claimed} bytes of weights, which is impossible")
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """Every dataset of the file by its name in the table; CheckpointError where some are no weights."""
+    """All datasets of the file by their names in the table; CheckpointError where some are not weights."""
     found: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
         if isinstance(item, h5py.Dataset):
-            # A damaged name comes as bytes.
+            # h5py gives a damaged name as bytes.
             found[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
 
     file.visititems(visit)
@@ -138,33 +138,38 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def weights_shape(name: str, shape: Shape) -> Shape:
-    """Some files carry a 262nd character, the mask's, which has no vector of its own."""
+    """The shape of a dataset without the 262nd character that some files have: the mask, which needs no vector."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
 
-def _read_rows(piece: Piece, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
-    if dataset.shape == piece.shape:
-        return dataset[piece.rows]
-    # AllenNLP puts a row of zeros first; bilm-tf, told of 262 characters too early, trains with an unused last one.
+def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
+    if dataset.shape == entry.shape:
+        return dataset[entry.rows]
+    # AllenNLP puts a row of zeros first; bilm-tf, configured with 262 characters in training, an unused row last.
     return dataset[1:] if not dataset[0].any() else dataset[:-1]
 
 
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
-    """The float32 state_dict of `BiLM(config)` from datasets that have the names and shapes of the table."""
+    """Make the state_dict of `BiLM(config)`, float32, from datasets that have the names and shapes of its table."""
     with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
-    for piece in pieces_of(config):
-        array = _read_rows(piece, datasets[piece.dataset]).astype(np.float32, copy=False)
-        state[piece.parameter][piece.part] = torch.from_numpy(array.transpose() if piece.reverse_axes else array)
+    for entry in table_of(config):
+        array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
+        state[entry.parameter][entry.part] = torch.from_numpy(array.transpose() if entry.reverse_axes else array)
     return state
 
 
 def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
-    """Read a biLM: its configuration, and the float32 state_dict of `BiLM(configuration)`.
+    """Read a biLM from its two files.
 
-    CheckpointError, naming every offending key, where the two files do not make one model.
+    Returns:
+        Its configuration, and the state_dict of `BiLM(configuration)` in float32.
+
+    Raises:
+        FileNotFoundError: One of the files is missing.
+        CheckpointError: They are damaged or do not make one model; every offending key is named.
     """
     for path in (options_path, weights_path):
         if not Path(path).is_file():
@@ -175,11 +180,11 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
             num_words = datasets["embedding"].shape[0] if "embedding" in datasets else 0
             config = read_options(Path(options_path), num_words)
             shapes = {name: weights_shape(name, dataset.shape) for name, dataset in datasets.items()}
-            check_shapes(weights_path, {piece.dataset: piece.shape for piece in pieces_of(config)}, shapes)
+            check_shapes(weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes)
             return config, fill_state_dict(config, datasets)
     except CheckpointError:
         raise
-    # What h5py says of a file that is cut short, no HDF5, or damaged inside: one of these, by where it stumbles.
+    # h5py raises any of these for a file that is truncated, damaged, or not HDF5.
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{weights_path} cannot be read as HDF5 ({error}): fetch it again") from error
 
@@ -206,19 +211,20 @@ def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
 
 
 def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
-    """The datasets of the format, in float32: what `fill_state_dict` makes the weights of."""
-    state, pieces = bilm.stored_tensors(), list(pieces_of(bilm.config))
-    arrays = {piece.dataset: np.empty(piece.shape, np.float32) for piece in pieces}
-    for piece in pieces:
-        part = state[piece.parameter][piece.part].float().cpu().numpy()
-        arrays[piece.dataset][piece.rows] = part.transpose() if piece.reverse_axes else part
+    """The datasets of a biLM in float32; `fill_state_dict` is the inverse."""
+    state, table = bilm.stored_tensors(), list(table_of(bilm.config))
+    arrays = {entry.dataset: np.empty(entry.shape, np.float32) for entry in table}
+    for entry in table:
+        part = state[entry.parameter][entry.part].float().cpu().numpy()
+        arrays[entry.dataset][entry.rows] = part.transpose() if entry.reverse_axes else part
     return arrays
 
 
 def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
     """Write options.json and weights.hdf5, which bilm-tf and AllenNLP read, into an existing directory.
 
-    ValueError where the format has no words for the model's configuration.
+    Raises:
+        ValueError: The format cannot express the model's configuration.
     """
     directory = Path(directory)
     options = json.dumps(options_from_config(bilm.config), indent=2) + "\n"
@@ -230,16 +236,22 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
 
 @torch.inference_mode()
 def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
-    """Write bilm-tf's file of token vectors: a dataset `embedding` (V, D), the token encoder's vector of each word.
+    """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of characters.
 
-    With it, bilm-tf and AllenNLP read word ids in place of characters. The file appears whole or not at all.
+    Args:
+        bilm: A biLM over characters.
+        vocab: The words.
+        path: The file, which appears whole or not at all: a dataset `embedding` (V, D), the token encoder's vectors.
+
+    Raises:
+        ValueError: The biLM reads word ids.
     """
     if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         shape = (len(vocab), bilm.config.lstm.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
-        for begin in range(0, len(vocab), WORDS_AT_ONCE):
-            words = vocab.words[begin : begin + WORDS_AT_ONCE]
+        for begin in range(0, len(vocab), BATCH_WORDS):
+            words = vocab.words[begin : begin + BATCH_WORDS]
             vectors = bilm.token_encoder(bilm.token_encoder.ids(words).to(bilm.device))
             embedding[begin : begin + len(words)] = vectors.float().cpu().numpy()

@@ -1,4 +1,4 @@
-"""options.json, the settings of a biLM as bilm-tf and AllenNLP keep them, to and from the configuration here.
+"""options.json, the settings of a biLM in bilm-tf and AllenNLP, to and from `BiLMConfig`.
 
 Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 
-# TensorFlow adds it at run time, so it is in no file.
+# TensorFlow adds it at run time, so no file has it.
 FORGET_BIAS = 1.0
 REQUIRED_OPTIONS = ("lstm.dim", "lstm.projection_dim", "lstm.n_layers")
 REQUIRED_CHAR_CNN_OPTIONS = ("char_cnn.activation", "char_cnn.embedding.dim", "char_cnn.filters")
@@ -33,7 +33,7 @@ def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
     return CharCNNConfig(
         embedding_dim=int(char_cnn["embedding"]["dim"]),
         filters=tuple((int(width), int(number)) for width, number in char_cnn["filters"]),
-        # Left out where there is none.
+        # Absent means none.
         num_highway=int(char_cnn.get("n_highway") or 0),
         activation=char_cnn["activation"],
         max_characters=int(char_cnn.get("max_characters_per_token", 50)),
@@ -41,12 +41,17 @@ def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
 
 
 def config_from_options(options: dict[str, Any], num_words: int | None = None) -> BiLMConfig:
-    """The configuration that options.json describes; `num_words` is the height of the word table, for word-id models.
+    """The configuration that options.json describes.
 
-    ValueError naming every option that is missing, or the one that makes no sense.
+    Args:
+        options: The contents of the file.
+        num_words: Rows of the word table, for models of word ids.
+
+    Raises:
+        ValueError: Options are missing, all of which are named, or one is invalid.
     """
     if not isinstance(options, dict):
-        raise ValueError("it holds no settings")
+        raise ValueError("it is not a JSON object")
     # A model without char_cnn reads word ids.
     reads_words = options.get("char_cnn") is None
     _require(options, REQUIRED_OPTIONS + (() if reads_words else REQUIRED_CHAR_CNN_OPTIONS))
@@ -56,7 +61,7 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
             num_layers=int(lstm["n_layers"]),
             cell_dim=int(lstm["dim"]),
             projection_dim=int(lstm["projection_dim"]),
-            # AllenNLP takes a clip of 0 as "off", as it does a missing one; TensorFlow would clip everything to 0.
+            # AllenNLP takes a clip of 0, or none, as no clipping; TensorFlow would clip everything to 0.
             cell_clip=lstm.get("cell_clip") or None,
             proj_clip=lstm.get("proj_clip") or None,
             use_skip_connections=bool(lstm.get("use_skip_connections", False)),
@@ -68,21 +73,21 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
 
 
 def read_options(path: Path, num_words: int) -> BiLMConfig:
-    """The configuration in a file, as `config_from_options`; CheckpointError where it is none."""
+    """Read the configuration from a file, as `config_from_options`; CheckpointError where it is invalid."""
     try:
         return config_from_options(json.loads(path.read_text(encoding="utf-8")), num_words)
-    # OverflowError: JSON as Python reads it knows infinity.
+    # OverflowError: Python's JSON has infinity.
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path} is not the options.json of a biLM: {error}") from error
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
-    """The inverse of `config_from_options`; ValueError where the format has no words for a configuration."""
+    """The inverse of `config_from_options`; ValueError where the format cannot express the configuration."""
     lstm, char_cnn = config.lstm, config.char_cnn
     if lstm.forget_bias != FORGET_BIAS:
         raise ValueError(
-            f"the forget bias is {lstm.forget_bias}, and whoever reads options.json takes it for {FORGET_BIAS}: "
-            "this model can be kept in the native format only"
+            f"the forget bias is {lstm.forget_bias}, and readers of options.json assume {FORGET_BIAS}: save this model "
+            "in the native format"
         )
     options: dict[str, Any] = {
         "lstm": {
@@ -101,7 +106,7 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "filters": [list(pair) for pair in char_cnn.filters],
             "n_highway": char_cnn.num_highway,
             "max_characters_per_token": char_cnn.max_characters,
-            # What both systems ask for at inference, though the file has 261 rows: one more id is the mask's.
+            # Both systems expect 262 at inference, though the file has 261 rows: the mask has an id too.
             "n_characters": NUM_CHARACTERS + 1,
         }
     return options

@@ -1,7 +1,7 @@
-"""The settings of a directory of ELMoForManyLangs, its dictionaries among them, as a configuration.
+"""The settings and dictionaries of an ELMoForManyLangs directory, as a configuration.
 
-config.json names the file with the model's settings by a path of whoever trained it; the file itself lies beside it,
-or is one that came with ELMoForManyLangs. Source: ELMoForManyLangs, `elmo.py` (Embedder.get_model).
+config.json names the file with the model's settings by a path on the machine where it was trained; the file itself is
+in the directory, or is one that came with ELMoForManyLangs. Source: ELMoForManyLangs, `elmo.py` (Embedder.get_model).
 """
 
 import json
@@ -15,7 +15,7 @@ from elmokit.fs.reading import read_lines
 WORDS, CHARACTERS = "word.dic", "char.dic"
 MAX_SETTINGS = 1 << 20  # bytes
 
-# What came with the library as configs/*.json, and most published models name: both files say the same.
+# The library's configs/*.json, which most published models name; the contents of both files are the same.
 PUBLISHED_SETTINGS: dict[str, Any] = {
     "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
     "token_embedder": {
@@ -33,41 +33,45 @@ PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample
 
 def _read_json(path: Path) -> Any:
     if path.stat().st_size > MAX_SETTINGS:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, which no settings have")
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, too many for settings")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that cannot be one
+    except OSError:  # a name too long for a file
         return False
 
 
 def settings_path(directory: Path) -> Path | None:
-    """The file that holds the model's settings; None where it is one that came with the library."""
+    """The file that holds the model's settings; None where it is one of those that came with the library.
+
+    Raises:
+        ValueError: The file is missing.
+    """
     named = _read_json(directory / "config.json")["config_path"]
-    name = PureWindowsPath(named).name  # which knows both kinds of slashes
+    name = PureWindowsPath(named).name  # understands both kinds of slashes
     for path in (directory / named, directory / name, directory / "configs" / name):
         if _is_file(path):
             return path
     if name in PUBLISHED_NAMES:
         return None
-    raise ValueError(f"it names {named}, which is not there: put that file, {name}, into {directory}")
+    raise ValueError(f"it names {named}, which is missing: put that file, {name}, into {directory}")
 
 
 def _read_dictionary(path: Path) -> tuple[str, ...]:
-    """Entries in the order of their rows: lines of an entry, a tab and its row."""
+    """The entries in the order of their rows, from lines of an entry, a tab and its row."""
     rows: dict[int, str] = {}
     number = 0
     for number, line in enumerate(read_lines(path), start=1):
         entry, tab, row = line.strip("\r\n").rpartition("\t")
         if not tab or not row.strip().isdecimal():
-            raise ValueError(f"{path}, line {number} is no entry with its row behind a tab: {line[:60]!r}")
-        # It lost white space when it read the dictionary, and took what was left for the ideographic space.
+            raise ValueError(f"{path}, line {number} is not an entry, a tab and its row: {line[:60]!r}")
+        # ELMoForManyLangs stripped white space, and read an empty entry as the ideographic space.
         rows[int(row)] = entry.strip() or "\u3000"
     if not rows or sorted(rows) != list(range(number)):
-        raise ValueError(f"{path} does not number its {number} entries from 0 on, each once: fetch it again")
+        raise ValueError(f"{path} does not number its {number} entries from 0, each once: fetch it again")
     return tuple(rows[row] for row in range(number))
 
 
@@ -103,11 +107,11 @@ def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
         num_layers=int(settings["n_layers"]),
         cell_dim=int(settings["dim"]),
         projection_dim=int(settings["projection_dim"]),
-        # A clip of 0 is "off". The plain LSTM has neither clips nor skips.
+        # A clip of 0 means none. The plain LSTM has neither clips nor skip connections.
         cell_clip=settings.get("cell_clip") or None if kind == "elmo" else None,
         proj_clip=settings.get("proj_clip") or None if kind == "elmo" else None,
         use_skip_connections=kind == "elmo",
-        forget_bias=0.0,  # its biases have it inside
+        forget_bias=0.0,  # its biases include it
         interleaved=kind == "lstm",
     )
     if kind == "elmo" and not config.has_projection:
@@ -116,13 +120,17 @@ def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
 
 
 def read_config(directory: Path) -> BiLMConfig:
-    """The configuration of a directory, with its dictionaries; CheckpointError where it is none."""
+    """Read the configuration in a directory, with its dictionaries.
+
+    Raises:
+        CheckpointError: The settings or dictionaries are missing, damaged or not supported.
+    """
     try:
         path = settings_path(directory)
         settings = PUBLISHED_SETTINGS if path is None else _read_json(path)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
         return BiLMConfig(_lstm_config(settings["encoder"]), None, efml=encoder)
-    # JSON may hold anything, infinity too; a missing dictionary speaks for itself.
+    # JSON may hold any type, and infinity; FileNotFoundError of a missing dictionary passes through.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{directory} is no model of ELMoForManyLangs: {reason}") from error

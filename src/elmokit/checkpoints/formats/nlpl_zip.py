@@ -1,6 +1,6 @@
 """The zip archives of the NLPL repository: options.json, weights in HDF5, a vocabulary and meta-data.
 
-Members are copied to a temporary folder under names of our own, so none can lead elsewhere; nothing else is unpacked.
+Members are copied to a temporary directory under fixed names, so that none can lead elsewhere; others are ignored.
 Source: http://vectors.nlpl.eu/repository, and simple_elmo, which reads the same archives.
 """
 
@@ -19,20 +19,20 @@ from elmokit.checkpoints.pretrained import Pretrained
 
 WEIGHTS = "model.hdf5"
 NEEDED, OPTIONAL = ("options.json",), ("vocab.txt", "vocab.txt.gz", "meta.json", "README.md")
-# Weights shrink by a tenth, words to a third. What claims to shrink this much is damaged or a trap.
+# Weights compress by a tenth, words to a third. A member that claims to expand beyond this is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 20
-# Python unpacks the others in pieces of any size.
+# Other methods decompress in chunks of unbounded size.
 SAFE_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def _base_name(member: zipfile.ZipInfo) -> str:
-    """What a member is called without its folders; weights may have any name."""
+    """The name of a member without its directories, and the fixed name of weights, which may have any."""
     name = PurePosixPath(member.filename.replace("\\", "/")).name
     return WEIGHTS if name.endswith((".hdf5", ".h5")) else name
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members that make a model, by name; ValueError where they do not."""
+    """The members that make a model, by name; ValueError where some are missing, duplicate or malicious."""
     found: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = _base_name(member)
@@ -43,9 +43,9 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         if name in found:
             raise ValueError(f"it holds both {found[name].filename} and {member.filename}: unpack it, and load one")
         if member.compress_type not in SAFE_COMPRESSIONS:
-            raise ValueError(f"{member.filename} is compressed in an unusual way")
+            raise ValueError(f"{member.filename} is compressed by an unusual method")
         if member.file_size > ALWAYS_ALLOWED + MAX_EXPANSION * member.compress_size:
-            raise ValueError(f"{member.filename} claims to unpack to {member.file_size} bytes, which cannot be")
+            raise ValueError(f"{member.filename} claims to unpack to {member.file_size} bytes, which is impossible")
         found[name] = member
     if missing := [name for name in (WEIGHTS, *NEEDED) if name not in found]:
         raise ValueError(f"it lacks {' and '.join(missing)}")
@@ -59,15 +59,22 @@ def _unpack(path: Path, folder: Path) -> None:
                 shutil.copyfileobj(source, target)
 
 
-# What Python says of an archive that is damaged or encrypted, by where it stumbles.
+# zipfile raises any of these for an archive that is damaged or encrypted.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError)
 
 
 @contextmanager
 def unpacked(path: str | Path) -> Iterator[Path]:
-    """A folder with the model of an archive: model.hdf5, options.json, and where there are such, words and card.
+    """Unpack the model of an archive: model.hdf5, options.json, and if it has them, its vocabulary and card.
 
-    It is gone at the end. CheckpointError where the archive is damaged or holds no such model.
+    Args:
+        path: The zip archive.
+
+    Yields:
+        A temporary directory, which is removed at the end.
+
+    Raises:
+        CheckpointError: The archive is damaged or holds no such model.
     """
     path = Path(path)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as name:
@@ -75,7 +82,7 @@ def unpacked(path: str | Path) -> Iterator[Path]:
         try:
             _unpack(path, folder)
         except (*DAMAGED, OSError) as error:
-            # A damaged directory may send the reader to before the beginning; other such errors are the disk's.
+            # A damaged directory may make zipfile seek before the beginning; other OSErrors are the disk's.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise CheckpointError(f"{path} cannot be read as a model in a zip archive: {error}") from error

@@ -1,7 +1,7 @@
-"""The files in which TensorFlow keeps variables, read without TensorFlow: names, shapes, numbers, nothing else.
+"""TensorFlow's checkpoints of variables ("tensor bundles"), read without TensorFlow.
 
-PREFIX.index                 a sorted table in LevelDB's format: variable name -> where its numbers lie (a protobuf)
-PREFIX.data-NNNNN-of-NNNNN   the numbers, little-endian, laid end to end
+PREFIX.index                 a sorted table in LevelDB's format: variable name -> location of its values (a protobuf)
+PREFIX.data-NNNNN-of-NNNNN   the values, little-endian, end to end
 Sources: tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, LevelDB's table_format.md.
 """
 
@@ -19,7 +19,7 @@ from elmokit.checkpoints.formats.crc32c import masked_crc32c
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5
-# An ELMo's index has a few kB. With these bounds, what a damaged one can make of them stays small too.
+# The index of an ELMo has a few kB. These bounds limit the time and memory that a damaged one can cost.
 MAX_INDEX_SIZE, MAX_NAME_SIZE, MAX_RANK = 1 << 22, 1 << 9, 8
 
 DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
@@ -27,7 +27,7 @@ DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a variable lies. `dtype` is None for what is no array of numbers, such as text."""
+    """The location of a variable. `dtype` is None for anything but numbers, such as strings."""
 
     dtype: np.dtype | None
     shape: Shape
@@ -41,24 +41,24 @@ class StoredTensor:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at `at`, seven bits a byte, and where it ends."""
+    """The varint at `at`, seven bits a byte, and the position after it."""
     value = 0
     for shift in range(0, 64, 7):
         byte = data[at]
         value, at = value | (byte & 0x7F) << shift, at + 1
         if byte < 0x80:
             return value, at
-    raise ValueError("a number does not end")
+    raise ValueError("it has an unterminated varint")
 
 
-def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+def _slice(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if at + size > len(data):
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return data[at : at + size], at + size
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: numbers, or bytes for text and for messages inside."""
+    """The fields of a message by number: integers, or bytes for strings and nested messages."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -67,9 +67,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             value, at = _varint(message, at)
         elif kind == 2:
             size, at = _varint(message, at)
-            value, at = _take(message, at, size)
+            value, at = _slice(message, at, size)
         elif kind in (1, 5):
-            raw, at = _take(message, at, 8 if kind == 1 else 4)
+            raw, at = _slice(message, at, 8 if kind == 1 else 4)
             value = int.from_bytes(raw, "little")
         else:
             raise ValueError(f"a protobuf field has the unknown kind {kind}")
@@ -81,7 +81,7 @@ def _numbers(message: bytes) -> dict[int, int]:
 
 
 def _shape(message: bytes) -> Shape:
-    """A TensorShapeProto: field 2 is a dimension, whose field 1 is its size; a size of 0 is left out."""
+    """A TensorShapeProto: field 2 is a dimension, whose field 1 is its size; 0 is omitted."""
     dims = [_numbers(value).get(1, 0) for field, value in _fields(message) if field == 2 and isinstance(value, bytes)]
     if len(dims) > MAX_RANK or any(dim >= 1 << 63 for dim in dims):
         raise ValueError(f"it has a tensor of {len(dims)} dimensions or of negative size")
@@ -92,18 +92,18 @@ def _shape(message: bytes) -> Shape:
 
 
 def _block(table: bytes, offset: int, size: int) -> bytes:
-    """A block of the table: it is followed by its compression, 0 for none, and a checksum of both."""
-    raw, _ = _take(table, offset, size + BLOCK_TRAILER_SIZE)
+    """A block of the table, without the trailing type of compression (0: none) and checksum."""
+    raw, _ = _slice(table, offset, size + BLOCK_TRAILER_SIZE)
     content, checksum = raw[: size + 1], struct.unpack("<I", raw[size + 1 :])[0]
     if masked_crc32c(content) != checksum:
-        raise ValueError("a checksum does not fit")
+        raise ValueError("a checksum is wrong")
     if content[-1] != 0:
-        raise ValueError("it is compressed, which TensorFlow's never are")
+        raise ValueError("it is compressed, as TensorFlow's never are")
     return content[:-1]
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in order. A key is kept as how many bytes it shares with the key before, and the rest."""
+    """Keys and values in order. A key is stored as the number of bytes shared with the previous key, and the rest."""
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
@@ -111,15 +111,15 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         own, at = _varint(block, at)
         size, at = _varint(block, at)
         if shared > len(key) or shared + own > MAX_NAME_SIZE:
-            raise ValueError("a name is too long or shares more than there is")
-        rest, at = _take(block, at, own)
-        value, at = _take(block, at, size)
+            raise ValueError("it has an invalid name")
+        rest, at = _slice(block, at, own)
+        value, at = _slice(block, at, size)
         key = key[:shared] + rest
         yield key, value
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """Offset and size of a block, and where the two numbers end."""
+    """Offset and size of a block, and the position after the two varints."""
     offset, at = _varint(data, at)
     size, at = _varint(data, at)
     return offset, size, at
@@ -128,9 +128,9 @@ def _handle(data: bytes, at: int) -> tuple[int, int, int]:
 def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the file; ValueError, IndexError or struct.error where it is damaged."""
     if len(table) < FOOTER_SIZE or table[-8:] != MAGIC:
-        raise ValueError("it does not end as such a file does")
+        raise ValueError("its footer is missing")
     footer = table[-FOOTER_SIZE:]
-    _, _, at = _handle(footer, 0)  # of a block about the table itself, always empty
+    _, _, at = _handle(footer, 0)  # of the metaindex block, always empty
     offset, size, _ = _handle(footer, at)
     read_to = 0
     for _, value in _entries(_block(table, offset, size)):
@@ -148,7 +148,7 @@ def _num_shards(header: bytes) -> int:
     """BundleHeaderProto: 1 num_shards, 2 endianness (0 little)."""
     numbers = _numbers(header)
     if numbers.get(2, 0) != 0:
-        raise ValueError("its numbers are big-endian")
+        raise ValueError("it is big-endian")
     return numbers.get(1, 0)
 
 
@@ -156,7 +156,7 @@ def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTenso
     """BundleEntryProto: 1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c, 7 slices."""
     fields = dict(_fields(message))
     if 7 in fields:
-        raise ValueError("it has a variable cut into slices: save it as a whole")
+        raise ValueError("it has a partitioned variable: save it unpartitioned")
     numbers = {field: value for field, value in fields.items() if isinstance(value, int)}
     shape_message = fields.get(2, b"")
     if not isinstance(shape_message, bytes):
@@ -169,8 +169,8 @@ def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTenso
     return StoredTensor(dtype, shape, path, numbers.get(4, 0), size, numbers.get(6))
 
 
-def _check_places(tensors: dict[str, StoredTensor]) -> None:
-    """No tensor ends beyond its file, and no two share bytes, so that all together are no larger than the files."""
+def _check_locations(tensors: dict[str, StoredTensor]) -> None:
+    """ValueError where tensors overlap or end beyond their file, so that all are no larger than the files."""
     in_order = sorted(tensors.values(), key=lambda tensor: (tensor.path, tensor.offset, tensor.size))
     for before, after in pairwise(in_order):
         if before.path == after.path and before.offset + before.size > after.offset:
@@ -184,7 +184,18 @@ def _check_places(tensors: dict[str, StoredTensor]) -> None:
 
 
 def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
-    """The variables of a checkpoint. CheckpointError where its files are damaged or do not belong together."""
+    """Read the index of a checkpoint.
+
+    Args:
+        prefix: The common beginning of the files' names.
+
+    Returns:
+        The locations of its variables, by name.
+
+    Raises:
+        FileNotFoundError: There is no PREFIX.index.
+        CheckpointError: The files are damaged or do not belong together.
+    """
     prefix = Path(prefix)
     index = prefix.with_name(f"{prefix.name}.index")
     if not index.is_file():
@@ -195,17 +206,17 @@ def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
         entries = dict(_table_entries(index.read_bytes()))
         num_shards = _num_shards(entries.pop(b"", b""))
         tensors = {key.decode(): _stored_tensor(prefix, num_shards, value) for key, value in entries.items()}
-        _check_places(tensors)
+        _check_locations(tensors)
         return tensors
-    # What a damaged table runs into, by where it is damaged.
+    # Any of these, by where the table is damaged.
     except (ValueError, IndexError, struct.error) as error:
-        raise CheckpointError(f"{index} is no index of TensorFlow variables, or is damaged: {error}") from error
+        raise CheckpointError(f"{index} is not an index of TensorFlow variables, or damaged: {error}") from error
 
 
 def read_tensor(tensor: StoredTensor) -> np.ndarray:
-    """The numbers of one variable, in float32. CheckpointError where they are not those that were written."""
+    """Read a variable in float32; CheckpointError where its checksum is wrong, or it is not numeric."""
     if tensor.dtype is None:
-        raise CheckpointError(f"{tensor.path} holds something else than numbers at byte {tensor.offset}")
+        raise CheckpointError(f"{tensor.path} holds no numbers at byte {tensor.offset}")
     data = np.fromfile(tensor.path, np.uint8, count=tensor.size, offset=tensor.offset)
     if len(data) != tensor.size or tensor.checksum not in (None, masked_crc32c(data)):
         raise CheckpointError(f"{tensor.path} is damaged at byte {tensor.offset}: fetch it again")

@@ -1,7 +1,7 @@
-"""A biLM in TensorFlow's own files: a training checkpoint of bilm-tf, or the module google/elmo of TensorFlow Hub.
+"""TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub.
 
-Both are a bundle of variables whose names end alike. From those ends come the names of the HDF5 format, and its table
-does the rest. TensorFlow itself is not needed.
+The suffixes of their variables' names give the names of the HDF5 format, whose table does the rest. TensorFlow itself
+is not needed.
 Sources: bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.detect import find_companion
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.formats.bilm_hdf5 import fill_state_dict, pieces_of, weights_shape
+from elmokit.checkpoints.formats.bilm_hdf5 import fill_state_dict, table_of, weights_shape
 from elmokit.checkpoints.formats.bilm_options import read_options
 from elmokit.checkpoints.formats.companions import VOCABULARIES, read_vocabulary, with_boundary_words
 from elmokit.checkpoints.formats.tensor_bundle import StoredTensor, read_index, read_tensor
@@ -25,13 +25,13 @@ from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 
-# Whatever stands before these ends: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
+# After any scope: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
 ENCODER = re.compile(
     r"(?:.*/)?(char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj)"
 )
 # TensorFlow before 1.2 called the weights W_0, B and W_P_0.
 LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
-# A stack of one layer has no such part: it is not wrapped into a MultiRNNCell.
+# Absent where there is one layer, which is not wrapped in a MultiRNNCell.
 LAYER = re.compile(r"(?:^|/)(?:cell_|Cell)(\d+)/")
 LSTM_WEIGHTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
 HEADS = re.compile(r"(?:.*/)?(softmax/[Wb]|aggregation/(?:weights|scaling))")
@@ -51,11 +51,11 @@ class TFModel:
     mix: MixWeights | None
 
 
-# --- What it is called -------------------------------------------------------------------------------------------
+# --- Names -------------------------------------------------------------------------------------------------------
 
 
 def dataset_name(variable: str) -> str | None:
-    """What the HDF5 format calls a variable (or the heads, which it does not have); None where nothing fits."""
+    """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other variable."""
     if match := ENCODER.fullmatch(variable) or HEADS.fullmatch(variable):
         return match[1]
     if match := LSTM.fullmatch(variable):
@@ -68,9 +68,10 @@ def dataset_name(variable: str) -> str | None:
 
 
 def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The variables of the model under the names of the HDF5 format; those of training are left out.
+    """The variables of the model by their names in the HDF5 format, without those of training.
 
-    CheckpointError listing all that are neither.
+    Raises:
+        CheckpointError: There are others, or duplicates; all are listed.
     """
     found: dict[str, StoredTensor] = {}
     unknown = []
@@ -87,11 +88,11 @@ def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, 
     return found
 
 
-# --- What it is --------------------------------------------------------------------------------------------------
+# --- Configuration -----------------------------------------------------------------------------------------------
 
 
 def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
-    """The shapes called name.format(0), name.format(1), ...; ValueError where one is not of that rank."""
+    """The shapes of name.format(0), name.format(1), ...; ValueError where one has another rank."""
     found: list[Shape] = []
     while (shape := shapes.get(name.format(len(found)))) is not None:
         if len(shape) != rank:
@@ -101,17 +102,18 @@ def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
 
 
 def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """The configuration of a module that comes without options.json: sizes from its weights, the rest as published.
+    """The configuration of a module without options.json: sizes from its weights, the rest as published.
 
-    ValueError where the weights make no ELMo.
+    Raises:
+        ValueError: The weights are not those of an ELMo.
     """
     cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
     kernels, biases = _numbered(shapes, cell + "W_0", 2), _numbered(shapes, cell + "B", 1)
     embedding, filters = shapes.get("char_embed", ()), _numbered(shapes, "CNN/W_cnn_{}", 4)
     if not kernels or not biases or not filters or len(embedding) != 2:
-        raise ValueError("it lacks the LSTMs or the characters")
-    # kernel: input and state on top of each other, four gates side by side. Clips, skips and relu are those of the
-    # published model (its options.json; the module is made of the same weights).
+        raise ValueError("it lacks the LSTMs or the character CNN")
+    # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu are those of the
+    # published model (options.json), whose weights the module has.
     lstm = LSTMConfig(num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2)
     return BiLMConfig(
         lstm,
@@ -128,7 +130,7 @@ def _config(prefix: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
     if options is not None:
         return read_options(options, shapes.get("embedding", (0,))[0])
     if "aggregation/weights" not in shapes:
-        raise FileNotFoundError(f"{prefix} has no options.json beside it or one folder up: put it there")
+        raise FileNotFoundError(f"{prefix} has no options.json in its directory or the parent: put it there")
     try:
         return config_from_shapes(shapes)
     except ValueError as error:
@@ -136,14 +138,14 @@ def _config(prefix: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
 
 
 def _mix_shapes(shapes: Mapping[str, Shape], num_layers: int) -> dict[str, Shape]:
-    """What the module's mix of layers must be, empty where there is none."""
+    """The expected shapes of the module's mix of layers; empty without one."""
     if not any(name.startswith("aggregation/") for name in shapes):
         return {}
     return {"aggregation/weights": (num_layers,), "aggregation/scaling": ()}
 
 
 def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
-    """The mix, which the module takes through a softmax as every ELMo does."""
+    """The mix, whose weights are before the softmax, as in every ELMo."""
     if "aggregation/weights" not in tensors:
         return None
     weights, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
@@ -151,7 +153,7 @@ def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
 
 
 def _softmax_shapes(shapes: Mapping[str, Shape], dim: int) -> dict[str, Shape]:
-    """What the output layer must be, empty where there is none. A word table may serve as its weights."""
+    """The expected shapes of the output layer; empty without one. A word table may be shared as its weight."""
     if "softmax/b" not in shapes:
         return {}
     num_words = shapes["softmax/b"][:1]
@@ -168,7 +170,7 @@ def _read_softmax(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shap
     )
 
 
-# --- All together ------------------------------------------------------------------------------------------------
+# --- Loading -----------------------------------------------------------------------------------------------------
 
 
 def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
@@ -186,7 +188,7 @@ def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
     tensors = _by_dataset(prefix, read_index(prefix))
     shapes = {name: weights_shape(name, tensor.shape) for name, tensor in tensors.items()}
     config = _config(prefix, shapes)
-    encoder = {piece.dataset: piece.shape for piece in pieces_of(config)}
+    encoder = {entry.dataset: entry.shape for entry in table_of(config)}
     output_layer = _softmax_shapes(shapes, config.lstm.projection_dim)
     check_shapes(prefix, encoder | output_layer | _mix_shapes(shapes, config.num_representations), shapes)
     return TFModel(
@@ -218,9 +220,13 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
 
 
 def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """AdaGrad's sums of squared gradients, as bilm-tf's training left them: of `BiLM(config)` and of `FullSoftmax`.
+    """Read AdaGrad's sums of squared gradients from a checkpoint of bilm-tf's training.
 
-    Both are named and shaped as the state_dict of their module. CheckpointError where they are not all there.
+    Returns:
+        Those of `BiLM(config)` and of `FullSoftmax`, named and shaped as the state_dict of each.
+
+    Raises:
+        CheckpointError: Some are missing or of another shape.
     """
     slots: dict[str, StoredTensor] = {}
     for variable, tensor in read_index(prefix).items():
@@ -229,7 +235,7 @@ def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str,
         if dataset is not None:
             slots[dataset] = tensor
     shapes = {name: weights_shape(name, tensor.shape) for name, tensor in slots.items()}
-    encoder = {piece.dataset: piece.shape for piece in pieces_of(config)}
+    encoder = {entry.dataset: entry.shape for entry in table_of(config)}
     softmax = _softmax_shapes(shapes, config.lstm.projection_dim)
     check_shapes(f"the state of AdaGrad in {prefix}", encoder | softmax, shapes)
     names = {"softmax/W": "weight", "softmax/b": "bias"}

@@ -1,4 +1,4 @@
-"""What `allennlp.modules.elmo`, `.modules.token_embedders` and `.commands.elmo` offered for ELMo."""
+"""AllenNLP's ELMo: `allennlp.modules.elmo`, `allennlp.modules.token_embedders` and `allennlp.commands.elmo`."""
 
 from elmokit.compat.allennlp.elmo import Elmo, ElmoTokenEmbedder, _ElmoBiLm, batch_to_ids
 from elmokit.compat.allennlp.embedder import ElmoEmbedder, allennlp_elmo

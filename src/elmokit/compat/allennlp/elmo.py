@@ -1,4 +1,4 @@
-"""AllenNLP's modules: `batch_to_ids`, `Elmo`, `ElmoTokenEmbedder` and the biLM beneath (modules/elmo.py)."""
+"""AllenNLP's `batch_to_ids`, `Elmo`, `ElmoTokenEmbedder` and `_ElmoBiLm` (modules/elmo.py)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for padding."""
     if any(isinstance(sentence, str) for sentence in batch):
-        warn_once("a string was given in place of a list of tokens: each of its characters is read as a token")
+        warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
     if count_truncated(list(chain.from_iterable(batch))):
-        warn_once("some words have more than 48 bytes: as before, only the first 48 of them are read")
+        warn_once("some words have more than 48 bytes: as in AllenNLP, only the first 48 are read")
     return torch.from_numpy(encode_sentences(batch)).long()
 
 
 class _ElmoBiLm(nn.Module):
-    """Character ids without boundaries -> every layer with them: AllenNLP's biLM, which carries its state.
+    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries; its state is carried.
 
-    `_elmo_lstm.stateful = False` and `_elmo_lstm.reset_states()` are where they were. `num_layers` is L + 1.
+    As in AllenNLP, `_elmo_lstm.stateful = False` and `_elmo_lstm.reset_states()` control the state, and `num_layers` is
+    L + 1.
     """
 
     def __init__(
@@ -50,28 +51,30 @@ class _ElmoBiLm(nn.Module):
         super().__init__()
         self._bilm = open_bilm(options_file, weight_file).requires_grad_(requires_grad)
         if self._bilm.token_encoder.input != "characters":
-            raise ValueError("AllenNLP's ELMo reads characters, and this biLM reads word ids: use compat.bilm_tf")
+            raise ValueError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
         self._requires_grad = requires_grad
         self._elmo_lstm = CarriedStates()
         self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
-        # The engine encodes each distinct word of a batch once, so a cache needs no vectors, which could grow stale.
+        # Each distinct word of a batch is encoded once anyway, so the cache holds character ids instead of vectors,
+        # which would become stale when the weights change.
         words = None if vocab_to_cache is None else torch.from_numpy(encode_words(vocab_to_cache))
         self.register_buffer("_cached_words", words, persistent=False)
 
     def get_output_dim(self) -> int:
+        """2D."""
         return self._bilm.config.output_dim
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}."""
         ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.token_encoder)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            out = self._frozen.run(self._bilm, ids, self._elmo_lstm.begin(len(ids), ids.device))
-        self._elmo_lstm.keep(out.state)
+            out = self._frozen.run(self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
+        self._elmo_lstm.update(out.state)
         return {"activations": list(out.layers), "mask": out.mask}
 
     def _token_embedder(self, inputs: Tensor) -> dict[str, Tensor]:
-        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), "mask": (B, T+2)}: the token layer alone."""
+        """inputs (B, T, 50) -> the token layer: {"token_embedding": (B, T+2, D), "mask": (B, T+2)}."""
         ids = add_boundaries(inputs, self._bilm.token_encoder)
         mask = self._bilm.token_encoder.is_word(ids)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
@@ -82,13 +85,13 @@ class _ElmoBiLm(nn.Module):
         cached = cast("Tensor | None", self._cached_words)
         if word_inputs is None or cached is None:
             return inputs
-        if bool((word_inputs >= len(cached)).any()):  # words that came after the cache: they are read by character
+        if bool((word_inputs >= len(cached)).any()):  # a word is not in the cache
             return inputs
         return cached[word_inputs].long() * (word_inputs > 0).unsqueeze(-1)
 
 
 class Elmo(nn.Module):
-    """AllenNLP's `Elmo`: mixes of the biLM's layers, with all its arguments; the state is carried from call to call.
+    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers; the state is carried from call to call.
 
     The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the softmax) they are fixed.
     `module` may be any biLM with `num_layers` and the outputs of `_ElmoBiLm`; then the files must be None.
@@ -109,7 +112,7 @@ class Elmo(nn.Module):
     ) -> None:
         super().__init__()
         if module is not None and not (options_file is None and weight_file is None):
-            raise ValueError("with module, give neither options_file nor weight_file")
+            raise ValueError("module excludes options_file and weight_file: set them to None")
         if module is None:
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache)
         self._elmo_lstm = module
@@ -123,24 +126,25 @@ class Elmo(nn.Module):
 
     @property
     def _scalar_mixes(self) -> list[nn.Module]:
-        """Looked up by name: a list would keep the modules of which a replica on another device is a copy."""
+        """The mixes, looked up by name: in a replica of the module, a list would still hold the original's mixes."""
         return [self.get_submodule(f"scalar_mix_{k}") for k in range(self._num_mixes)]
 
     def get_output_dim(self) -> int:
+        """2D."""
         return cast(_ElmoBiLm, self._elmo_lstm).get_output_dim()
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, ..., T, 50), word_inputs (B, ..., T) -> {"elmo_representations": [(B, ..., T, 2D)], "mask": bool}.
 
-        `word_inputs` are places in `vocab_to_cache`, 0 for padding; they then stand for `inputs`.
+        `word_inputs` are indices into `vocab_to_cache`, 0 for padding; if given, they replace `inputs`.
         """
         if word_inputs is not None and not self._has_cached_vocab:
-            warn_once("word_inputs were given to an Elmo without vocab_to_cache: its character ids are read instead")
+            warn_once("word_inputs is ignored without vocab_to_cache: the character ids are read instead")
             word_inputs = None
         words = None if word_inputs is None else word_inputs.flatten(0, -2)
         out = self._elmo_lstm(inputs.flatten(0, -3), words)
         layers, mask = torch.stack(out["activations"]), out["mask"]
-        mixed = [mix(layers, mask) for mix in self._scalar_mixes]  # with layer norm, boundaries count
+        mixed = [mix(layers, mask) for mix in self._scalar_mixes]  # layer norm includes the boundaries
         if self._keep_sentence_boundaries:
             mixed = [representation * mask.unsqueeze(-1) for representation in mixed]
         else:
@@ -153,7 +157,7 @@ class Elmo(nn.Module):
 
 
 class ElmoTokenEmbedder(nn.Module):
-    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` where that is given."""
+    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` if given."""
 
     def __init__(
         self,
@@ -182,6 +186,7 @@ class ElmoTokenEmbedder(nn.Module):
         self.output_dim = projection_dim or dim
 
     def get_output_dim(self) -> int:
+        """`projection_dim`, or 2D without a projection."""
         return self.output_dim
 
     def forward(self, elmo_tokens: Tensor, word_inputs: Tensor | None = None) -> Tensor:

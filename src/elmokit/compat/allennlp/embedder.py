@@ -30,23 +30,23 @@ OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def _sentences(lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if not line.strip():
-            raise ValueError(f"line {number} (from 0) is blank: remove blank lines, or use `elmokit embed`, which may")
+            raise ValueError(f"line {number} (from 0) is blank: remove it, or use `elmokit embed`, which accepts them")
         yield line.strip()
 
 
 def _write_sentence_to_index(file: h5py.File, sentences: Sequence[str]) -> None:
-    """AllenNLP's table in JSON: a sentence to its line's number, a string."""
+    """Write AllenNLP's JSON mapping from sentences to line numbers, as strings."""
     line_of = {sentence: str(line) for line, sentence in enumerate(sentences)}
     if len(line_of) < len(sentences):
-        warn_once("some sentences occur twice: as before, sentence_to_index names the last line of each")
-    table = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
-    table[0] = json.dumps(line_of)
+        warn_once("some sentences are repeated: as in AllenNLP, sentence_to_index has the last line of each")
+    dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
+    dataset[0] = json.dumps(line_of)
 
 
 class ElmoEmbedder:
-    """AllenNLP's `ElmoEmbedder`: all layers of tokenized sentences. As before, the state is carried from call to call.
+    """AllenNLP's `ElmoEmbedder`: all layers of tokenized sentences; the state is carried from call to call.
 
-    `elmo_bilm._elmo_lstm.stateful = False` makes every call start anew.
+    With `elmo_bilm._elmo_lstm.stateful = False`, every call starts from zeros.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ElmoEmbedder:
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Tokenized sentences -> for each (L+1, T, 2D) float32."""
-        if not any(batch):  # as before, the state does not move on
+        if not any(batch):  # as in AllenNLP, the state is not updated
             return [np.zeros((self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32)] * len(batch)
         layers, mask = self.batch_to_embeddings(batch)
         lengths = mask.sum(dim=1).tolist()
@@ -84,7 +84,7 @@ class ElmoEmbedder:
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[np.ndarray]:
-        """The same, batch by batch: sentence i belongs to row i mod `batch_size`."""
+        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`."""
         remaining = iter(sentences)
         while batch := list(islice(remaining, batch_size)):
             yield from self.embed_batch(batch)
@@ -98,10 +98,18 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """Lines of tokens split at white space -> HDF5 with a float32 dataset a line; whole or not at all.
+        """Embed lines of tokenized text, and write one float32 dataset per line to an HDF5 file, atomically.
 
-        Datasets are named by the line's number (or the sentence itself) and hold (L+1, T, 2D), or (T, 2D) for the
-        formats "top" and "average". ValueError for a blank line, and for a sentence that is a key twice.
+        Args:
+            input_file: Lines of tokens separated by white space.
+            output_file_path: HDF5 file.
+            output_format: "all" (L+1, T, 2D), "top" (T, 2D) or "average" (T, 2D).
+            batch_size: Sentences per batch: sentence i starts from the final state of sentence i - `batch_size`.
+            forget_sentences: Omit the mapping from sentences to line numbers.
+            use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
+
+        Raises:
+            ValueError: A line is blank, or with `use_sentence_keys`, a sentence is repeated.
         """
         if output_format not in OUTPUT_FORMATS:
             raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {output_format!r}")
@@ -116,9 +124,9 @@ class ElmoEmbedder:
             for line, layers in enumerate(tqdm(self.embed_sentences(tokenized(), batch_size), disable=None)):
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
-                    raise ValueError(f"the sentence of line {line} came before: use the lines' numbers as keys")
+                    raise ValueError(f"the sentence of line {line} is a repetition: use line numbers as keys")
                 if "/" in key:
-                    warn_once("sentences with a slash, as HDF5 keys, make groups: prefer the lines' numbers as keys")
+                    warn_once("HDF5 turns keys with a slash into groups: use line numbers as keys")
                 file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")
             if not (forget_sentences or use_sentence_keys):
                 _write_sentence_to_index(file, seen)
@@ -141,14 +149,31 @@ def allennlp_elmo(
     use_sentence_keys: bool = False,
     include_package: Sequence[str] = (),
 ) -> None:
-    """The command `allennlp elmo`, flag by flag; exactly one of `all`, `top` and `average`.
+    """The command `allennlp elmo`, with its flags as arguments (see `ElmoEmbedder.embed_file`).
 
-    `vocab_path`, `file_friendly_logging` and `include_package` are taken, and change nothing.
+    Args:
+        input_file: Tokenized text, one sentence per line.
+        output_file: HDF5 file.
+        all: Write all layers. Exactly one of `all`, `top` and `average` is required.
+        top: Write the top layer.
+        average: Write the average of the layers.
+        vocab_path: Ignored.
+        options_file: options.json; by default AllenNLP's, from its cache.
+        weight_file: Weights in HDF5; by default AllenNLP's, from its cache.
+        batch_size: Sentences per batch.
+        file_friendly_logging: Ignored.
+        cuda_device: Index of the GPU; -1 for the CPU.
+        forget_sentences: Omit the mapping from sentences to line numbers.
+        use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
+        include_package: Ignored.
+
+    Raises:
+        ValueError: Not exactly one of `all`, `top` and `average` is set, or a line is blank.
     """
     chosen = [name for name, flag in (("all", all), ("top", top), ("average", average)) if flag]
     if len(chosen) != 1:
-        raise ValueError("exactly one of --all, --top and --average says what to write")
+        raise ValueError("set exactly one of --all, --top and --average")
     if vocab_path or file_friendly_logging or include_package:
-        warn_once("--vocab-path, --file-friendly-logging and --include-package change nothing here")
+        warn_once("--vocab-path, --file-friendly-logging and --include-package are ignored")
     embedder = ElmoEmbedder(options_file, weight_file, cuda_device)
     embedder.embed_file(read_lines(input_file), output_file, chosen[0], batch_size, forget_sentences, use_sentence_keys)

@@ -1,4 +1,4 @@
-"""What `elmoformanylangs` offered: `Embedder`, and its command `test`."""
+"""ELMoForManyLangs' `Embedder`, and its command `test`."""
 
 from elmokit.compat.elmoformanylangs.command import elmoformanylangs_test
 from elmokit.compat.elmoformanylangs.embedder import Embedder

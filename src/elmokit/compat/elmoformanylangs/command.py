@@ -1,4 +1,4 @@
-"""The command `python -m elmoformanylangs test` (its __main__.py): a file of text to files of vectors."""
+"""The command `python -m elmoformanylangs test` (its __main__.py), which embeds a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elmokit.compat.notice import warn_once
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
 
-SENTENCES_AT_ONCE = 256
+CHUNK_SENTENCES = 256
 OUTPUT_FORMATS = ("hdf5", "txt")
 
 
@@ -30,19 +30,19 @@ def _words_between_tabs(path: str | Path) -> Iterator[list[str]]:
 
 
 def _words_of_conll(path: str | Path) -> Iterator[list[str]]:
-    """Second column of every token; ranges and empty nodes are none."""
+    """The second column of every token, without multiword ranges and empty nodes."""
     for is_token, lines in groupby(read_lines(path), key=lambda line: bool(line.strip())):
         if not is_token:
             continue
         rows = [line.split("\t") for line in lines if not line.startswith("#")]
         if short := [row for row in rows if len(row) < 2]:
-            raise ValueError(f"{path}: {short[0][0][:60]!r} has no second column behind a tab, so it is no CoNLL-U")
+            raise ValueError(f"{path}: the line {short[0][0][:60]!r} has no second column, so it is not CoNLL-U")
         yield [row[1] for row in rows if not {"-", "."} & set(row[0])]
 
 
 def _split(sentences: Iterable[list[str]], split: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
     for sentence in sentences:
-        yield [part for word in sentence for part in split(word)]
+        yield [token for word in sentence for token in split(word)]
 
 
 INPUT_FORMATS: dict[str, Callable[[str | Path], Iterator[list[str]]]] = {
@@ -57,21 +57,23 @@ INPUT_FORMATS: dict[str, Callable[[str | Path], Iterator[list[str]]]] = {
 
 
 def _key(words: Sequence[str]) -> str:
-    """HDF5 takes slashes for groups, and a period alone for the group itself."""
+    """The HDF5 key of a sentence, without slashes and periods, which are special in HDF5 paths."""
     return "\t".join(words).replace(".", "$period$").replace("/", "$backslash$")
 
 
 class _HDF5:
-    """A dataset a sentence, called by its words; of sentences that occur twice there is the first."""
+    """HDF5 with one dataset per sentence, named after its words; only the first of repeated sentences is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = h5py.File(path, "w")
 
     def write(self, words: Sequence[str], vectors: np.ndarray) -> None:
         if (key := _key(words)) in self._file:
-            warn_once("some sentences occur twice: as before, HDF5 has the first of each; txt has them all")
+            warn_once(
+                "some sentences are repeated: as in ELMoForManyLangs, HDF5 has only the first of each; txt has all"
+            )
         elif not words:
-            warn_once("blank lines have no place in HDF5, where a sentence is called by its words: left out")
+            warn_once("blank lines are omitted from HDF5, where datasets are named after the words")
         else:
             self._file.create_dataset(key, data=vectors, dtype="float32")
 
@@ -80,7 +82,7 @@ class _HDF5:
 
 
 class _Text:
-    """A line a word, the word and its numbers between tabs; a blank line ends a sentence."""
+    """Text with one line per word, the word and its values separated by tabs, and a blank line after each sentence."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("w", encoding="utf-8", newline="\n")
@@ -99,19 +101,19 @@ class _Text:
 
 def _layers(text: str | int) -> list[int]:
     try:
-        layers = [int(part) for part in str(text).split(",")]
+        layers = [int(number) for number in str(text).split(",")]
     except ValueError:
-        raise ValueError(f"output_layer must be numbers with commas between them, not {text!r}") from None
+        raise ValueError(f"output_layer must be comma-separated numbers, not {text!r}") from None
     if ALL in layers:
-        raise ValueError("output_layer -2 has no place in these files: give the numbers of layers, or -1")
+        raise ValueError("output_layer -2 (all layers) cannot be written: give the numbers of layers, or -1")
     return layers
 
 
-def _groups(sentences: Iterator[list[str]], batch_size: int) -> Iterator[list[list[str]]]:
-    """Several batches at a time, always whole ones, so that each sentence stays in its row."""
-    size = batch_size * max(1, SENTENCES_AT_ONCE // batch_size)
-    while group := list(islice(sentences, size)):
-        yield group
+def _chunks(sentences: Iterator[list[str]], batch_size: int) -> Iterator[list[list[str]]]:
+    """Chunks of whole batches, so that each sentence stays in its row."""
+    size = batch_size * max(1, CHUNK_SENTENCES // batch_size)
+    while chunk := list(islice(sentences, size)):
+        yield chunk
 
 
 def elmoformanylangs_test(
@@ -125,10 +127,22 @@ def elmoformanylangs_test(
     batch_size: int = 1,
     gpu: int = -1,
 ) -> None:
-    """The command, flag by flag: writes OUTPUT_PREFIX.ly{layer}.{format} for every layer and format, or none of them.
+    """The command, with its flags as arguments: write OUTPUT_PREFIX.ly{layer}.{format} for every layer and format.
 
-    `output_layer` and `output_format` may be several with commas between them. Sentences are read and written in the
-    order of the file, each going on from the state of the one `batch_size` before it.
+    Sentences are processed in the order of the file. The files are written atomically.
+
+    Args:
+        model: Directory of the model, or any other model that `elmokit.load` accepts.
+        input: Text (plain, .gz or .zst).
+        output_prefix: Prefix of the output files.
+        output_layer: Comma-separated layers: 0 for the tokens, 1 and 2 for the LSTM layers, -1 for the average.
+        output_format: "hdf5", "txt" or both, comma-separated.
+        input_format: "plain", "conll", "conll_char" or "conll_char_vi".
+        batch_size: Sentences per batch: sentence i starts from the final state of sentence i - `batch_size`.
+        gpu: Index of the GPU; -1 for the CPU.
+
+    Raises:
+        ValueError: An argument is invalid, or the input is not in its format.
     """
     layers, formats = _layers(output_layer), output_format.split(",")
     if input_format not in INPUT_FORMATS:
@@ -146,14 +160,14 @@ def elmoformanylangs_test(
                 stack.callback(file.close)
                 files.append((layer, file))
         sentences = tqdm(INPUT_FORMATS[input_format](input), disable=None, unit="sentence")
-        for group in _groups(iter(sentences), batch_size):
-            for words, vectors in zip(group, embedder.all_layers(group), strict=True):
+        for chunk in _chunks(iter(sentences), batch_size):
+            for words, vectors in zip(chunk, embedder.all_layers(chunk), strict=True):
                 for layer, file in files:
-                    file.write(words, _chosen(vectors, layer))
+                    file.write(words, _select(vectors, layer))
 
 
-def _chosen(layers: np.ndarray, layer: int) -> np.ndarray:
-    """(T, 2D) of (L+1, T, 2D); the encoder called lstm has but one layer."""
+def _select(layers: np.ndarray, layer: int) -> np.ndarray:
+    """(L+1, T, 2D) -> (T, 2D); models with interleaved directions have a single layer."""
     if layers.ndim == 2:
         return layers
     return layers.mean(axis=0) if layer == AVERAGE else layers[layer]

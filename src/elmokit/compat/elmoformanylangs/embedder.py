@@ -1,4 +1,4 @@
-"""ELMoForManyLangs' `Embedder`, which carries its state from call to call (its elmo.py)."""
+"""ELMoForManyLangs' `Embedder` (its elmo.py), which carries its state from call to call."""
 
 from __future__ import annotations
 
@@ -11,92 +11,113 @@ import numpy as np
 import torch
 
 from elmokit.compat.notice import warn_once
+from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
-from elmokit.text.lexicon import padding_ids
+from elmokit.text.efml_dictionaries import padding_ids
 
 Sentences = Sequence[Sequence[str]]
 AVERAGE, ALL = -1, -2
 
 
 class Embedder:
-    """A model of ELMoForManyLangs, or any other that `elmokit.load` takes: `sents2elmo` gives its vectors.
+    """ELMoForManyLangs' `Embedder`, whose `sents2elmo` computes vectors.
 
-    As before, sentence i goes on from the state of sentence i - `batch_size`, across calls too; `reset_states()`
-    starts anew. `device` is the best there is when not given.
+    As in ELMoForManyLangs, sentence i starts from the final state of sentence i - `batch_size`, also across calls;
+    `reset_states()` resets the state to zeros.
     """
 
     def __init__(self, model_dir: str | Path, batch_size: int = 64, device: str | None = None) -> None:
+        """Load a model.
+
+        Args:
+            model_dir: Directory of the model, or any other model that `elmokit.load` accepts.
+            batch_size: Sentences per batch.
+            device: Device to compute on; a GPU by default if there is one.
+        """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.model_dir, self.batch_size = model_dir, batch_size
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._config = self._embedder.model.config
-        self._state: BiLMState | str = "carry"
+        self._state: BiLMState | StatePolicy = "carry"
         self.interleaved = self._config.lstm.interleaved  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
-        """Tokenized sentences -> for each (T, 2D) float32: the layer's number, or -1 for the average of all.
+        """Compute the vectors of tokenized sentences.
 
-        -2 is all layers, (L+1, T, 2D). The encoder called lstm has but one, (T, 2D), of which, as before, -1 is the
-        mean of the words and any other number but -2 one word, (2D,). ValueError for a layer that is not there.
+        Args:
+            sents: Tokenized sentences.
+            output_layer: Number of the layer, -1 for the average of all layers, -2 for all layers. For models with
+                interleaved directions (the encoder "lstm"), as in ELMoForManyLangs: the number of a word, -1 for the
+                average of all words, -2 for all words.
+
+        Returns:
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) for all layers; with interleaved directions (2D,), or
+            (T, 2D) for all words.
+
+        Raises:
+            ValueError: There is no such layer.
         """
         self.check_layers([output_layer])
-        found = self.all_layers(sents)
+        vectors = self.all_layers(sents)
         if self.interleaved and output_layer != ALL:
-            warn_once("with the encoder lstm, output_layer picks words, not layers, as before: -2 gives them all")
+            warn_once(
+                "as in ELMoForManyLangs, output_layer selects words, not layers, with the encoder lstm: -2 gives all"
+            )
         if output_layer == ALL:
-            return found
-        return [layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer] for layers in found]
+            return vectors
+        return [layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer] for layers in vectors]
 
     def check_layers(self, numbers: Sequence[int]) -> None:
-        """ValueError for a layer that is not there."""
+        """ValueError if there is no layer with one of the numbers."""
         count = self._embedder.num_layers
         wrong = [number for number in numbers if not -2 <= number < count]
         if wrong and not self.interleaved:
             raise ValueError(f"output_layer must be -1 (average), -2 (all) or from 0 to {count - 1}, not {wrong[0]}")
 
     def all_layers(self, sents: Sentences) -> list[np.ndarray]:
-        """(L+1, T, 2D) of each sentence, or (T, 2D) with the encoder called lstm."""
+        """All layers of each sentence, (L+1, T, 2D), or (T, 2D) with interleaved directions."""
         if any(isinstance(sentence, str) for sentence in sents):
-            warn_once("a string was given in place of a list of tokens: each of its characters is read as a token")
+            warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
         sentences = [list(sentence) for sentence in sents]
         if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
-            warn_once("some words are longer than the model reads: as before, only their beginning is read")
+            warn_once("some words are too long: as in ELMoForManyLangs, only their beginning is read")
         if self.interleaved:
             return self._padded(sentences)
         if len(sentences) > self.batch_size:
             warn_once(
-                "batches are read in order; ELMoForManyLangs shuffled them, so that its vectors changed each time"
+                "batches are processed in order; ELMoForManyLangs shuffles them, so that its vectors vary between calls"
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", embedder.TruncationWarning)  # said above
-            found = self._embedder.embed(sentences, "all", self._state, self.batch_size)
-        self._state = found.state or "carry"
-        return list(found)
+            warnings.simplefilter("ignore", embedder.TruncationWarning)  # issued above
+            embeddings = self._embedder.embed(sentences, "all", self._state, self.batch_size)
+        self._state = embeddings.state or "carry"
+        return list(embeddings)
 
     def reset_states(self) -> None:
-        """Start from zeros again."""
+        """Reset the state to zeros."""
         self._state = "carry"
 
     def _padded(self, sentences: list[list[str]]) -> list[np.ndarray]:
-        """(T, 2D) of each sentence, in batches of about equal length, whose padding is read as it was."""
+        """Vectors of each sentence, (T, 2D), in batches sorted by length whose padding is read, as in the original."""
         if len({len(sentence) for sentence in sentences}) > 1 and self.batch_size > 1:
             warn_once(
-                "the encoder lstm reads padding, as before, so its vectors depend on the batch: use elmokit.Embedder"
+                "as in ELMoForManyLangs, the encoder lstm reads padding, so that vectors depend on the batch; "
+                "elmokit.Embedder avoids that"
             )
-        found: list[np.ndarray] = [np.empty(0)] * len(sentences)
+        vectors: list[np.ndarray] = [np.empty(0)] * len(sentences)
         longest_first = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
         for begin in range(0, len(sentences), self.batch_size):
             batch = longest_first[begin : begin + self.batch_size]
-            for number, vectors in zip(batch, self._batch([sentences[number] for number in batch]), strict=True):
-                found[number] = vectors[1 : len(sentences[number]) + 1]
-        return found
+            for number, row in zip(batch, self._batch([sentences[number] for number in batch]), strict=True):
+                vectors[number] = row[1 : len(sentences[number]) + 1]
+        return vectors
 
     @torch.no_grad()
     def _batch(self, sentences: list[list[str]]) -> np.ndarray:
-        """(B, T+2, 2D) of one batch."""
+        """Vectors of one batch with boundaries, (B, T+2, 2D)."""
         bilm, device, encoder = self._embedder.model.bilm, self._embedder.device, self._config.efml
         assert encoder is not None
         lengths = np.array([len(sentence) + 2 for sentence in sentences])

@@ -1,4 +1,4 @@
-"""Words to the ids of ELMoForManyLangs' dictionaries: the row of the word, then those of its characters.
+"""Ids of words in the dictionaries of ELMoForManyLangs: the row of the word, then the rows of its characters.
 
 Sources: ELMoForManyLangs, `elmo.py` (read_list) and `frontend.py` (create_one_batch).
 """
@@ -19,18 +19,18 @@ from elmokit.config import (
 )
 from elmokit.text.characters import BOS, EOS
 
-LEXICON_NAMES: dict[str, str] = dict(zip((BOS, EOS), EFML_BOUNDARIES, strict=True))
+BOUNDARY_NAMES: dict[str, str] = dict(zip((BOS, EOS), EFML_BOUNDARIES, strict=True))
 
 
-def _cut(words: Sequence[str], max_characters: int | None) -> list[str]:
-    """Words as the model sees them; boundaries are called as in its dictionaries, and are never cut."""
+def _truncated(words: Sequence[str], max_characters: int | None) -> list[str]:
+    """Truncate words, except boundaries, which are renamed as in the dictionaries."""
     limit = None if max_characters is None else max_characters - 2
-    words = [LEXICON_NAMES.get(word, word) for word in words]
+    words = [BOUNDARY_NAMES.get(word, word) for word in words]
     return [word if word in EFML_BOUNDARIES else word[:limit] for word in words]
 
 
-def count_cut(words: Sequence[str], config: EfmlEncoderConfig) -> int:
-    """How many of the words have more characters than the model reads."""
+def count_truncated_efml(words: Sequence[str], config: EfmlEncoderConfig) -> int:
+    """Number of words with more characters than the model reads."""
     return 0 if config.max_characters is None else sum(len(word) > config.max_characters - 2 for word in words)
 
 
@@ -39,11 +39,11 @@ def _code_points(words: Sequence[str]) -> np.ndarray:
 
 
 def _character_ids(words: Sequence[str], config: EfmlEncoderConfig, char_cnn: CharCNNConfig) -> np.ndarray:
-    """(N, C): begin-word, the characters, end-word, padding; C is only what the longest word needs."""
+    """Rows of begin-word, the characters, end-word and padding, (N, C); C is as small as the longest word allows."""
     rows, lengths = config.character_rows, np.fromiter(map(len, words), dtype=np.int64, count=len(words))
     boundaries = [number for number, word in enumerate(words) if word in EFML_BOUNDARIES]
     lengths[boundaries] = 1
-    # As in `encode_words`: one window of padding alone survives for every filter.
+    # As in `encode_words`, every filter must see a window of padding only.
     width = min(char_cnn.max_characters, int(lengths.max(initial=0)) + 2 + char_cnn.widest_filter)
     spelled = ["?" if word in EFML_BOUNDARIES else word for word in words]
     distinct, inverse = np.unique(_code_points(spelled), return_inverse=True)
@@ -58,12 +58,18 @@ def _character_ids(words: Sequence[str], config: EfmlEncoderConfig, char_cnn: Ch
     return ids
 
 
-def encode_with_lexicon(words: Sequence[str], config: EfmlEncoderConfig) -> np.ndarray:
-    """Ids (N, 1 + C) int64 of words, shifted by one: the word where the model has a table, and its characters.
+def encode_efml(words: Sequence[str], config: EfmlEncoderConfig) -> np.ndarray:
+    """Encode words for the ELMoForManyLangs token encoder.
 
-    <S> and </S>, and <bos> and <eos> as its dictionaries call them, are the boundaries.
+    Args:
+        words: N words; <S> and </S>, or <bos> and <eos> as in the dictionaries, are sentence boundaries.
+        config: The encoder, with its dictionaries.
+
+    Returns:
+        Rows plus one, (N, 1 + C) int64: the word (if the model has word vectors), then its characters (if it has a
+        character CNN).
     """
-    words, columns = _cut(words, config.max_characters), []
+    words, columns = _truncated(words, config.max_characters), []
     if config.words:
         rows = config.word_rows
         columns.append(np.array([[rows.get(word, rows[EFML_OOV])] for word in words], dtype=np.int64).reshape(-1, 1))
@@ -73,7 +79,7 @@ def encode_with_lexicon(words: Sequence[str], config: EfmlEncoderConfig) -> np.n
 
 
 def padding_ids(width: int, config: EfmlEncoderConfig) -> np.ndarray:
-    """(width,): what ELMoForManyLangs puts behind a sentence that is shorter than others of its batch."""
+    """The ids with which ELMoForManyLangs pads the shorter sentences of a batch, (width,) int64."""
     padding = np.empty(width, dtype=np.int64)
     if config.words:
         padding[0] = config.word_rows[EFML_PAD]

@@ -1,4 +1,4 @@
-"""Ids by ELMoForManyLangs' dictionaries, against a computation word by word and character by character."""
+"""Ids in ELMoForManyLangs' dictionaries, against a reference that encodes word by word."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 from efml_files import CHARACTERS, WORDS
 
 from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
-from elmokit.text.lexicon import count_cut, encode_with_lexicon, padding_ids
+from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml, padding_ids
 
 BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
@@ -21,8 +21,8 @@ ONLY_CHARACTERS = dataclasses.replace(BOTH, words=())
 TOKENS = ["the", "cat", "", "今", "hé😀\ud800", "thecatthecat", "<bos>", "</S>", "<S>", "<eos>", "<pad>", "\u3000"]
 
 
-def one_by_one(word: str, config: EfmlEncoderConfig) -> list[int]:
-    """A row as the old code made it (frontend.py), with its marks exchanged, less one window of padding."""
+def reference_encode(word: str, config: EfmlEncoderConfig) -> list[int]:
+    """The row of a word as in the original (frontend.py), which swaps begin-word and end-word."""
     word = {"<S>": "<bos>", "</S>": "<eos>"}.get(word, word)
     boundary = word in ("<bos>", "<eos>")
     cut = word if boundary else word[: (config.max_characters or 0) - 2]
@@ -37,25 +37,25 @@ def one_by_one(word: str, config: EfmlEncoderConfig) -> list[int]:
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_ids_are_those_of_a_computation_one_by_one(config: EfmlEncoderConfig) -> None:
-    assert encode_with_lexicon(TOKENS, config).tolist() == [one_by_one(word, config) for word in TOKENS]
+def test_encode_efml_equals_a_reference_encoder(config: EfmlEncoderConfig) -> None:
+    assert encode_efml(TOKENS, config).tolist() == [reference_encode(word, config) for word in TOKENS]
 
 
-def test_short_words_make_short_rows() -> None:
-    ids = encode_with_lexicon(["a", ""], BOTH)
-    assert ids.shape == (2, 1 + 1 + 2 + 3)  # the word, its character, two marks, a window of padding
-    assert encode_with_lexicon([], BOTH).shape[0] == 0
+def test_encode_efml_is_as_narrow_as_the_words_allow() -> None:
+    ids = encode_efml(["a", ""], BOTH)
+    assert ids.shape == (2, 1 + 1 + 2 + 3)  # the word, its character, begin-word and end-word, a window of padding
+    assert encode_efml([], BOTH).shape[0] == 0
 
 
-def test_words_without_a_limit_are_never_cut() -> None:
+def test_encode_efml_without_a_limit_truncates_nothing() -> None:
     words = ("<oov>", "<pad>", "a" * 100)
     config = EfmlEncoderConfig(words, 1, max_characters=None)
-    assert encode_with_lexicon(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
-    assert count_cut(["a" * 100], config) == 0
-    assert count_cut(TOKENS, BOTH) == 1
+    assert encode_efml(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
+    assert count_truncated_efml(["a" * 100], config) == 0
+    assert count_truncated_efml(TOKENS, BOTH) == 1
 
 
-def test_padding_is_the_row_of_no_word() -> None:
+def test_padding_ids_are_the_rows_of_pad() -> None:
     word, character = WORDS.index("<pad>") + 1, CHARACTERS.index("<pad>") + 1
     assert padding_ids(4, BOTH).tolist() == [word, character, character, character]
     assert padding_ids(1, ONLY_WORDS).tolist() == [word]
@@ -63,25 +63,25 @@ def test_padding_is_the_row_of_no_word() -> None:
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_boundaries_are_those_of_the_literal_words(config: EfmlEncoderConfig) -> None:
-    ids = encode_with_lexicon(["<S>", "</S>", "cat"], config)
+def test_boundary_ids_equal_encoded_boundary_words(config: EfmlEncoderConfig) -> None:
+    ids = encode_efml(["<S>", "</S>", "cat"], config)
     assert [config.boundary_ids(which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
 
 
 @pytest.mark.parametrize("encoder", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_configurations_survive_json(encoder: EfmlEncoderConfig) -> None:
+def test_efml_config_round_trips_through_json(encoder: EfmlEncoderConfig) -> None:
     import json
 
     config = BiLMConfig(LSTMConfig(interleaved=True), None, efml=encoder)
     assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_other_configurations_are_written_as_before() -> None:
+def test_bilm_config_omits_efml_keys_of_other_models() -> None:
     values = BiLMConfig.preset("tiny").to_dict()
     assert "words_and_characters" not in values and "joins_directions" not in values["lstm"]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_efml_config_rejects_inconsistent_dictionaries() -> None:
     for change in (
         {"characters": BOTH.characters[:-1]},
         {"max_characters": 8},

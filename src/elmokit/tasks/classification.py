@@ -1,0 +1,246 @@
+"""Text classification: sentiment, topic, question type, subjectivity (Peters et al. 2018, section 4, "SST-5").
+
+Two networks: the biattentive classification network (McCann et al. 2017, section 5) for a single text, in which both of
+its inputs are that text, and a pooled baseline: the mean and the maximum of the words' vectors, then a linear layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, starmap
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.fs.reading import read_lines
+from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import WordEncoder
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """The network of a text classifier."""
+
+    network: Literal["biattentive", "pooled"] = "biattentive"
+    """biattentive: McCann et al. 2017; pooled: a linear layer on the mean and maximum of the words' vectors."""
+    encoder_dim: int = 200
+    """Width of the BiLSTM that reads the words, in each direction (biattentive)."""
+    integrator_dim: int = 200
+    """Width of the BiLSTM that reads words and what they attend to, in each direction (biattentive)."""
+    maxout_dim: int = 200
+    """Width of the maxout layers (biattentive)."""
+    dropout: float = 0.4
+    """Dropout of what each layer reads."""
+    lowercase: bool = False
+    """Read the texts in lower case."""
+    phrases: bool = True
+    """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole sentences only."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("encoder_dim", "integrator_dim", "maxout_dim"))
+        check_dropout(self, ("dropout",))
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """The words of a text, and its label where that is known."""
+
+    words: tuple[str, ...]
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The most probable label of a text, and the probabilities of all labels."""
+
+    words: tuple[str, ...]
+    label: str
+    scores: dict[str, float]
+
+
+TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
+
+
+def labelled_phrases(tree: str) -> list[LabelledText]:
+    """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label."""
+    words: list[str] = []
+    phrases: list[tuple[int, str, int, int]] = []  # when it was opened, label, first word, end
+    opened: list[tuple[int, str, int]] = []
+    tokens = TREE_TOKEN.findall(tree)
+    for position, token in enumerate(tokens):
+        if token == "(":
+            opened.append((position, tokens[position + 1], len(words)))
+        elif token == ")":
+            began, label, first = opened.pop()
+            phrases.append((began, label, first, len(words)))
+        elif tokens[position - 1] != "(":  # else a label
+            words.append(token)
+    return [LabelledText(tuple(words[first:end]), label) for _, label, first, end in sorted(phrases)]
+
+
+class ClassificationBatch(NamedTuple):
+    """Texts and the numbers of their labels, (B,) int64: -1 for a label that training never saw."""
+
+    words: WordBatch
+    labels: Tensor
+
+
+class PooledNetwork(TaskNetwork):
+    """The mean and the maximum of the words' vectors -> a linear layer."""
+
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+        super().__init__()
+        self.words = words
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(2 * (words.dim + words.output_dim), num_labels)
+
+    def forward(self, batch: ClassificationBatch) -> Tensor:
+        """Scores of the labels, (B, K)."""
+        encoded = self.words(batch.words)
+        x = encoded.join(encoded.vectors)
+        pooled = torch.cat([masked_mean(x, encoded.mask), masked_max(x, encoded.mask)], dim=1)
+        return self.output(self.dropout(pooled))
+
+    def loss(self, batch: ClassificationBatch) -> Tensor:
+        """Mean negative log-likelihood of the right labels."""
+        return F.cross_entropy(self(batch), batch.labels, ignore_index=-1)
+
+    def decode(self, batch: ClassificationBatch) -> list[list[float]]:
+        """For each text the probabilities of the labels."""
+        return self(batch).softmax(dim=1).tolist()
+
+
+class Maxout(nn.Module):
+    """The maximum of several linear layers (Goodfellow et al. 2013): (B, I) -> (B, O)."""
+
+    def __init__(self, input_dim: int, output_dim: int, pool_size: int = 4) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_dim, pool_size * output_dim)
+        self.shape = (output_dim, pool_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).unflatten(1, self.shape).amax(2)
+
+
+class BiattentiveNetwork(PooledNetwork):
+    """The biattentive classification network: encode, attend to itself, integrate, pool, classify."""
+
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+        TaskNetwork.__init__(self)
+        self.words = words
+        self.dropout = nn.Dropout(config.dropout)
+        self.reduce = nn.Linear(words.dim, config.encoder_dim)
+        self.encoder = BiLSTM(config.encoder_dim, config.encoder_dim)
+        self.integrator = BiLSTM(3 * self.encoder.output_dim, config.integrator_dim)
+        integrated = self.integrator.output_dim + words.output_dim
+        self.attention = nn.Linear(integrated, 1)
+        widths = [4 * integrated, config.maxout_dim, config.maxout_dim]
+        self.maxouts = nn.ModuleList(starmap(Maxout, pairwise(widths)))
+        self.output = nn.Linear(config.maxout_dim, num_labels)
+
+    def forward(self, batch: ClassificationBatch) -> Tensor:
+        """Scores of the labels, (B, K)."""
+        encoded = self.words(batch.words)
+        mask = encoded.mask
+        x = self.encoder(F.relu(self.reduce(encoded.vectors)), mask)
+        attention = masked_softmax(x @ x.transpose(1, 2), mask[:, None, :])  # (B, T, T), over the last
+        context = attention @ x
+        hidden = self.integrator(self.dropout(torch.cat([x, x - context, x * context], dim=2)), mask)
+        hidden = encoded.join(hidden)
+        weights = masked_softmax(self.attention(self.dropout(hidden)).squeeze(2), mask)
+        attended = (weights[..., None] * hidden).sum(1)
+        minimum = -masked_max(-hidden, mask)
+        features = torch.cat([attended, masked_mean(hidden, mask), masked_max(hidden, mask), minimum], dim=1)
+        for maxout in self.maxouts:
+            features = maxout(self.dropout(features))
+        return self.output(self.dropout(features))
+
+
+class ClassificationTask(Task[LabelledText, Classification]):
+    """A label for a text. Files have a text per line: "LABEL TEXT", or a tree of labels; spaces separate words."""
+
+    name = "classification"
+    metric = "accuracy"
+    Config = ClassificationConfig
+    fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
+    config: ClassificationConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.startswith("("):
+                yield from self._texts_of_tree(line, with_answers)
+            elif line.strip():
+                label, *words = line.split()
+                if not words:
+                    raise ValueError(f'{path}, line {number}: "LABEL TEXT" is expected, found {line!r}')
+                yield LabelledText(self._cased(words), label if with_answers else None)
+
+    def _texts_of_tree(self, tree: str, with_answers: bool) -> Iterator[LabelledText]:
+        for phrase in labelled_phrases(tree) if self.config.phrases else labelled_phrases(tree)[:1]:
+            yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
+
+    def _cased(self, words: Words) -> tuple[str, ...]:
+        return tuple(word.lower() for word in words) if self.config.lowercase else tuple(words)
+
+    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> LabelledText:
+        """From a string, which is tokenized, or a list of words."""
+        return LabelledText(self._cased(tokenize(text) if isinstance(text, str) else text))
+
+    def sentences(self, example: LabelledText) -> Iterable[Words]:
+        return (example.words,)
+
+    def check(self, example: LabelledText) -> None:
+        if example.label is None:
+            raise ValueError("a text to train on has no label")
+
+    def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
+        return {"labels": sorted({str(example.label) for example in examples})}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> PooledNetwork:
+        network = BiattentiveNetwork if self.config.network == "biattentive" else PooledNetwork
+        return network(self.config, words, len(self.labels["labels"]))
+
+    def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
+        number_of = {label: number for number, label in enumerate(self.labels["labels"])}
+        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        return ClassificationBatch(words([example.words for example in examples]), labels)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[LabelledText], decoded: Sequence[Any]) -> list[Classification]:
+        labels = self.labels["labels"]
+        unknown = [1 / len(labels)] * len(labels)  # of a text without words
+        found = []
+        for example, scores in zip(examples, decoded, strict=True):
+            by_label = dict(zip(labels, scores or unknown, strict=True))
+            found.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
+        return found
+
+    def score(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> dict[str, float]:
+        right = [example.label == found.label for example, found in zip(examples, predictions, strict=True)]
+        return {"accuracy": sum(right) / max(len(right), 1)}
+
+    def confusion(
+        self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
+    ) -> dict[str, dict[str, int]]:
+        counts: dict[str, Counter[str]] = {}
+        for example, found in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[found.label] += 1
+        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+
+    def to_json(self, prediction: Classification) -> dict[str, Any]:
+        return {"words": prediction.words, "label": prediction.label, "scores": prediction.scores}

@@ -1,0 +1,93 @@
+"""Coreference scores of the CoNLL scorer: MUC, B-cubed, entity-based CEAF, and their average F1.
+
+As its reference implementation (Pradhan et al. 2014) counts them; a mention is any hashable value, here (start, end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Clusters = Sequence[Iterable[Hashable]]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Two ratios in the making, whose parts are added up over documents."""
+
+    right_recall: float = 0.0
+    all_recall: float = 0.0
+    right_precision: float = 0.0
+    all_precision: float = 0.0
+
+    def __add__(self, other: Ratio) -> Ratio:
+        return Ratio(
+            self.right_recall + other.right_recall,
+            self.all_recall + other.all_recall,
+            self.right_precision + other.right_precision,
+            self.all_precision + other.all_precision,
+        )
+
+    @property
+    def f1(self) -> float:
+        recall = self.right_recall / self.all_recall if self.all_recall else 0.0
+        precision = self.right_precision / self.all_precision if self.all_precision else 0.0
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def _muc_links(clusters: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
+    """Links of `clusters` that the other partition keeps, and all of them (Vilain et al. 1995)."""
+    kept = total = 0
+    for cluster in clusters:
+        parts = {other[mention] for mention in cluster if mention in other}
+        alone = sum(mention not in other for mention in cluster)
+        kept += len(cluster) - len(parts) - alone
+        total += len(cluster) - 1
+    return kept, total
+
+
+def _b_cubed(clusters: list[set], others: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
+    """Share of each mention's cluster that the other partition keeps with it, and the mentions (Bagga and Baldwin)."""
+    kept = total = 0.0
+    for cluster in clusters:
+        total += len(cluster)
+        for mention in cluster:
+            if mention in other:
+                kept += len(cluster & others[other[mention]]) / len(cluster)
+    return kept, total
+
+
+def _ceaf(gold: list[set], predicted: list[set]) -> float:
+    """Similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
+    if not gold or not predicted:
+        return 0.0
+    from scipy.optimize import linear_sum_assignment
+
+    similarity = np.array([[2 * len(one & two) / (len(one) + len(two)) for two in predicted] for one in gold])
+    rows, columns = linear_sum_assignment(-similarity)
+    return float(similarity[rows, columns].sum())
+
+
+def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Ratio]:
+    """MUC, B-cubed and CEAF of one document."""
+    gold_sets, found_sets = [set(cluster) for cluster in gold], [set(cluster) for cluster in predicted]
+    gold_of = {mention: number for number, cluster in enumerate(gold_sets) for mention in cluster}
+    found_of = {mention: number for number, cluster in enumerate(found_sets) for mention in cluster}
+    aligned = _ceaf(gold_sets, found_sets)
+    return {
+        "muc": Ratio(*_muc_links(gold_sets, found_of), *_muc_links(found_sets, gold_of)),
+        "b3": Ratio(*_b_cubed(gold_sets, found_sets, found_of), *_b_cubed(found_sets, gold_sets, gold_of)),
+        "ceaf": Ratio(aligned, len(gold_sets), aligned, len(found_sets)),
+    }
+
+
+def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
+    """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted clusters)."""
+    totals = {"muc": Ratio(), "b3": Ratio(), "ceaf": Ratio()}
+    for gold, predicted in documents:
+        counts = coreference_counts(gold, predicted)
+        totals = {name: totals[name] + counts[name] for name in totals}
+    scores = {name: ratio.f1 for name, ratio in totals.items()}
+    return {"average": sum(scores.values()) / 3, **scores}

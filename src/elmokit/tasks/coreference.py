@@ -1,0 +1,339 @@
+"""Coreference by ranking spans, end to end (Lee et al. 2017).
+
+Every span of up to a few words is a candidate; the best-scoring ones are kept as mentions, and each chooses its
+antecedent among the mentions before it, or none. Smaller than the original: spans are projected before pairs of them
+are scored, and each mention is compared with its nearest predecessors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.fs.reading import read_lines
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.coref_metrics import coreference_scores
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import WordEncoder
+
+Mention = tuple[int, int]  # the words start : end, counted over the document
+DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # in mentions: where the bins of the distance feature begin
+
+
+@dataclass(frozen=True)
+class CoreferenceConfig:
+    """The network for coreference."""
+
+    hidden_dim: int = 150
+    """Width of the BiLSTM in each direction, and of the scoring networks."""
+    span_dim: int = 256
+    """Width to which a span is projected before pairs are scored."""
+    feature_dim: int = 20
+    """Width of the vectors of a span's width and of a pair's distance."""
+    dropout: float = 0.3
+    """Dropout of what each layer reads."""
+    max_span_words: int = 10
+    """Longest span that can be a mention, in words."""
+    mentions_per_word: float = 0.3
+    """How many spans are kept as mentions, for each word of the document."""
+    max_antecedents: int = 100
+    """Nearest predecessors with which a mention is compared."""
+    mention_loss: float = 1.0
+    """Weight of a second loss, by which spans learn to be mentions even while they are not kept; 0 for texts in which
+    mentions without a coreferent one are not annotated."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim", "span_dim", "feature_dim", "max_span_words", "max_antecedents"))
+        check_dropout(self, ("dropout",))
+        check_at_least(self, 0, ("mention_loss",))
+        if not 0 < self.mentions_per_word <= self.max_span_words:
+            raise ValueError(f"mentions_per_word must be above 0, not {self.mentions_per_word}")
+
+
+@dataclass(frozen=True)
+class CorefDocument:
+    """A document: its name, its sentences, and its clusters of mentions, where they are known."""
+
+    name: str
+    sentences: tuple[tuple[str, ...], ...]
+    clusters: tuple[tuple[Mention, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class CorefClusters:
+    """The clusters found in a document; each has at least two mentions, (start, end) in words of the document."""
+
+    name: str
+    words: tuple[str, ...]
+    clusters: tuple[tuple[Mention, ...], ...]
+
+
+class CorefBatch(NamedTuple):
+    """One document: its sentences, and for each of its mentions (M, 2) the number of its cluster (M,)."""
+
+    words: WordBatch
+    mentions: Tensor
+    clusters: Tensor
+
+
+class Spans(NamedTuple):
+    """Candidate or kept spans: first words (S,), last words (S,), vectors (S, G) and mention scores (S,)."""
+
+    first: Tensor
+    last: Tensor
+    vectors: Tensor
+    scores: Tensor
+
+
+def bounds(spans: Spans) -> list[Mention]:
+    """The spans as (start, end) in words of the document."""
+    return list(zip(spans.first.tolist(), (spans.last + 1).tolist(), strict=True))
+
+
+def scorer(input_dim: int, hidden_dim: int, dropout: float) -> nn.Sequential:
+    """Two hidden layers and one output."""
+    return nn.Sequential(
+        nn.Linear(input_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(hidden_dim, 1),
+    )  # fmt: skip
+
+
+class SpanRanker(TaskNetwork):
+    """Words -> spans -> mentions -> antecedents."""
+
+    def __init__(self, config: CoreferenceConfig, words: WordEncoder) -> None:
+        super().__init__()
+        self.words, self.config = words, config
+        self.dropout = nn.Dropout(config.dropout)
+        self.lstm = BiLSTM(words.dim, config.hidden_dim)
+        hidden = self.lstm.output_dim + words.output_dim
+        self.head = nn.Linear(hidden, 1)
+        self.width = nn.Embedding(config.max_span_words, config.feature_dim)
+        self.span = nn.Linear(3 * hidden + config.feature_dim, config.span_dim)
+        self.mention = scorer(config.span_dim, config.hidden_dim, config.dropout)
+        self.distance = nn.Embedding(len(DISTANCES) + 1, config.feature_dim)
+        self.pair = scorer(3 * config.span_dim + config.feature_dim, config.hidden_dim, config.dropout)
+        self.register_buffer("bins", torch.tensor(DISTANCES), persistent=False)
+
+    def _candidates(self, hidden: Tensor, sentence: Tensor) -> Spans:
+        """All spans within a sentence: from the document's words (N, H) and the sentence of each (N,)."""
+        num_words, longest = len(hidden), self.config.max_span_words
+        first = torch.arange(num_words, device=hidden.device).repeat_interleave(longest)
+        last = first + torch.arange(longest, device=hidden.device).repeat(num_words)
+        inside = last < num_words
+        inside &= sentence[first] == sentence[last.clamp(max=num_words - 1)]
+        first, last = first[inside], last[inside]
+        width = last - first
+        # The head: attention over the words of the span, summed up word by word, as all of them at once are many.
+        position = first[:, None] + torch.arange(longest, device=hidden.device)
+        within = position <= last[:, None]
+        position = position.clamp(max=num_words - 1)
+        weights = self.head(hidden).squeeze(1)[position].masked_fill(~within, -torch.inf).softmax(dim=1)
+        heads = hidden.new_zeros(len(first), hidden.shape[1])
+        for k in range(longest):
+            heads = heads + weights[:, k, None] * hidden[position[:, k]]
+        features = torch.cat([hidden[first], hidden[last], heads, self.width(width)], dim=1)
+        vectors = F.relu(self.span(self.dropout(features)))
+        return Spans(first, last, vectors, self.mention(vectors).squeeze(1))
+
+    def _mentions(self, spans: Spans, num_words: int) -> Spans:
+        """The best candidates, in the order of the text, none of which crosses a better one."""
+        keep = max(1, int(self.config.mentions_per_word * num_words))
+        order = spans.scores.argsort(descending=True).tolist()
+        chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), keep)
+        index = torch.tensor(sorted(chosen), device=spans.first.device)
+        return Spans(*(field[index] for field in spans))
+
+    def forward(self, batch: CorefBatch) -> tuple[Spans, Spans, Tensor]:
+        """Candidates, mentions (M), and scores of each mention's antecedents, (M, 1 + A): none, then the nearest."""
+        encoded = self.words(batch.words)
+        mask = encoded.mask
+        hidden = encoded.join(self.lstm(self.dropout(encoded.vectors), mask))[mask]
+        sentence = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
+        candidates = self._candidates(hidden, sentence)
+        mentions = self._mentions(candidates, len(hidden))
+        count = len(mentions.first)
+        number = torch.arange(count, device=mask.device)
+        back = torch.arange(1, min(self.config.max_antecedents, max(count - 1, 1)) + 1, device=mask.device)
+        antecedent = number[:, None] - back
+        exists = antecedent >= 0
+        antecedent = antecedent.clamp(min=0)
+        this, other = mentions.vectors[:, None].expand(-1, len(back), -1), mentions.vectors[antecedent]
+        distance = self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True)).expand(count, -1, -1)
+        scores = self.pair(torch.cat([this, other, this * other, distance], dim=2)).squeeze(2)
+        scores = scores + mentions.scores[:, None] + mentions.scores[antecedent]
+        scores = scores.masked_fill(~exists, -torch.inf)
+        return candidates, mentions, torch.cat([scores.new_zeros(count, 1), scores], dim=1)
+
+    def loss(self, batch: CorefBatch) -> Tensor:
+        """Mean negative log of the probability of a mention's right antecedents (Lee et al. 2017, section 4)."""
+        candidates, mentions, scores = self(batch)
+        pairs = zip(batch.mentions.tolist(), batch.clusters.tolist(), strict=True)
+        gold = {tuple(span): cluster for span, cluster in pairs}
+        cluster = torch.tensor([gold.get(span, -1) for span in bounds(mentions)], device=scores.device)
+        number = torch.arange(len(cluster), device=scores.device)
+        antecedent = number[:, None] - torch.arange(1, scores.shape[1], device=scores.device)
+        same = (cluster[antecedent.clamp(min=0)] == cluster[:, None]) & (antecedent >= 0) & (cluster >= 0)[:, None]
+        right = torch.cat([~same.any(1, keepdim=True), same], dim=1)
+        log_right = scores.masked_fill(~right, -torch.inf).logsumexp(dim=1)
+        loss = (scores.logsumexp(dim=1) - log_right).mean()
+        if not self.config.mention_loss:
+            return loss
+        is_mention = torch.tensor([float(span in gold) for span in bounds(candidates)], device=scores.device)
+        missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
+        return loss + self.config.mention_loss * missed / max(len(gold), 1)
+
+    def decode(self, batch: CorefBatch) -> list[list[list[Mention]]]:
+        """The clusters of the document."""
+        _, mentions, scores = self(batch)
+        spans = bounds(mentions)
+        cluster_of: dict[int, list[Mention]] = {}
+        clusters: list[list[Mention]] = []
+        for number, best in enumerate(scores.argmax(dim=1).tolist()):
+            if not best:
+                continue
+            antecedent = number - best
+            if antecedent not in cluster_of:
+                cluster_of[antecedent] = [spans[antecedent]]
+                clusters.append(cluster_of[antecedent])
+            cluster_of[antecedent].append(spans[number])
+            cluster_of[number] = cluster_of[antecedent]
+        return [clusters]
+
+
+def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int], keep: int) -> list[int]:
+    """The first `keep` of the spans in `order` that do not cross (overlap without nesting) one that was kept before."""
+    kept: list[int] = []
+    last_from: dict[int, int] = {}  # the farthest last word of the kept spans that begin at a word
+    first_to: dict[int, int] = {}  # the earliest first word of the kept spans that end at a word
+    for index in order:
+        if len(kept) == keep:
+            break
+        begin, end = first[index], last[index]
+        crosses = any(last_from.get(word, -1) > end for word in range(begin + 1, end + 1)) or any(
+            first_to.get(word, begin) < begin for word in range(begin, end)
+        )
+        if not crosses:
+            kept.append(index)
+            last_from[begin] = max(last_from.get(begin, -1), end)
+            first_to[end] = min(first_to.get(end, begin), begin)
+    return kept
+
+
+class CoreferenceTask(Task[CorefDocument, CorefClusters]):
+    """Which mentions of a document are the same. Files are in CoNLL's columns, the brackets of clusters in the last.
+
+    Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes).
+    """
+
+    name = "coreference"
+    metric = "average"
+    Config = CoreferenceConfig
+    fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6)
+    prediction_batch_size = 1
+    config: CoreferenceConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
+        """The documents of a file, or of all *.conll files of a directory."""
+        path = Path(path)
+        for file in sorted(path.glob("*.conll")) if path.is_dir() else [path]:
+            yield from _documents(file, with_answers)
+
+    def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
+        """From the sentences of a document: strings, which are tokenized, or lists of words."""
+        if isinstance(text, str):
+            raise ValueError("a document is a list of sentences: split the text first")
+        words = (tokenize(sentence) if isinstance(sentence, str) else sentence for sentence in text)
+        return CorefDocument("", tuple(map(tuple, words)))
+
+    def sentences(self, example: CorefDocument) -> Iterable[Words]:
+        return example.sentences
+
+    def length(self, example: CorefDocument) -> int:
+        return sum(map(len, example.sentences))
+
+    def check(self, example: CorefDocument) -> None:
+        if example.clusters is None:
+            raise ValueError(f"document {example.name} has no clusters")
+        end = self.length(example)
+        for start, stop in (mention for cluster in example.clusters for mention in cluster):
+            if not 0 <= start < stop <= end:
+                raise ValueError(f"document {example.name} of {end} words has a mention {start} : {stop}")
+
+    def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
+        return {}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> SpanRanker:
+        return SpanRanker(self.config, words)
+
+    def collate(self, examples: Sequence[CorefDocument], words: BatchOfWords) -> CorefBatch:
+        if len(examples) != 1:
+            raise ValueError("coreference reads one document at a time: set batch_size to 1")
+        clusters = examples[0].clusters or ()
+        mentions = [(mention, number) for number, cluster in enumerate(clusters) for mention in cluster]
+        spans = torch.tensor([mention for mention, _ in mentions], dtype=torch.int64).reshape(-1, 2)
+        numbers = torch.tensor([number for _, number in mentions], dtype=torch.int64)
+        return CorefBatch(words(examples[0].sentences), spans, numbers)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[CorefDocument], decoded: Sequence[Any]) -> list[CorefClusters]:
+        found = []
+        for example, clusters in zip(examples, decoded, strict=True):
+            words = tuple(word for sentence in example.sentences for word in sentence)
+            found.append(CorefClusters(example.name, words, tuple(map(tuple, clusters or ()))))
+        return found
+
+    def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
+        gold = ([cluster for cluster in example.clusters or () if len(cluster) > 1] for example in examples)
+        return coreference_scores(zip(gold, (found.clusters for found in predictions), strict=True))
+
+    def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
+        return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}
+
+
+def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
+    name, sentences, cells = "", [[]], []
+    for line in read_lines(path):
+        if line.startswith("#begin document"):
+            name, sentences, cells = line.removeprefix("#begin document").strip(), [[]], []
+        elif line.startswith("#end document"):
+            words = tuple(tuple(sentence) for sentence in sentences if sentence)
+            yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
+        elif line.strip():
+            columns = line.split("\t") if "\t" in line else line.split()
+            sentences[-1].append(columns[3])
+            cells.append(columns[-1].strip())
+        else:
+            sentences.append([])
+
+
+def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:
+    """The clusters that brackets like "(0|(1)" and "0)" mark, those with the earliest mentions first."""
+    opened: dict[str, list[int]] = {}
+    clusters: dict[str, list[Mention]] = {}
+    for position, cell in enumerate(cells):
+        for part in cell.split("|"):
+            number = part.strip("()")
+            if part.startswith("("):
+                opened.setdefault(number, []).append(position)
+            if part.endswith(")"):
+                if not opened.get(number):
+                    raise ValueError(f"{place}: word {position} closes a mention of cluster {number} that is not open")
+                clusters.setdefault(number, []).append((opened[number].pop(), position + 1))
+    if still := [number for number, positions in opened.items() if positions]:
+        raise ValueError(f"{place}: mentions of the clusters {', '.join(still)} are never closed")
+    return tuple(tuple(sorted(cluster)) for cluster in sorted(clusters.values(), key=min))

@@ -1,0 +1,195 @@
+"""The vectors of a frozen encoder, computed once for each distinct sentence and kept on disk.
+
+One directory for each encoder; in it any number of segments, each two files:
+
+segment-XXXXXXXX.vectors.npy   (N, L, D), the vectors of words laid end to end
+segment-XXXXXXXX.index.npy     (S,) of (digest of the sentence, first word, number of words)
+
+A segment counts once its index is there, which is written last: a killed run loses the segment that it was writing.
+Runs and seeds share the directory; what one has computed the next one finds.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from elmokit.config import StatePolicy
+from elmokit.embed.embedder import Embedder
+from elmokit.fs.atomic import atomic_path
+
+Words = Sequence[str]
+
+SEGMENT_WORDS = 50_000
+INDEX_DTYPE = np.dtype([("digest", "S16"), ("first", np.int64), ("words", np.int64)])
+
+
+class FrozenEncoder(Protocol):
+    """Whatever turns tokenized sentences into one array of vectors a word, always the same ones."""
+
+    name: str  # tells its vectors from those of any other encoder; a file name
+    shape: tuple[int, int]  # of one word's vectors, (L, D)
+
+    def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
+        """The vectors of all words of the sentences, end to end, (N, L, D) in `dtype`."""
+        ...
+
+
+class BiLMLayers:
+    """The layers of a biLM as a frozen encoder, (L+1, 2D) a word; every sentence starts from the same state."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        policy: StatePolicy = embedder.model.state_policy
+        self._embedder = embedder
+        self._state: StatePolicy = "zeros" if policy == "carry" else policy
+        dtype = str(embedder.dtype).removeprefix("torch.")
+        self.name = f"bilm-{embedder.fingerprint()[:16]}-{self._state}-{dtype}"
+        self.shape = (embedder.num_layers, embedder.dim)
+
+    def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
+        (result,) = self._embedder.embed_batches([sentences], "all", self._state, dtype)
+        return result.vectors[0]
+
+
+def default_cache() -> Path:
+    """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
+    own = os.environ.get("ELMOKIT_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "elmokit"
+
+
+def sentence_digest(words: Words) -> bytes:
+    """16 bytes that tell a tokenized sentence from any other."""
+    encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+    digest = blake2b(np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16)
+    digest.update(b"".join(encoded))
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the vectors of a sentence lie: rows `first : first + words` of a segment."""
+
+    segment: int
+    first: int
+    words: int
+
+
+class _FileSegment:
+    """A file of vectors, read row by row: a memory map would count what was read to the memory of the process."""
+
+    def __init__(self, path: Path) -> None:
+        vectors = np.load(path, mmap_mode="r")
+        self._offset, self._row_bytes = vectors.offset, vectors[:1].nbytes
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+
+    def read_into(self, rows: np.ndarray, first: int) -> None:
+        self._file.seek(self._offset + first * self._row_bytes)
+        self._file.readinto(rows.reshape(-1).view(np.uint8).data)
+
+
+class _MemorySegment:
+    def __init__(self, vectors: np.ndarray) -> None:
+        self._vectors = vectors
+
+    def read_into(self, rows: np.ndarray, first: int) -> None:
+        rows[:] = self._vectors[first : first + len(rows)]
+
+
+def _cut_into_segments(sentences: Iterable[Words]) -> Iterator[list[Words]]:
+    segment: list[Words] = []
+    words = 0
+    for sentence in sentences:
+        segment.append(sentence)
+        words += len(sentence)
+        if words >= SEGMENT_WORDS:
+            yield segment
+            segment, words = [], 0
+    if segment:
+        yield segment
+
+
+class LayerCache:
+    """Vectors of tokenized sentences, found by their words.
+
+    Args:
+        encoder: Computes the vectors that are not there yet.
+        directory: Holds the caches of all encoders, made where it is missing; None keeps the vectors in memory.
+        storage_dtype: "float16", half the space and reading, or "float32".
+    """
+
+    def __init__(
+        self, encoder: FrozenEncoder, directory: str | Path | None = None, storage_dtype: str = "float16"
+    ) -> None:
+        self.encoder, self.storage_dtype = encoder, storage_dtype
+        self._segments: list[_FileSegment | _MemorySegment] = []
+        self._place_of: dict[bytes, Place] = {}
+        self.directory = None if directory is None else Path(directory) / f"{encoder.name}-{storage_dtype}"
+        if self.directory is not None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for index in sorted(self.directory.glob("segment-*.index.npy")):
+                self._open(index)
+
+    def __repr__(self) -> str:
+        return f"LayerCache({len(self._place_of)} sentences in {self.directory or 'memory'})"
+
+    def __contains__(self, sentence: Words) -> bool:
+        return sentence_digest(sentence) in self._place_of
+
+    def add(self, sentences: Iterable[Words], progress: bool = True) -> None:
+        """Compute and keep the vectors of the sentences that are not there yet."""
+        missing = {sentence_digest(words): words for words in sentences if words}
+        missing = {digest: words for digest, words in missing.items() if digest not in self._place_of}
+        total = sum(map(len, missing.values()))
+        with tqdm(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress or None) as bar:
+            for segment in _cut_into_segments(missing.values()):
+                self._add_segment(segment)
+                bar.update(sum(map(len, segment)))
+
+    def place(self, sentence: Words) -> Place:
+        """Where the vectors of a sentence lie. KeyError if it was not added."""
+        return self._place_of[sentence_digest(sentence)] if sentence else Place(0, 0, 0)
+
+    def read(self, places: Sequence[Place]) -> np.ndarray:
+        """The vectors of sentences, their words end to end, (N, L, D) in the storage dtype."""
+        found = np.empty((sum(place.words for place in places), *self.encoder.shape), self.storage_dtype)
+        row = 0
+        for place in places:
+            if place.words:
+                self._segments[place.segment].read_into(found[row : row + place.words], place.first)
+                row += place.words
+        return found
+
+    def _add_segment(self, sentences: list[Words]) -> None:
+        index = np.empty(len(sentences), INDEX_DTYPE)
+        index["words"] = [len(words) for words in sentences]
+        index["first"] = np.cumsum(index["words"]) - index["words"]
+        index["digest"] = [sentence_digest(words) for words in sentences]
+        vectors = self.encoder.vectors(sentences, self.storage_dtype)
+        if self.directory is None:
+            self._register(_MemorySegment(vectors), index)
+            return
+        path = self.directory / f"segment-{uuid.uuid4().hex[:8]}.index.npy"
+        for content, name in ((vectors, path.name.replace(".index.", ".vectors.")), (index, path.name)):
+            with atomic_path(self.directory / name) as partial, partial.open("wb") as file:
+                np.save(file, content)
+        self._open(path)
+
+    def _open(self, index: Path) -> None:
+        segment = _FileSegment(index.with_name(index.name.replace(".index.", ".vectors.")))
+        self._register(segment, np.load(index))
+
+    def _register(self, segment: _FileSegment | _MemorySegment, index: np.ndarray) -> None:
+        for digest, first, words in index.tolist():
+            # NumPy cuts the zeros at the end of bytes.
+            self._place_of[digest.ljust(16, b"\0")] = Place(len(self._segments), first, words)
+        self._segments.append(segment)

@@ -1,0 +1,294 @@
+"""Pairs of sentences: entailment, paraphrase, similarity, by ESIM (Chen et al. 2017, "Enhanced LSTM for NLI").
+
+One BiLSTM encodes both sentences, which are softly aligned; each word is compared with what it is aligned with, a
+second BiLSTM composes the comparisons, and a classifier, or a regression for similarity, reads what is pooled of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.fs.reading import read_lines
+from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.text.tokenizers import get_tokenizer
+
+# The names that published files give their columns: SICK, MRPC, SNLI.
+FIRST = ("first", "sentence_A", "#1 String", "sentence1")
+SECOND = ("second", "sentence_B", "#2 String", "sentence2")
+LABEL = ("label", "entailment_judgment", "Quality", "gold_label")
+SCORE = ("score", "relatedness_score")
+NO_LABEL = "-"  # of SNLI's pairs on which its annotators did not agree: they are left out
+
+
+@dataclass(frozen=True)
+class PairsConfig:
+    """The network for pairs of sentences, and the columns of its files."""
+
+    target: Literal["label", "score"] = "label"
+    """label: one of a few classes (entailment, paraphrase); score: a number (similarity)."""
+    hidden_dim: int = 200
+    """Width of the BiLSTMs, in each direction, and of the layers between them."""
+    dropout: float = 0.5
+    """Dropout of what each layer reads."""
+    tokenizer: str = "english-1"
+    """How the sentences of a file are split into words; whitespace-1 where they are already."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim",))
+        check_dropout(self, ("dropout",))
+        if self.target not in ("label", "score"):
+            raise ValueError(f'target must be "label" or "score", not {self.target!r}')
+
+
+@dataclass(frozen=True)
+class SentencePair:
+    """Two sentences, and their label or score where that is known."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    label: str | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class PairPrediction:
+    """The label of a pair with the probabilities of all labels, or the score of the pair."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    label: str | None = None
+    scores: dict[str, float] | None = None
+    score: float | None = None
+
+
+class PairBatch(NamedTuple):
+    """Pairs with the numbers of their labels, (B,) int64, -1 for an unknown one; or with their scores, (B,) float32."""
+
+    first: WordBatch
+    second: WordBatch
+    labels: Tensor
+    scores: Tensor
+
+
+class ESIM(TaskNetwork):
+    """Encode, align, compare, compose, pool, classify; with one output it gives a score."""
+
+    def __init__(self, config: PairsConfig, words: WordEncoder, num_outputs: int) -> None:
+        super().__init__()
+        self.words, self.num_outputs = words, num_outputs
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = BiLSTM(words.dim, config.hidden_dim)
+        compared = 4 * (self.encoder.output_dim + words.output_dim)
+        self.project = nn.Linear(compared, config.hidden_dim)
+        self.composer = BiLSTM(config.hidden_dim, config.hidden_dim)
+        self.hidden = nn.Linear(4 * self.composer.output_dim, config.hidden_dim)
+        self.output = nn.Linear(config.hidden_dim, num_outputs)
+
+    def forward(self, batch: PairBatch) -> Tensor:
+        """(B, K) scores of the labels, or (B, 1)."""
+        first, second = self.words(batch.first), self.words(batch.second)
+        a, b = self._encode(first), self._encode(second)
+        similarity = a @ b.transpose(1, 2)  # (B, T of the first, T of the second)
+        aligned_a = masked_softmax(similarity, second.mask[:, None, :]) @ b
+        aligned_b = masked_softmax(similarity.transpose(1, 2), first.mask[:, None, :]) @ a
+        pooled = [*self._compose(a, aligned_a, first.mask), *self._compose(b, aligned_b, second.mask)]
+        hidden = torch.tanh(self.hidden(self.dropout(torch.cat(pooled, dim=1))))
+        return self.output(self.dropout(hidden))
+
+    def _encode(self, words: EncodedWords) -> Tensor:
+        return words.join(self.encoder(words.vectors, words.mask))
+
+    def _compose(self, x: Tensor, aligned: Tensor, mask: Tensor) -> list[Tensor]:
+        compared = torch.cat([x, aligned, x - aligned, x * aligned], dim=2)
+        composed = self.composer(self.dropout(F.relu(self.project(compared))), mask)
+        return [masked_mean(composed, mask), masked_max(composed, mask)]
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """Cross entropy of the labels, or mean squared error of the scores in units of their spread."""
+        outputs = self(batch)
+        if self.num_outputs == 1:
+            return F.mse_loss(outputs.squeeze(1), batch.scores)
+        return F.cross_entropy(outputs, batch.labels, ignore_index=-1)
+
+    def decode(self, batch: PairBatch) -> list[list[float]]:
+        """For each pair the probabilities of the labels, or its score in units of the training scores' spread."""
+        outputs = self(batch)
+        return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
+
+
+def _column(row: Mapping[str, Any], names: Sequence[str], place: str) -> str:
+    for name in names:
+        if row.get(name) is not None:
+            return str(row[name])
+    raise ValueError(f"{place}: there is no column {' or '.join(names)} among {', '.join(map(str, row))}")
+
+
+class PairsTask(Task[SentencePair, PairPrediction]):
+    """A label or a score for two sentences.
+
+    Files are tab-separated with a line of column names, or JSON lines; the columns are first, second, and label or
+    score, or have the names of SICK, MRPC and SNLI.
+    """
+
+    name = "pairs"
+    metric = "score"
+    Config = PairsConfig
+    fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
+    config: PairsConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
+        tokenize = get_tokenizer(self.config.tokenizer).tokenize
+        for place, row in _rows(path):
+            first, second = (tuple(tokenize(_column(row, names, place))) for names in (FIRST, SECOND))
+            if not with_answers:
+                yield SentencePair(first, second)
+            elif self.config.target == "score":
+                yield SentencePair(first, second, score=_number(_column(row, SCORE, place), place))
+            elif (label := _column(row, LABEL, place)) != NO_LABEL:
+                yield SentencePair(first, second, label)
+
+    def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
+        """From a pair of strings, which are tokenized, or of lists of words."""
+        if isinstance(text, str) or len(text) != 2:
+            raise ValueError("a pair is two sentences: give [first, second] for each")
+        first, second = (tuple(tokenize(part) if isinstance(part, str) else part) for part in text)
+        return SentencePair(first, second)
+
+    def sentences(self, example: SentencePair) -> Iterable[Words]:
+        return (example.first, example.second)
+
+    def check(self, example: SentencePair) -> None:
+        if (example.label if self.config.target == "label" else example.score) is None:
+            raise ValueError(f"a pair to train on has no {self.config.target}")
+
+    def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
+        if self.config.target == "label":
+            return {"labels": sorted({str(example.label) for example in examples})}
+        scores = np.array([example.score for example in examples], dtype=np.float64)
+        return {"mean": float(scores.mean()), "deviation": float(scores.std()) or 1.0}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> ESIM:
+        return ESIM(self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1)
+
+    def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
+        number_of = {label: number for number, label in enumerate(self.labels.get("labels", ()))}
+        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        scores = torch.tensor([example.score or 0.0 for example in examples])
+        if self.config.target == "score":
+            scores = (scores - self.labels["mean"]) / self.labels["deviation"]
+        first, second = words([example.first for example in examples]), words([example.second for example in examples])
+        return PairBatch(first, second, labels, scores)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[SentencePair], decoded: Sequence[Any]) -> list[PairPrediction]:
+        pairs = zip(examples, decoded, strict=True)
+        if self.config.target == "score":
+            mean, deviation = self.labels["mean"], self.labels["deviation"]
+            scores = [(example, mean + deviation * answer[0] if answer else mean) for example, answer in pairs]
+            return [PairPrediction(example.first, example.second, score=score) for example, score in scores]
+        labels = self.labels["labels"]
+        unknown = [1 / len(labels)] * len(labels)  # of two sentences without words
+        found = []
+        for example, answer in pairs:
+            by_label = dict(zip(labels, answer or unknown, strict=True))
+            best = max(by_label, key=by_label.__getitem__)
+            found.append(PairPrediction(example.first, example.second, best, by_label))
+        return found
+
+    def score(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> dict[str, float]:
+        """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's correlation."""
+        if self.config.target == "score":
+            gold = np.array([example.score for example in examples])
+            found = np.array([prediction.score for prediction in predictions])
+            pearson, spearman = correlation(gold, found), correlation(ranks(gold), ranks(found))
+            return {"score": pearson, "pearson": pearson, "spearman": spearman}
+        pairs = [(example.label, found.label) for example, found in zip(examples, predictions, strict=True)]
+        accuracy = sum(gold == found for gold, found in pairs) / max(len(pairs), 1)
+        scores = {"score": accuracy, "accuracy": accuracy}
+        if self.labels["labels"] == ["0", "1"]:
+            both = sum(gold == found == "1" for gold, found in pairs)
+            either = sum(gold == "1" for gold, _ in pairs) + sum(found == "1" for _, found in pairs)
+            scores["f1"] = 2 * both / max(either, 1)
+        return scores
+
+    def confusion(
+        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
+    ) -> dict[str, dict[str, int]] | None:
+        if self.config.target == "score":
+            return None
+        counts: dict[str, Counter[str]] = {}
+        for example, found in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[str(found.label)] += 1
+        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+
+    def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
+        return {name: value for name, value in vars(prediction).items() if value is not None}
+
+
+def correlation(left: np.ndarray, right: np.ndarray) -> float:
+    """Pearson's correlation of two samples; 0 where one of them is constant."""
+    left, right = left - left.mean(), right - right.mean()
+    spread = float(np.sqrt((left**2).sum() * (right**2).sum()))
+    return float((left * right).sum()) / spread if spread else 0.0
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, equal values sharing their mean rank."""
+    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[number]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of a file as dictionaries, each with the place to name in an error."""
+    lines = read_lines(path)
+    if ".jsonl" in path.suffixes:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield f"{path}, line {number}", _object(line, f"{path}, line {number}")
+        return
+    header = next(lines, "").removeprefix("\ufeff").rstrip("\r").split("\t")
+    for number, fields in enumerate(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
+        if not fields:
+            continue
+        if len(fields) != len(header):
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns where the first line names {len(header)}")
+        yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
+
+
+def _object(line: str, place: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: this is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{place}: a JSON object is expected, found {line[:80]!r}")
+    return found
+
+
+def _number(text: str, place: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{place}: the score {text!r} is not a number") from None

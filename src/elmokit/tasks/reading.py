@@ -1,0 +1,297 @@
+"""Question answering: the span of a passage that answers a question, by BiDAF with self-attention.
+
+The network is that of Clark and Gardner 2017 ("Simple and effective multi-paragraph reading comprehension", section
+3.1), which the ELMo paper improved: attention in both directions (Seo et al. 2017), a residual layer in which the
+passage attends to itself, and two BiLSTMs that score where the answer starts and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.tasks.attention import masked_softmax
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.text.tokenizers import get_tokenizer
+
+
+@dataclass(frozen=True)
+class ReadingConfig:
+    """The network that answers questions."""
+
+    hidden_dim: int = 100
+    """Width of the BiLSTMs, in each direction."""
+    dropout: float = 0.2
+    """Dropout of what each layer reads."""
+    max_answer_words: int = 17
+    """Longest answer that is predicted, in words."""
+    tokenizer: str = "english-1"
+    """How passages and questions are split into words."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim", "max_answer_words"))
+        check_dropout(self, ("dropout",))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a passage.
+
+    Attributes:
+        id: Names the question in predictions.
+        question: Its words.
+        passage: The words of the passage.
+        text: The passage as it is written.
+        offsets: Where each word of the passage lies in `text`: (begin, end) in characters.
+        answers: The texts of all right answers.
+        span: First and last word of the first answer, where it is one of whole words.
+    """
+
+    id: str
+    question: tuple[str, ...]
+    passage: tuple[str, ...]
+    text: str
+    offsets: tuple[tuple[int, int], ...]
+    answers: tuple[str, ...] = ()
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question: `text[start : end]` of the passage, and its probability."""
+
+    id: str
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+class ReadingBatch(NamedTuple):
+    """Questions, passages, and the first and last words of the answers, (B, 2) int64, -1 where they are unknown."""
+
+    question: WordBatch
+    passage: WordBatch
+    spans: Tensor
+
+
+class TrilinearAttention(nn.Module):
+    """Similarity w . [a; b; a * b] of all pairs of words: (B, T, D) and (B, S, D) -> (B, T, S)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(dim, 1, bias=False), nn.Linear(dim, 1, bias=False)
+        self.product = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.left(left) + self.right(right).transpose(1, 2) + (left * self.product) @ right.transpose(1, 2)
+
+
+class BiDAF(TaskNetwork):
+    """Encode, attend in both directions, attend to itself, score starts and ends."""
+
+    def __init__(self, config: ReadingConfig, words: WordEncoder) -> None:
+        super().__init__()
+        self.words, self.max_answer_words = words, config.max_answer_words
+        self.dropout = nn.Dropout(config.dropout)
+        hidden = 2 * config.hidden_dim
+        self.encoder = BiLSTM(words.dim, config.hidden_dim)
+        encoded = hidden + words.output_dim
+        self.attention = TrilinearAttention(encoded)
+        self.merge = nn.Linear(4 * encoded, hidden)
+        self.reader = BiLSTM(hidden, config.hidden_dim)
+        self.self_attention = TrilinearAttention(hidden)
+        self.merge_self = nn.Linear(3 * hidden, hidden)
+        self.start_lstm = BiLSTM(hidden, config.hidden_dim)
+        self.start = nn.Linear(hidden, 1)
+        self.end_lstm = BiLSTM(2 * hidden, config.hidden_dim)
+        self.end = nn.Linear(hidden, 1)
+
+    def forward(self, batch: ReadingBatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of every word of the passage as the first and as the last of the answer, each (B, T)."""
+        question, passage = self.words(batch.question), self.words(batch.passage)
+        q, p = self._encode(question), self._encode(passage)
+        x = F.relu(self.merge(self.dropout(self._attend(p, q, passage.mask, question.mask))))
+        x = x + self._attend_to_itself(x, passage.mask)
+        starts = self.start_lstm(self.dropout(x), passage.mask)
+        ends = self.end_lstm(self.dropout(torch.cat([x, starts], dim=2)), passage.mask)
+        scores = self.start(starts).squeeze(2), self.end(ends).squeeze(2)
+        lowest = torch.finfo(x.dtype).min
+        start, end = (score.masked_fill(~passage.mask, lowest).log_softmax(dim=1) for score in scores)
+        return start, end
+
+    def _encode(self, words: EncodedWords) -> Tensor:
+        return words.join(self.encoder(self.dropout(words.vectors), words.mask))
+
+    def _attend(self, p: Tensor, q: Tensor, passage_mask: Tensor, question_mask: Tensor) -> Tensor:
+        """Seo et al. 2017, equations 1 to 3: [p; attended q; p * attended q; p * attended p], (B, T, 4D)."""
+        similarity = self.attention(p, q)
+        attended = masked_softmax(similarity, question_mask[:, None, :]) @ q
+        lowest = torch.finfo(p.dtype).min
+        most_similar = similarity.masked_fill(~question_mask[:, None, :], lowest).amax(2)
+        summary = masked_softmax(most_similar, passage_mask)[:, None, :] @ p
+        return torch.cat([p, attended, p * attended, p * summary], dim=2)
+
+    def _attend_to_itself(self, x: Tensor, mask: Tensor) -> Tensor:
+        read = self.reader(self.dropout(x), mask)
+        others = mask[:, None, :] & ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        attended = masked_softmax(self.self_attention(read, read), others) @ read
+        return F.relu(self.merge_self(self.dropout(torch.cat([read, attended, read * attended], dim=2))))
+
+    def loss(self, batch: ReadingBatch) -> Tensor:
+        """Mean negative log-likelihood of the first and the last word of the answers."""
+        start, end = self(batch)
+        losses = [F.nll_loss(scores, batch.spans[:, side], ignore_index=-1) for side, scores in enumerate((start, end))]
+        return losses[0] + losses[1]
+
+    def decode(self, batch: ReadingBatch) -> list[tuple[int, int, float]]:
+        """For each question the first and last word of the best answer, and its probability."""
+        start, end = self(batch)
+        scores = start[:, :, None] + end[:, None, :]
+        allowed = torch.ones_like(scores[0], dtype=torch.bool).triu().tril(self.max_answer_words - 1)
+        best, place = scores.masked_fill(~allowed, -torch.inf).flatten(1).max(dim=1)
+        width = start.shape[1]
+        return [
+            (index // width, index % width, score)
+            for index, score in zip(place.tolist(), best.exp().tolist(), strict=True)
+        ]
+
+
+# --- Words and their places --------------------------------------------------------------------------------------
+
+
+def word_offsets(text: str, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Where each word lies in a text, (begin, end) in characters; a word that is not there as written has no length."""
+    offsets, at = [], 0
+    for word in words:
+        begin = text.find(word, at)
+        begin, end = (begin, begin + len(word)) if begin >= 0 else (at, at)
+        offsets.append((begin, end))
+        at = end
+    return tuple(offsets)
+
+
+def words_of_answer(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int] | None:
+    """First and last of the words that overlap the characters `begin : end`; None where no word does."""
+    inside = [number for number, (first, last) in enumerate(offsets) if first < end and begin < last]
+    return (inside[0], inside[-1]) if inside else None
+
+
+# --- The official scores -----------------------------------------------------------------------------------------
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalized_answer(text: str) -> str:
+    """Lower case, no punctuation, no articles, single spaces (SQuAD's evaluate-v1.1.py)."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def answer_f1(predicted: str, gold: str) -> float:
+    """F1 of the normalised words of two answers (evaluate-v1.1.py)."""
+    left, right = normalized_answer(predicted).split(), normalized_answer(gold).split()
+    same = sum((Counter(left) & Counter(right)).values())
+    return 2 * same / (len(left) + len(right)) if same else 0.0
+
+
+class ReadingTask(Task[Question, Answer]):
+    """The span of a passage that answers a question. Files are SQuAD's JSON."""
+
+    name = "reading"
+    metric = "f1"
+    Config = ReadingConfig
+    fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3)
+    config: ReadingConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[Question]:
+        try:
+            articles = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
+            for article in articles:
+                for paragraph in article["paragraphs"]:
+                    yield from self._questions(paragraph, with_answers)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is no JSON in the format of SQuAD: {reason}") from error
+
+    def _questions(self, paragraph: Mapping[str, Any], with_answers: bool) -> Iterator[Question]:
+        tokenize, text = get_tokenizer(self.config.tokenizer).tokenize, paragraph["context"]
+        passage = tuple(tokenize(text))
+        offsets = word_offsets(text, passage)
+        for entry in paragraph["qas"]:
+            answers = tuple(entry["answers"]) if with_answers else ()
+            span = None
+            if answers:
+                begin = answers[0]["answer_start"]
+                span = words_of_answer(offsets, begin, begin + len(answers[0]["text"]))
+            texts = tuple(answer["text"] for answer in answers)
+            yield Question(str(entry["id"]), tuple(tokenize(entry["question"])), passage, text, offsets, texts, span)
+
+    def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
+        """From (question, passage), two strings."""
+        if isinstance(text, str) or len(text) != 2:
+            raise ValueError("give (question, passage) for each question")
+        question, passage = text
+        words = tuple(tokenize(passage))
+        return Question("", tuple(tokenize(question)), words, passage, word_offsets(passage, words))
+
+    def sentences(self, example: Question) -> Iterable[Words]:
+        return (example.question, example.passage)
+
+    def length(self, example: Question) -> int:
+        return len(example.passage)
+
+    def check(self, example: Question) -> None:
+        if not example.answers:
+            raise ValueError(f"question {example.id} has no answer")
+
+    def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
+        return {}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> BiDAF:
+        return BiDAF(self.config, words)
+
+    def collate(self, examples: Sequence[Question], words: BatchOfWords) -> ReadingBatch:
+        spans = torch.tensor([example.span or (-1, -1) for example in examples])
+        question = words([example.question for example in examples])
+        return ReadingBatch(question, words([example.passage for example in examples]), spans)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[Question], decoded: Sequence[Any]) -> list[Answer]:
+        answers = []
+        for example, answer in zip(examples, decoded, strict=True):
+            first, last, score = answer or (0, 0, 0.0)
+            start, end = (example.offsets[first][0], example.offsets[last][1]) if example.offsets else (0, 0)
+            answers.append(Answer(example.id, example.text[start:end], start, end, score))
+        return answers
+
+    def score(self, examples: Sequence[Question], predictions: Sequence[Answer]) -> dict[str, float]:
+        """Exact match and F1 of SQuAD: of each question the best over its right answers."""
+        exact, f1 = 0.0, 0.0
+        for example, found in zip(examples, predictions, strict=True):
+            texts = [normalized_answer(answer) for answer in example.answers]
+            exact += normalized_answer(found.text) in texts
+            f1 += max((answer_f1(found.text, answer) for answer in example.answers), default=0.0)
+        return {"f1": f1 / max(len(predictions), 1), "exact match": exact / max(len(predictions), 1)}
+
+    def to_json(self, prediction: Answer) -> dict[str, Any]:
+        return vars(prediction)

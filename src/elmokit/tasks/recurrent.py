@@ -1,0 +1,28 @@
+"""The bidirectional LSTM on which most task networks stand."""
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class BiLSTM(nn.Module):
+    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim), zeros at padding.
+
+    Args:
+        input_dim: Width I of the input.
+        hidden_dim: Width of each direction.
+        num_layers: Layers, each on both directions of the one below.
+        dropout: Between layers.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        between = dropout if num_layers > 1 else 0.0
+        self.lstm = nn.LSTM(input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True, dropout=between)
+        self.output_dim = 2 * hidden_dim
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (B, T, I) and mask (B, T), True from the first word to the last; a sentence without words is zeros."""
+        lengths = mask.sum(1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+        return hidden * mask[..., None]

@@ -1,0 +1,274 @@
+"""Semantic roles: who did what to whom, by interleaved highway LSTMs (He et al. 2017, "Deep semantic role labeling").
+
+An example is a sentence and one of its predicates; the network reads the words' vectors with a mark at the predicate
+and tags each word with BIO tags of roles. Decoding allows valid BIO sequences only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.fs.reading import read_lines
+from elmokit.nn.crf import CRF, span_transitions
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import score_by_type, span_score, spans
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import WordEncoder
+
+VERB = "V"  # the predicate's own span, which no score counts
+
+
+@dataclass(frozen=True)
+class RolesConfig:
+    """The network for semantic roles, and the columns of its files."""
+
+    hidden_dim: int = 200
+    """Width of the LSTMs; each reads the sentence in the other direction than the one below."""
+    num_layers: int = 4
+    """LSTM layers."""
+    dropout: float = 0.1
+    """Dropout between the layers; one mask for all steps of a sentence."""
+    predicate_dim: int = 100
+    """Width of the vector that says whether a word is the predicate."""
+    word_column: int = 3
+    """Column of the words, from 0 (CoNLL-2012: 3)."""
+    predicate_column: int = 7
+    """Column of the predicates' senses, "-" for other words; the columns of their roles begin after it."""
+    role_column: int = 8
+    """First column of roles: one column for each predicate of the sentence, in order."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim", "num_layers", "predicate_dim"))
+        check_dropout(self, ("dropout",))
+
+
+@dataclass(frozen=True)
+class PredicateFrame:
+    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles where these are known."""
+
+    words: tuple[str, ...]
+    predicate: int
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Argument:
+    """The words `start : end`, and their role."""
+
+    start: int
+    end: int
+    role: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A predicate with its arguments."""
+
+    words: tuple[str, ...]
+    predicate: int
+    arguments: tuple[Argument, ...]
+    tags: tuple[str, ...]
+
+
+class RolesBatch(NamedTuple):
+    """Sentences, which word is the predicate (B, T) int64 0 or 1, and the numbers of the tags (B, T), -1 if unknown."""
+
+    words: WordBatch
+    predicate: Tensor
+    tags: Tensor | None
+
+
+class HighwayLSTM(nn.Module):
+    """One layer in one direction, whose output is gated with a linear map of its input (Srivastava et al. 2015).
+
+    (B, T, I) -> (B, T, H): r * h + (1 - r) * (W x), with the gate r computed from x and h. He et al. put the gate
+    inside the recurrence; outside of it PyTorch's fused LSTM computes the steps, many times as fast on a CPU.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(input_dim, hidden_dim, batch_first=True)
+        self.gate = nn.Linear(input_dim + hidden_dim, hidden_dim)
+        self.carry = nn.Linear(input_dim, hidden_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.lstm(x)
+        gate = torch.sigmoid(self.gate(torch.cat([x, hidden], dim=2)))
+        return gate * hidden + (1 - gate) * self.carry(x)
+
+
+def reversed_words(x: Tensor, mask: Tensor) -> Tensor:
+    """Each sentence back to front, padding where it was: (B, T, I) -> (B, T, I)."""
+    steps = torch.arange(x.shape[1], device=x.device)
+    lengths = mask.sum(1, keepdim=True)
+    order = torch.where(steps < lengths, lengths - 1 - steps, steps)
+    return x.gather(1, order[..., None].expand_as(x))
+
+
+class RolesNetwork(TaskNetwork):
+    """Words' vectors and the predicate's mark -> highway LSTMs of alternating direction -> tags."""
+
+    def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
+        super().__init__()
+        self.words, self.dropout = words, config.dropout
+        self.predicate = nn.Embedding(2, config.predicate_dim)
+        widths = [words.dim + config.predicate_dim] + config.num_layers * [config.hidden_dim]
+        self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
+        self.output = nn.Linear(config.hidden_dim + words.output_dim, len(tags))
+        self.rules = CRF(len(tags), span_transitions(tags))  # for decoding alone: its scores stay at zero
+        for parameter in self.rules.parameters():
+            parameter.requires_grad_(False).zero_()
+
+    def forward(self, batch: RolesBatch) -> Tensor:
+        """Scores of every tag at every word, (B, T, K)."""
+        encoded = self.words(batch.words)
+        x = torch.cat([encoded.vectors, self.predicate(batch.predicate)], dim=2)
+        for number, layer in enumerate(self.layers):
+            backward = number % 2 == 1
+            x = reversed_words(x, encoded.mask) if backward else x
+            x = self._drop(layer(x))
+            x = reversed_words(x, encoded.mask) if backward else x
+        return self.output(encoded.join(x))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        """Dropout with one mask for all steps (Gal and Ghahramani 2016)."""
+        return x * F.dropout(torch.ones_like(x[:, :1]), self.dropout, self.training)
+
+    def loss(self, batch: RolesBatch) -> Tensor:
+        """Mean negative log-likelihood of the right tags, a word."""
+        assert batch.tags is not None
+        mask = batch.words.mask
+        return F.cross_entropy(self(batch)[mask], batch.tags[mask], ignore_index=-1)
+
+    def decode(self, batch: RolesBatch) -> list[list[int]]:
+        """For each example the best valid BIO sequence."""
+        tags = self.rules.decode(self(batch).log_softmax(dim=2), batch.words.mask).tolist()
+        return [row[:length] for row, length in zip(tags, batch.words.lengths.tolist(), strict=True)]
+
+
+def _bio(cells: Sequence[str], place: str) -> list[str]:
+    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags."""
+    tags, role = [], ""
+    for cell in cells:
+        opened = cell.startswith("(")
+        if opened:
+            if role:
+                raise ValueError(f"{place}: {cell!r} opens a span inside another one, {role}: roles must not overlap")
+            role = cell[1:].split("*")[0]
+        tags.append(f"{'B' if opened else 'I'}-{role}" if role else "O")
+        if cell.endswith(")"):
+            if not role:
+                raise ValueError(f"{place}: {cell!r} closes a span that was never opened")
+            role = ""
+    if role:
+        raise ValueError(f"{place}: the span of {role} is never closed")
+    return tags
+
+
+class RolesTask(Task[PredicateFrame, Frame]):
+    """The arguments of a given predicate. Files are in CoNLL-2012's columns: brackets of roles for each predicate."""
+
+    name = "roles"
+    metric = "f1"
+    Config = RolesConfig
+    fit_config = FitConfig(max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0)
+    config: RolesConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
+        rows: list[list[str]] = []
+        number = 0
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.strip() and not line.startswith("#"):
+                rows.append(line.split())
+            elif rows:
+                yield from self._frames(rows, f"{path}, sentence that ends in line {number}", with_answers)
+                rows = []
+        if rows:
+            yield from self._frames(rows, f"{path}, sentence that ends in line {number}", with_answers)
+
+    def _frames(self, rows: list[list[str]], place: str, with_answers: bool) -> Iterator[PredicateFrame]:
+        config = self.config
+        widths = sorted(set(map(len, rows)))
+        if len(widths) > 1:
+            raise ValueError(f"{place}: its lines have {', '.join(map(str, widths))} columns")
+        if widths[0] <= (last := max(config.word_column, config.predicate_column)):
+            raise ValueError(f"{place}: there are {widths[0]} columns, none has the number {last}")
+        words = tuple(row[config.word_column] for row in rows)
+        predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
+        columns = len(rows[0]) - config.role_column
+        if with_answers and columns != len(predicates):
+            raise ValueError(f"{place}: {len(predicates)} predicates, but {columns} columns of roles")
+        for column, predicate in enumerate(predicates, start=config.role_column):
+            tags = _bio([row[column] for row in rows], place) if with_answers else ()
+            yield PredicateFrame(words, predicate, tuple(tags))
+
+    def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
+        """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
+        sentence, predicate = text
+        words = tuple(tokenize(sentence) if isinstance(sentence, str) else sentence)
+        if not 0 <= predicate < len(words):
+            raise ValueError(f"the predicate is word {predicate} of a sentence of {len(words)} words")
+        return PredicateFrame(words, predicate)
+
+    def sentences(self, example: PredicateFrame) -> Iterable[Words]:
+        return (example.words,)
+
+    def check(self, example: PredicateFrame) -> None:
+        if len(example.words) != len(example.tags):
+            raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
+
+    def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
+        return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> RolesNetwork:
+        return RolesNetwork(self.config, words, self.labels["tags"])
+
+    def collate(self, examples: Sequence[PredicateFrame], words: BatchOfWords) -> RolesBatch:
+        batch = words([example.words for example in examples])
+        predicate = torch.zeros(batch.mask.shape, dtype=torch.int64)
+        predicate[torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])] = 1
+        if not all(example.tags for example in examples):
+            return RolesBatch(batch, predicate, None)
+        number_of = {tag: number for number, tag in enumerate(self.labels["tags"])}
+        tags = torch.zeros(batch.mask.shape, dtype=torch.int64)
+        for row, example in zip(tags, examples, strict=True):
+            row[: len(example.tags)] = torch.tensor([number_of.get(tag, -1) for tag in example.tags])
+        return RolesBatch(batch, predicate, tags)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[PredicateFrame], decoded: Sequence[Any]) -> list[Frame]:
+        frames = []
+        for example, numbers in zip(examples, decoded, strict=True):
+            tags = tuple(self.labels["tags"][number] for number in numbers or ())
+            arguments = tuple(Argument(*span) for span in sorted(spans(tags)) if span.type != VERB)
+            frames.append(Frame(example.words, example.predicate, arguments, tags))
+        return frames
+
+    def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
+        """Precision, recall and F1 of arguments: start, end and role agree (as CoNLL-2005's srl-eval counts)."""
+        gold = [_without_verb(example.tags) for example in examples]
+        found = [_without_verb(frame.tags) for frame in predictions]
+        total = span_score(gold, found)
+        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, found).items()}
+        return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **by_role}
+
+    def to_json(self, prediction: Frame) -> dict[str, Any]:
+        arguments = [vars(argument) for argument in prediction.arguments]
+        return {"words": prediction.words, "predicate": prediction.predicate, "arguments": arguments}
+
+
+def _without_verb(tags: Sequence[str]) -> list[str]:
+    return ["O" if tag[2:] == VERB else tag for tag in tags]

@@ -1,0 +1,214 @@
+"""Sequence tagging: named entities, chunks, parts of speech (Lample et al. 2016; Peters et al. 2018, section 4).
+
+A bidirectional LSTM reads the words' vectors and scores the tags of each word; a conditional random field on top scores
+whole sequences where tags mark spans. Spans are tagged as BIOES inside, whatever scheme the files have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.nn.crf import CRF, span_transitions
+from elmokit.tasks.config import check_at_least, check_dropout
+from elmokit.tasks.metrics import accuracy, from_spans, score_by_type, span_scheme, span_score, spans, to_bioes
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import WordEncoder
+
+
+@dataclass(frozen=True)
+class TaggingConfig:
+    """The network of a tagger, and the columns of its files."""
+
+    hidden_dim: int = 200
+    """Width of the LSTM in each direction."""
+    num_layers: int = 1
+    """LSTM layers."""
+    dropout: float = 0.5
+    """Dropout of the LSTM's output."""
+    decoder: Literal["auto", "crf", "softmax"] = "auto"
+    """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf where the tags mark spans."""
+    format: Literal["auto", "conllu", "columns"] = "auto"
+    """Format of the files: one word a line, as CoNLL-U or in columns; auto goes by the file's suffix."""
+    word_column: int = 0
+    """Column of the words, from 0 (CoNLL-U has its own)."""
+    tag_column: str | int | None = None
+    """Column of the tags: its name (CoNLL-U, default upos) or number (columns, default the last)."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim", "num_layers"))
+        check_dropout(self, ("dropout",))
+
+
+@dataclass(frozen=True)
+class ScoredSpan:
+    """The words `start : end`, their type, and the lowest probability among those of their tags."""
+
+    start: int
+    end: int
+    type: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """A tagged sentence: a tag and its probability for each word, and the spans that the tags mark."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    scores: tuple[float, ...]
+    spans: tuple[ScoredSpan, ...] = ()
+
+
+class TaggingBatch(NamedTuple):
+    """Sentences and the numbers of their tags, (B, T) int64: -1 at a tag that training never saw."""
+
+    words: WordBatch
+    tags: Tensor | None
+
+
+class TaggingNetwork(TaskNetwork):
+    """Words' vectors -> BiLSTM -> scores of K tags -> CRF or softmax."""
+
+    def __init__(self, config: TaggingConfig, words: WordEncoder, num_tags: int, crf: CRF | None) -> None:
+        super().__init__()
+        self.words = words
+        self.lstm = BiLSTM(words.dim, config.hidden_dim, config.num_layers, config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(self.lstm.output_dim + words.output_dim, num_tags)
+        self.crf = crf
+
+    def forward(self, batch: TaggingBatch) -> Tensor:
+        """Scores of every tag at every word, (B, T, K)."""
+        encoded = self.words(batch.words)
+        hidden = self.dropout(self.lstm(encoded.vectors, encoded.mask))
+        return self.output(encoded.join(hidden))
+
+    def loss(self, batch: TaggingBatch) -> Tensor:
+        """Mean negative log-likelihood of the right tags, a word."""
+        assert batch.tags is not None
+        scores, mask = self(batch), batch.words.mask
+        if self.crf is None:
+            return F.cross_entropy(scores[mask], batch.tags[mask])
+        return -self.crf.log_likelihood(scores, batch.tags, mask).sum() / mask.sum()
+
+    def decode(self, batch: TaggingBatch) -> list[tuple[list[int], list[float]]]:
+        """For each sentence its best tags and their probabilities."""
+        scores, mask = self(batch), batch.words.mask
+        if self.crf is None:
+            tags, probabilities = scores.argmax(dim=2), scores.softmax(dim=2)
+        else:
+            tags, probabilities = self.crf.decode(scores, mask), self.crf.marginals(scores, mask)
+        chosen = probabilities.gather(2, tags[..., None]).squeeze(2)
+        rows = zip(tags.tolist(), chosen.tolist(), batch.words.lengths.tolist(), strict=True)
+        return [(row[:length], scores[:length]) for row, scores, length in rows]
+
+
+class TaggingTask(Task[TaggedSentence, Tagging]):
+    """A tag for each word; the score is the F1 of spans where tags mark spans, accuracy elsewhere."""
+
+    name = "tagging"
+    metric = "score"
+    Config = TaggingConfig
+    config: TaggingConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[TaggedSentence]:
+        return read_tagged(path, self.layout(path), with_answers)
+
+    def layout(self, path: Path) -> Layout:
+        """Where words and tags stand in a file."""
+        format = None if self.config.format == "auto" else self.config.format
+        return Layout.of(path, format, self.config.word_column, self.config.tag_column)
+
+    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
+        """From a string, which is tokenized, or a list of words."""
+        return TaggedSentence(tuple(tokenize(text) if isinstance(text, str) else text))
+
+    def sentences(self, example: TaggedSentence) -> Iterable[Words]:
+        return (example.words,)
+
+    def check(self, example: TaggedSentence) -> None:
+        if len(example.words) != len(example.tags):
+            raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
+
+    def learn(self, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
+        scheme = span_scheme(example.tags for example in examples)
+        tags = (to_bioes(example.tags) if scheme else example.tags for example in examples)
+        return {"tags": sorted({tag for sentence in tags for tag in sentence}), "scheme": scheme}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> TaggingNetwork:
+        tags, marks_spans = self.labels["tags"], self.labels["scheme"] is not None
+        crf = None
+        if self.config.decoder == "crf" or (self.config.decoder == "auto" and marks_spans):
+            crf = CRF(len(tags), span_transitions(tags) if marks_spans else None)
+        return TaggingNetwork(self.config, words, len(tags), crf)
+
+    def collate(self, examples: Sequence[TaggedSentence], words: BatchOfWords) -> TaggingBatch:
+        batch = words([example.words for example in examples])
+        if not all(example.tags for example in examples):
+            return TaggingBatch(batch, None)
+        number_of = {tag: number for number, tag in enumerate(self.labels["tags"])}
+        numbers = torch.zeros(batch.mask.shape, dtype=torch.int64)
+        for row, example in zip(numbers, examples, strict=True):
+            tags = to_bioes(example.tags) if self.labels["scheme"] else example.tags
+            row[: len(tags)] = torch.tensor([number_of.get(tag, -1) for tag in tags])
+        return TaggingBatch(batch, numbers)
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[TaggedSentence], decoded: Sequence[Any]) -> list[Tagging]:
+        found = []
+        for example, answer in zip(examples, decoded, strict=True):
+            numbers, scores = answer or ([], [])
+            tags = [self.labels["tags"][number] for number in numbers]
+            marked: list[ScoredSpan] = []
+            if scheme := self.labels["scheme"]:
+                of_tags = sorted(spans(tags))
+                tags = from_spans(of_tags, len(tags), scheme)
+                marked = [ScoredSpan(*span, score=min(scores[span.start : span.end])) for span in of_tags]
+            found.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
+        return found
+
+    def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> dict[str, float]:
+        gold, predicted = [example.tags for example in examples], [found.tags for found in predictions]
+        right = accuracy(gold, predicted)
+        if not self.labels["scheme"]:
+            return {"score": right, "accuracy": right}
+        total = span_score(gold, predicted)
+        scores = {"score": total.f1, "f1": total.f1, "precision": total.precision, "recall": total.recall}
+        by_type = {f"f1 {type}": found.f1 for type, found in score_by_type(gold, predicted).items()}
+        return {**scores, "accuracy": right, **by_type}
+
+    def confusion(
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
+    ) -> dict[str, dict[str, int]]:
+        counts: dict[str, Counter[str]] = {}
+        for example, prediction in zip(examples, predictions, strict=True):
+            for gold, predicted in zip(_types(example.tags), _types(prediction.tags), strict=True):
+                counts.setdefault(gold, Counter())[predicted] += 1
+        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+
+    def to_json(self, prediction: Tagging) -> dict[str, Any]:
+        found: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
+        if self.labels["scheme"]:
+            found["spans"] = [vars(span) for span in prediction.spans]
+        return found
+
+
+def _types(tags: Sequence[str]) -> list[str]:
+    """Tags without the prefixes that mark spans."""
+    return [tag[2:] if tag[:2] in ("B-", "I-", "E-", "S-") else tag for tag in tags]

@@ -1,0 +1,166 @@
+"""The interface of a downstream task: everything that tells one task from another stands behind it.
+
+A task is one file: what an example is and how files are read, the network on top of the words' vectors, how its
+answers are decoded, scored and written. Training, batching by length, early stopping, resuming, saving, prediction and
+the command line (`elmokit.tasks.training`, `task_model`, `fit`) know nothing else of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import WordEncoder
+
+Example = TypeVar("Example")  # what is predicted for, with the right answer where it is known
+Prediction = TypeVar("Prediction")
+BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
+
+# Those of elmokit: the module of a task's name, and the class in it.
+TASKS = {
+    "tagging": "TaggingTask",
+    "classification": "ClassificationTask",
+    "pairs": "PairsTask",
+    "roles": "RolesTask",
+    "reading": "ReadingTask",
+    "coreference": "CoreferenceTask",
+    "translation": "TranslationTask",
+}
+
+
+class TaskNetwork(nn.Module, ABC):
+    """The network of a task. It reads the batches that `Task.collate` makes."""
+
+    words: WordEncoder
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Tensor:
+        """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by the training loop."""
+
+    @abstractmethod
+    def decode(self, batch: Any) -> list[Any]:
+        """For each example of the batch the answer as `Task.predictions` expects it, without gradients."""
+
+
+class Task(ABC, Generic[Example, Prediction]):
+    """One downstream task.
+
+    Attributes:
+        name: The task's name on the command line.
+        metric: The score, among those of `score`, that stops the training.
+        Config: A frozen dataclass: the settings of the network and of the files.
+        fit_config: Settings of the training that suit the task.
+        prediction_batch_size: Examples that are predicted side by side; no prediction depends on it.
+        config: The settings.
+        labels: What was learned from the training set, as JSON has it (names of labels, tags, ...).
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    Config: ClassVar[type]
+    fit_config: ClassVar[FitConfig] = FitConfig()
+    prediction_batch_size: ClassVar[int] = 64
+
+    def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
+        self.config = self.Config() if config is None else config
+        self.labels = dict(labels or {})
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[Example]:
+        """Stream the examples of a file. ValueError naming the line where it is not of the task's format."""
+
+    @abstractmethod
+    def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
+        """The example, without an answer, of what a user hands to `predict` (the class says what that may be)."""
+
+    @abstractmethod
+    def sentences(self, example: Example) -> Iterable[Words]:
+        """The tokenized sentences that the network reads for an example."""
+
+    def length(self, example: Example) -> int:
+        """By which examples are put into batches: the words of the longest sentence."""
+        return max(map(len, self.sentences(example)), default=0)
+
+    @abstractmethod
+    def check(self, example: Example) -> None:
+        """ValueError, saying what is wrong, for a training example that does not fit itself."""
+
+    @abstractmethod
+    def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """The labels of a training set, as JSON has them."""
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def network(self, words: WordEncoder) -> TaskNetwork:
+        """An untrained network for the labels."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Example], words: BatchOfWords) -> Any:
+        """Examples as a batch, a NamedTuple of tensors and word batches; answers that training never saw are -1."""
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
+        """What the network decoded, in the terms of the user."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Scores in 0..1 by name, `metric` among them."""
+
+    def confusion(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, int]] | None:
+        """How often each right answer (outer key) was predicted as what; None where answers are no labels."""
+        return None
+
+    @abstractmethod
+    def to_json(self, prediction: Prediction) -> dict[str, Any]:
+        """A prediction as a line of JSON."""
+
+
+def find_task(name: str) -> type[Task]:
+    """The class of a task.
+
+    Args:
+        name: One of elmokit's tasks, or FILE.py:CLASS for one of your own.
+
+    Raises:
+        ValueError: There is no such task.
+    """
+    if name in TASKS:
+        return getattr(importlib.import_module(f"elmokit.tasks.{name}"), TASKS[name])
+    file, separator, class_name = name.rpartition(":")
+    if not separator:
+        raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
+    if not Path(file).is_file():
+        raise ValueError(f"there is no file {file}, which {name!r} says to hold a task")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ValueError(f"{file} holds no class {class_name} derived from elmokit.tasks.task.Task")
+    return found
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch, a NamedTuple whose fields are tensors, batches, or neither, on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(field, device) for field in batch))
+    return batch

@@ -1,0 +1,290 @@
+"""Translation: an LSTM encoder and an LSTM decoder with attention and input feeding (Luong et al. 2015), beam search.
+
+ELMo enters the encoder. A target word that the training set has fewer than twice is unknown; where the decoder gives
+the unknown word, the source word that it attends to most is copied (Luong et al. 2015, "Addressing the rare word
+problem").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.fs.reading import read_lines
+from elmokit.tasks.attention import masked_softmax
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.recurrent import BiLSTM
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.word_batches import WordBatch, Words
+from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.text.tokenizers import get_tokenizer
+
+PADDING, BEGIN, END, UNKNOWN = range(4)  # numbers of target words; those of the vocabulary follow
+SPECIALS = 4
+
+
+@dataclass(frozen=True)
+class TranslationConfig:
+    """The network for translation, and its files: the target language's name replaces the source's in a file name."""
+
+    source: str = "en"
+    """The source language, as file names have it (train.en.gz)."""
+    target: str = "de"
+    """The target language, as file names have it (train.de.gz)."""
+    hidden_dim: int = 256
+    """Width of the encoder's LSTM in each direction, and of the decoder's."""
+    target_dim: int = 256
+    """Width of the target words' vectors."""
+    dropout: float = 0.3
+    """Dropout of what each layer reads."""
+    min_count: int = 2
+    """Target words that the training set has less often are unknown."""
+    beam: int = 5
+    """Translations that the decoder pursues side by side."""
+    length_penalty: float = 0.6
+    """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without their constant)."""
+    lowercase: bool = True
+    """Read and write lower case."""
+    tokenizer: str = "english-1"
+    """How the lines of a file are split into words; whitespace-1 where they are already."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, ("hidden_dim", "target_dim", "min_count", "beam"))
+        check_at_least(self, 0, ("length_penalty",))
+        check_dropout(self, ("dropout",))
+
+
+@dataclass(frozen=True)
+class ParallelSentence:
+    """A sentence, and its translation where that is known."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation, and the mean log-probability of its words."""
+
+    source: tuple[str, ...]
+    words: tuple[str, ...]
+    score: float
+
+
+class TranslationBatch(NamedTuple):
+    """Sentences, and the numbers of the target words from BEGIN to END, (B, T) int64, PADDING behind them."""
+
+    words: WordBatch
+    target: Tensor | None
+
+
+class DecoderState(NamedTuple):
+    """Where a decoder is: its LSTM's state, each (B, H), and the attended vector of the step before, (B, H)."""
+
+    h: Tensor
+    c: Tensor
+    fed: Tensor
+
+
+class Source(NamedTuple):
+    """What the decoder attends to: the encoder's vectors (B, S, H), the same projected to keys (B, S, H), the mask."""
+
+    vectors: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+class Translator(TaskNetwork):
+    """Encoder, decoder, attention, output."""
+
+    def __init__(self, config: TranslationConfig, words: WordEncoder, num_targets: int) -> None:
+        super().__init__()
+        self.words, self.config = words, config
+        self.dropout = nn.Dropout(config.dropout)
+        hidden = config.hidden_dim
+        self.encoder = BiLSTM(words.dim, hidden)
+        encoded = self.encoder.output_dim + words.output_dim
+        self.targets = nn.Embedding(num_targets, config.target_dim, padding_idx=PADDING)
+        self.start = nn.Linear(encoded, 2 * hidden)
+        self.cell = nn.LSTMCell(config.target_dim + hidden, hidden)
+        self.keys = nn.Linear(encoded, hidden, bias=False)
+        self.attended = nn.Linear(hidden + encoded, hidden)
+        self.output = nn.Linear(hidden, num_targets)
+
+    # --- Steps ------------------------------------------------------------------------------------------------------
+
+    def encode(self, batch: WordBatch) -> tuple[Source, DecoderState]:
+        """What the decoder attends to, and where it starts: at the mean of the encoder's vectors."""
+        words: EncodedWords = self.words(batch)
+        vectors = words.join(self.encoder(self.dropout(words.vectors), words.mask))
+        mean = vectors.sum(1) / words.mask.sum(1, keepdim=True).clamp(min=1)
+        h, c = torch.tanh(self.start(mean)).chunk(2, dim=1)
+        return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
+
+    def step(self, word: Tensor, state: DecoderState, source: Source) -> tuple[DecoderState, Tensor]:
+        """One target word (B, E) further: the state, whose `fed` the output layer reads, and the attention (B, S)."""
+        h, c = self.cell(torch.cat([word, state.fed], dim=1), (state.h, state.c))
+        attention = masked_softmax((source.keys @ h[:, :, None]).squeeze(2), source.mask)
+        context = (attention[:, None, :] @ source.vectors).squeeze(1)
+        fed = self.dropout(torch.tanh(self.attended(torch.cat([h, context], dim=1))))
+        return DecoderState(h, c, fed), attention
+
+    # --- Training ---------------------------------------------------------------------------------------------------
+
+    def loss(self, batch: TranslationBatch) -> Tensor:
+        """Mean negative log-likelihood of the target words and END, given the right words before."""
+        assert batch.target is not None
+        source, state = self.encode(batch.words)
+        vectors = self.dropout(self.targets(batch.target[:, :-1]))
+        fed = []
+        for word in vectors.unbind(1):
+            state, _ = self.step(word, state, source)
+            fed.append(state.fed)
+        scores = self.output(torch.stack(fed, dim=1))
+        return F.cross_entropy(scores.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PADDING)
+
+    # --- Beam search ------------------------------------------------------------------------------------------------
+
+    def decode(self, batch: TranslationBatch) -> list[tuple[list[tuple[int, int]], float]]:
+        """For each sentence its translation, (target word, most attended source word) for each, and its score."""
+        source, state = self.encode(batch.words)
+        return [self._search(*_row(number, source, state)) for number in range(len(source.mask))]
+
+    def _search(self, source: Source, state: DecoderState) -> tuple[list[tuple[int, int]], float]:
+        """The best translation of one sentence."""
+        beam, longest = self.config.beam, 2 * int(source.mask.sum()) + 10
+        words = torch.tensor([BEGIN], device=source.mask.device)
+        scores = torch.zeros(1, device=source.mask.device)
+        paths: list[list[tuple[int, int]]] = [[]]
+        finished: list[tuple[float, list[tuple[int, int]]]] = []
+        for length in range(1, longest + 1):
+            wide = Source(*(field.expand(len(words), *field.shape[1:]) for field in source))
+            state, attention = self.step(self.targets(words), state, wide)
+            steps = self.output(state.fed).log_softmax(dim=1)
+            steps[:, [PADDING, BEGIN]] = -torch.inf
+            total, place = (scores[:, None] + steps).flatten().topk(min(2 * beam, steps.numel()))
+            origin, word = place // steps.shape[1], place % steps.shape[1]
+            attended = attention.argmax(dim=1).tolist()
+            chosen = []
+            found = zip(origin.tolist(), word.tolist(), total.tolist(), strict=True)
+            for index, (row, number, score) in enumerate(found):
+                if number == END and index >= beam:
+                    continue  # it is not among the best ways to go on
+                if number == END:
+                    finished.append((score / length**self.config.length_penalty, paths[row]))
+                elif len(chosen) < beam:
+                    chosen.append((index, [*paths[row], (number, attended[row])]))
+            if not chosen:
+                break
+            # A longer translation has a lower log-probability, divided by the length of the longest at most.
+            best_to_come = float(total[chosen[0][0]]) / longest**self.config.length_penalty
+            if finished and max(score for score, _ in finished) >= best_to_come:
+                break
+            index = torch.tensor([place for place, _ in chosen], device=words.device)
+            words, scores, paths = word[index], total[index], [path for _, path in chosen]
+            state = DecoderState(*(field[origin[index]] for field in state))
+        if not finished:
+            finished = [(float(scores[0]) / longest**self.config.length_penalty, paths[0])]
+        score, path = max(finished, key=lambda found: found[0])
+        return path, score
+
+
+def _row(number: int, source: Source, state: DecoderState) -> tuple[Source, DecoderState]:
+    """One sentence of a batch, without padding."""
+    words = int(source.mask[number].sum())
+    row = slice(number, number + 1)
+    cut = Source(*(field[row, :words] for field in source))
+    return cut, DecoderState(*(field[row] for field in state))
+
+
+class TranslationTask(Task[ParallelSentence, Translation]):
+    """The translation of a sentence. Files have a sentence per line; the target's lies beside the source's."""
+
+    name = "translation"
+    metric = "bleu"
+    Config = TranslationConfig
+    fit_config = FitConfig(max_epochs=15, batch_size=64, learning_rate=1e-3, patience=3)
+    config: TranslationConfig
+
+    # --- Examples ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: Path, with_answers: bool = True) -> Iterator[ParallelSentence]:
+        path = Path(path)
+        targets: Iterable[str | None] = iter(())
+        if with_answers:
+            beside = path.with_name(path.name.replace(f".{self.config.source}", f".{self.config.target}"))
+            if beside == path or not beside.is_file():
+                raise ValueError(f"{path} has no translation beside it: {beside.name} is expected there")
+            targets = read_lines(beside)
+        for number, (line, target) in enumerate(zip_longest(read_lines(path), targets), start=1):
+            if line is None or (with_answers and target is None):
+                raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
+            yield ParallelSentence(self._words(line), self._words(target) if target is not None else None)
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text.lower() if self.config.lowercase else text))
+
+    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> ParallelSentence:
+        """From a string, which is tokenized as the training set was, or a list of words."""
+        return ParallelSentence(self._words(text) if isinstance(text, str) else tuple(text))
+
+    def sentences(self, example: ParallelSentence) -> Iterable[Words]:
+        return (example.source,)
+
+    def check(self, example: ParallelSentence) -> None:
+        if example.target is None:
+            raise ValueError("a sentence to train on has no translation")
+
+    def learn(self, examples: Sequence[ParallelSentence]) -> dict[str, Any]:
+        counts = Counter(word for example in examples for word in example.target or ())
+        frequent = [word for word, count in counts.items() if count >= self.config.min_count]
+        return {"targets": sorted(frequent, key=lambda word: (-counts[word], word))}
+
+    # --- The network ------------------------------------------------------------------------------------------------
+
+    def network(self, words: WordEncoder) -> Translator:
+        return Translator(self.config, words, len(self.labels["targets"]) + SPECIALS)
+
+    def collate(self, examples: Sequence[ParallelSentence], words: BatchOfWords) -> TranslationBatch:
+        batch = words([example.source for example in examples])
+        targets = [example.target for example in examples]
+        if any(target is None for target in targets):
+            return TranslationBatch(batch, None)
+        number_of = {word: number for number, word in enumerate(self.labels["targets"], start=SPECIALS)}
+        rows = [[BEGIN, *(number_of.get(word, UNKNOWN) for word in target or ()), END] for target in targets]
+        longest = max(map(len, rows))
+        return TranslationBatch(batch, torch.tensor([row + [PADDING] * (longest - len(row)) for row in rows]))
+
+    # --- Answers ----------------------------------------------------------------------------------------------------
+
+    def predictions(self, examples: Sequence[ParallelSentence], decoded: Sequence[Any]) -> list[Translation]:
+        found = []
+        for example, answer in zip(examples, decoded, strict=True):
+            path, score = answer or ([], 0.0)
+            words = (
+                example.source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
+                for number, attended in path
+            )
+            found.append(Translation(example.source, tuple(words), score))
+        return found
+
+    def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
+        """BLEU of the tokenized text, as sacrebleu counts it, in 0..1."""
+        try:
+            from sacrebleu.metrics.bleu import BLEU
+        except ImportError as error:
+            raise ImportError('BLEU needs sacrebleu: install the extra "tasks" of elmokit') from error
+        gold = [" ".join(example.target or ()) for example in examples]
+        found = [" ".join(prediction.words) for prediction in predictions]
+        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(found, [gold]).score / 100}
+
+    def to_json(self, prediction: Translation) -> dict[str, Any]:
+        return {"source": prediction.source, "words": prediction.words, "score": prediction.score}

@@ -1,0 +1,139 @@
+"""Sentences as tensors: numbered words, characters of the distinct ones, and the layers of a frozen biLM."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.config import CharCNNConfig
+from elmokit.tasks.layer_cache import LayerCache
+from elmokit.text.characters import PAD_CHARACTER, count_truncated, encode_words
+
+Words = Sequence[str]  # a tokenized sentence
+
+PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """The words of a training set, the most frequent first; those from `num_frequent` on occurred once."""
+
+    words: tuple[str, ...]
+    num_frequent: int
+
+    @classmethod
+    def of(cls, sentences: Iterable[Words]) -> WordTable:
+        """The table of a training set; words of equal count in alphabetical order."""
+        counts: Counter[str] = Counter()
+        for words in sentences:
+            counts.update(words)
+        by_count = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, start=UNKNOWN + 1)}
+
+    @property
+    def size(self) -> int:
+        """Word numbers in use, with padding and the unknown word."""
+        return len(self.words) + UNKNOWN + 1
+
+
+class WordBatch(NamedTuple):
+    """Sentences side by side, padded on the right; what the network does not read is None."""
+
+    words: Tensor  # (B, T) int64
+    mask: Tensor  # (B, T) bool
+    characters: Tensor | None  # (U, C) int64, of the distinct words
+    places: Tensor | None  # (M,) int64: which distinct word each of the M real tokens is, row by row
+    layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
+    others: Tensor | None  # (B, T, E) float32, of another encoder
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of words of each sentence, (B,)."""
+        return self.mask.sum(1)
+
+
+class Sentences:
+    """Tokenized sentences, encoded once, from which batches are gathered.
+
+    Args:
+        sentences: All sentences that will be asked for; equal ones are kept once.
+        table: Numbers of words.
+        character_cnns: Character CNNs that will read the batches; the first says where long words are cut.
+        layers: Holds the layers of all sentences, where a network reads those of a frozen biLM.
+        others: Holds the vectors of another encoder.
+    """
+
+    def __init__(
+        self,
+        sentences: Iterable[Words],
+        table: WordTable,
+        *,
+        character_cnns: Sequence[CharCNNConfig] = (),
+        layers: LayerCache | None = None,
+        others: LayerCache | None = None,
+    ) -> None:
+        distinct = list(dict.fromkeys(tuple(words) for words in sentences))
+        self._number_of = {words: number for number, words in enumerate(distinct)}
+        self._lengths = np.array([len(words) for words in distinct], dtype=np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        words = [word for sentence in distinct for word in sentence]
+        self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words], dtype=torch.int64)
+        self._types: Tensor | None = None
+        if character_cnns:
+            self._number_types(words, character_cnns)
+        self._layers, self._others = layers, others
+        self._places = [layers.place(words) for words in distinct] if layers is not None else []
+        self._other_places = [others.place(words) for words in distinct] if others is not None else []
+
+    def _number_types(self, words: list[str], character_cnns: Sequence[CharCNNConfig]) -> None:
+        max_characters = character_cnns[0].max_characters
+        types = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        if cut := count_truncated(list(types), max_characters):
+            message = f"{cut} of {len(types)} distinct words are cut after {max_characters - 2} bytes"
+            warnings.warn(message, stacklevel=4)
+        self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
+        self._type_characters = torch.from_numpy(encode_words(list(types), max_characters))
+        widest_filter = max(config.widest_filter for config in character_cnns)
+        self._type_widths = (self._type_characters != PAD_CHARACTER).sum(1) + widest_filter
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def batch(self, sentences: Sequence[Words]) -> WordBatch:
+        """The batch of these sentences, in their order. KeyError for one that was not given before."""
+        chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
+        lengths, starts = torch.from_numpy(self._lengths[chosen]), torch.from_numpy(self._starts[chosen])
+        steps = torch.arange(max(1, int(lengths.max())))  # a batch of nothing but empty sentences has one step
+        mask = steps < lengths[:, None]
+        positions = (starts[:, None] + steps)[mask]  # of the real tokens, row by row
+
+        def padded(values: Tensor) -> Tensor:
+            whole = values.new_zeros(*mask.shape, *values.shape[1:])
+            whole[mask] = values
+            return whole
+
+        characters = places = layers = others = None
+        if self._types is not None:
+            distinct, places = self._types[positions].unique(return_inverse=True)
+            # Padding beyond the widest filter changes nothing in a character CNN (as in `encode_words`).
+            width = int(self._type_widths[distinct].max()) if len(distinct) else 1
+            characters = self._type_characters[distinct, :width].long()
+        if self._layers is not None:
+            found = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
+            layers = padded(found.float()).permute(2, 0, 1, 3)
+        if self._others is not None:
+            found = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
+            others = padded(found.float()[:, 0])
+        return WordBatch(padded(self._words[positions]), mask, characters, places, layers, others)

@@ -1,0 +1,117 @@
+"""The vectors that a task's network reads for each word: learned or pretrained, of characters, of ELMo, of others."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.config import CharCNNConfig
+from elmokit.nn.elmo import Elmo
+from elmokit.nn.token_encoders import CharCNN
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.word_batches import PADDING, UNKNOWN, WordBatch, WordTable
+
+# The character CNN that a network learns from its own training set: small, as there is little to learn from.
+CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)
+TOP_LAYER = -1e4  # the weight, before the softmax, of a layer that a mix leaves out
+
+
+def mix_weights(mix: str, num_layers: int) -> list[float] | None:
+    """Fixed weights before the softmax, (L+1,), of a mix that is not learned; None for one that is."""
+    if mix == "learned":
+        return None
+    return [TOP_LAYER if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
+
+
+def random_vectors(num_words: int, dim: int) -> nn.Embedding:
+    """Word vectors to be learned, of length about 1 at first (Ma and Hovy 2016, section 3.1)."""
+    vectors = nn.Embedding(num_words, dim, padding_idx=PADDING)
+    with torch.no_grad():
+        vectors.weight[PADDING + 1 :].uniform_(-math.sqrt(3 / dim), math.sqrt(3 / dim))
+    return vectors
+
+
+class EncodedWords(NamedTuple):
+    """What a network reads of a batch: `vectors` (B, T, dim), and of ELMo at its output (B, T, output_dim) or None."""
+
+    vectors: Tensor
+    at_output: Tensor | None
+    mask: Tensor  # (B, T) bool
+
+    def join(self, hidden: Tensor) -> Tensor:
+        """[h; ELMo] where ELMo enters at the output, else h itself: (B, T, H) -> (B, T, H + output_dim)."""
+        return hidden if self.at_output is None else torch.cat([hidden, self.at_output], dim=-1)
+
+
+class WordEncoder(nn.Module):
+    """Words -> vectors: word vectors, a character CNN, ELMo and another encoder's vectors, concatenated.
+
+    Args:
+        config: Which of them, and their dropout.
+        table: The words of the training set.
+        elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
+        encoder_dim: Width of the other encoder's vectors.
+
+    Attributes:
+        dim: Width of `EncodedWords.vectors`.
+        output_dim: Width of ELMo at the output of the network, 0 where it does not enter there.
+    """
+
+    def __init__(self, config: WordsConfig, table: WordTable, elmo: Elmo | None = None, encoder_dim: int = 0) -> None:
+        super().__init__()
+        if (config.elmo != "none") != (elmo is not None):
+            raise ValueError("give an Elmo where the configuration asks for one, and only there")
+        self.config, self.num_frequent = config, table.num_frequent
+        self.words = random_vectors(table.size, config.word_dim) if config.word_dim else None
+        self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
+        self.elmo = elmo
+        self.dropout = nn.Dropout(config.word_dropout)
+        elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
+        at_input = elmo_dim if config.elmo in ("input", "both") else 0
+        self.dim = config.word_dim + config.character_dim + at_input + encoder_dim
+        self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
+
+    def forward(self, batch: WordBatch) -> EncodedWords:
+        mixes = self._mixes(batch)  # with a dropout of their own
+        parts = []
+        if self.words is not None:
+            parts.append(self.dropout(self.words(self._hide_rare(batch.words))))
+        if self.characters is not None:
+            parts.append(self.dropout(self._spell(batch)))
+        if batch.others is not None:
+            parts.append(self.dropout(batch.others))
+        if self.config.elmo in ("input", "both"):
+            parts.append(mixes[0])
+        at_output = mixes[-1] if self.output_dim else None
+        return EncodedWords(torch.cat(parts, dim=2), at_output, batch.mask)
+
+    def penalty(self) -> Tensor | float:
+        """The L2 penalty on the mix weights, to be added to the loss."""
+        return 0.0 if self.elmo is None or not self.config.mix_l2 else self.elmo.penalty(self.config.mix_l2)
+
+    def _hide_rare(self, words: Tensor) -> Tensor:
+        """In training some of the words seen once become the unknown word, which would never be learned otherwise."""
+        if not self.training or not self.config.rare_word_dropout:
+            return words
+        hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
+        return words.masked_fill(hidden & (words > UNKNOWN + self.num_frequent), UNKNOWN)
+
+    def _spell(self, batch: WordBatch) -> Tensor:
+        assert self.characters is not None and batch.characters is not None and batch.places is not None
+        vectors = self.characters(batch.characters)[batch.places]
+        padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
+        return padded.masked_scatter(batch.mask[..., None], vectors)
+
+    def _mixes(self, batch: WordBatch) -> list[Tensor]:
+        """ELMo's vectors, one (B, T, 2D) for each place where they enter."""
+        if self.elmo is None:
+            return []
+        if batch.layers is not None:
+            return self.elmo.mix(batch.layers, batch.mask)
+        assert batch.characters is not None and batch.places is not None
+        ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
+        ids[batch.mask] = batch.characters[batch.places]
+        return self.elmo(ids).representations

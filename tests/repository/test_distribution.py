@@ -1,0 +1,115 @@
+"""The sdist and the wheels: what they hold, what they are called, and that they work where nothing can be compiled."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.embed.embedder import Embedder
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("hatchling")
+
+ROOT = Path(__file__).parents[2]
+# Of the repository itself, not of what it makes.
+NOT_DISTRIBUTED = {".gitattributes"}
+LIBRARY = "elmokit/ops/native/_native.so"
+SENTENCE = "I like to eat apple"
+PROGRAM = f"""
+import sys
+import numpy as np
+import elmokit
+print(elmokit.__file__, *elmokit.available_backends())
+np.save(sys.argv[1], elmokit.Embedder.load(device="cpu").embed([{SENTENCE!r}])[0])
+"""
+
+
+def build(source: Path, target: str, output: Path, **environment: str) -> Path:
+    """Build the "sdist" or the "wheel" of a source tree, without a network; the file."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(output)]
+    run = subprocess.run(command, cwd=source, env=os.environ | environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (output / "log.txt").write_text(run.stdout + run.stderr)
+    (built,) = (file for file in output.iterdir() if file.name != "log.txt")
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def source(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist."""
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (tree,) = folder.iterdir()
+    return tree
+
+
+def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
+    """Install a wheel and use it where there is no compiler; the backends, and the vectors of a sentence."""
+    site = folder / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]
+    subprocess.run([*install, str(wheel)], check=True)
+    # Before the installed packages, of which it finds its dependencies; elsewhere, so that no checkout is found.
+    environment = os.environ | {"PYTHONPATH": str(site), "CC": "false"}
+    environment.pop("ELMOKIT_BACKEND", None)
+    command = [sys.executable, "-c", PROGRAM, str(folder / "vectors.npy")]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    path, *backends = run.stdout.split()
+    assert Path(path).is_relative_to(site)
+    return backends, np.load(folder / "vectors.npy")
+
+
+def test_sdist_holds_every_file_of_the_repository(sdist: Path) -> None:
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("no git repository to compare with")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert tracked - held == NOT_DISTRIBUTED
+    assert not any(name.endswith(".so") for name in held)
+
+
+def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(source: Path, tmp_path: Path) -> None:
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    wheel = build(source, "wheel", tmp_path / "dist")
+    *_, python, abi, platform = wheel.stem.split("-")
+    assert (python, abi) == ("py3", "none") and platform.startswith(("linux_", "macosx_"))
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert LIBRARY in names and "elmokit/models/en-small/model.safetensors" in names
+    backends, vectors = run_installed(wheel, tmp_path)
+    assert "native" in backends
+    np.testing.assert_allclose(vectors, Embedder.load(device="cpu").embed([SENTENCE])[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("environment", [{"ELMOKIT_PURE": "1"}, {"CC": "false"}], ids=["pure", "no compiler"])
+def test_wheel_without_kernels_is_pure_and_works(source: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    wheel = build(source, "wheel", tmp_path / "dist", **environment)
+    assert wheel.stem.endswith("-py3-none-any")
+    with zipfile.ZipFile(wheel) as archive:
+        assert LIBRARY not in archive.namelist()
+    assert ("WITHOUT COMPILED KERNELS" in (tmp_path / "dist" / "log.txt").read_text()) == ("CC" in environment)
+    backends, vectors = run_installed(wheel, tmp_path)
+    assert "native" not in backends and "portable" in backends
+    np.testing.assert_allclose(vectors, Embedder.load(device="cpu").embed([SENTENCE])[0], atol=1e-4)
+
+
+def test_sdist_passes_tests_of_its_own(source: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(source / "src"), "ELMOKIT_SHARED": str(source / "absent")}
+    tests = ["tests/test_config.py", "tests/golden", "tests/repository/test_layout.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    run = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and " passed" in run.stdout, run.stdout[-3000:]

@@ -1,0 +1,85 @@
+"""Clusters from brackets, mentions that do not cross, and the scores of the CoNLL scorer."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from elmokit.tasks.coref_metrics import coreference_counts, coreference_scores
+from elmokit.tasks.coreference import CorefDocument, CoreferenceTask, non_crossing
+
+pytest.importorskip("scipy")
+
+
+def write_document(path: Path, cells: list[str]) -> None:
+    rows = [f"d\t0\t{i}\tw{i}\t_\t{cell}" if cell != "|" else "" for i, cell in enumerate(cells)]
+    path.write_text("\n".join(["#begin document (d); part 0", *rows, "", "#end document", ""]))
+
+
+def test_brackets_are_read_as_clusters_over_sentences(tmp_path: Path) -> None:
+    write_document(tmp_path / "d.conll", ["(0|(1)", "0)", "_", "|", "(1|(2", "1)", "2)", "(0)"])
+    (document,) = CoreferenceTask().read(tmp_path)
+    assert [len(sentence) for sentence in document.sentences] == [3, 4]
+    assert document.clusters == (((0, 1), (3, 5)), ((0, 2), (6, 7)), ((3, 6),))
+
+
+@pytest.mark.parametrize("cells, message", [(["0)"], "that is not open"), (["(0", "_"], "never closed")])
+def test_broken_brackets_are_errors(cells: list[str], message: str, tmp_path: Path) -> None:
+    write_document(tmp_path / "d.conll", cells)
+    with pytest.raises(ValueError, match=message):
+        list(CoreferenceTask().read(tmp_path))
+
+
+def test_mention_outside_the_document_is_an_error() -> None:
+    with pytest.raises(ValueError, match="of 1 words has a mention 0 : 2"):
+        CoreferenceTask().check(CorefDocument("d", (("a",),), (((0, 2), (0, 1)),)))
+
+
+def test_non_crossing_equals_brute_force() -> None:
+    spans = [(first, last) for first in range(6) for last in range(first, min(first + 4, 6))]
+    order = sorted(range(len(spans)), key=lambda index: (index * 7) % len(spans))
+    kept = non_crossing(order, [first for first, _ in spans], [last for _, last in spans], 12)
+
+    def cross(one: tuple[int, int], two: tuple[int, int]) -> bool:
+        (a, b), (c, d) = sorted([one, two])
+        return a < c <= b < d
+
+    expected: list[int] = []
+    for index in order:
+        if len(expected) < 12 and not any(cross(spans[index], spans[other]) for other in expected):
+            expected.append(index)
+    assert kept == expected
+
+
+# Worked by hand in Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
+GOLD = [["a", "b", "c"], ["d", "e", "f", "g"]]
+PREDICTED = [["a", "b"], ["c", "d"], ["f", "g", "h", "i"]]
+
+
+def test_scores_are_those_of_the_published_example() -> None:
+    counts = coreference_counts(GOLD, PREDICTED)
+    muc, b_cubed, ceaf = counts["muc"], counts["b3"], counts["ceaf"]
+    assert muc.right_recall / muc.all_recall == pytest.approx(2 / 5)
+    assert muc.right_precision / muc.all_precision == pytest.approx(2 / 5)
+    assert b_cubed.right_recall / b_cubed.all_recall == pytest.approx(0.42, abs=0.005)
+    assert b_cubed.right_precision / b_cubed.all_precision == pytest.approx(0.50)
+    assert ceaf.right_recall / ceaf.all_recall == pytest.approx(0.65)
+    assert ceaf.right_precision / ceaf.all_precision == pytest.approx(0.43, abs=0.005)
+
+
+def test_muc_counts_links_as_a_spanning_forest_does() -> None:
+    same = {frozenset(pair) for cluster in PREDICTED for pair in combinations(cluster, 2)}
+    kept = 0
+    for cluster in GOLD:  # links kept: mentions less the connected parts that the prediction leaves
+        parts = [{mention} for mention in cluster]
+        for pair in same:
+            touched = [part for part in parts if part & pair]
+            if len(touched) == 2:
+                parts = [part for part in parts if part not in touched] + [touched[0] | touched[1]]
+        kept += len(cluster) - len(parts)
+    assert coreference_counts(GOLD, PREDICTED)["muc"].right_recall == kept
+
+
+def test_perfect_and_empty_predictions() -> None:
+    assert coreference_scores([(GOLD, GOLD)])["average"] == 1.0
+    assert coreference_scores([(GOLD, [])])["average"] == 0.0

@@ -1,0 +1,90 @@
+"""Layers on disk: those that the embedder gives, computed once, whole or not at all."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks import layer_cache
+from elmokit.tasks.layer_cache import BiLMLayers, LayerCache, sentence_digest
+
+SENTENCES = [["the", "cat"], [], ["a", "naïve", "\ud800", "词"], ["the", "cat"], ["x"] * 40]
+
+
+class Counting:
+    """A frozen encoder that counts the words it was asked for; a vector says where its word stands."""
+
+    name, shape = "counting", (2, 3)
+
+    def __init__(self) -> None:
+        self.words = 0
+
+    def vectors(self, sentences: Sequence[Sequence[str]], dtype: str) -> np.ndarray:
+        lengths = [len(words) for words in sentences]
+        self.words += sum(lengths)
+        positions = np.concatenate([np.arange(length) + 10 * length for length in lengths])
+        return np.broadcast_to(positions[:, None, None], (len(positions), 2, 3)).astype(dtype)
+
+
+def read(cache: LayerCache, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+    return cache.read([cache.place(words) for words in sentences])
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_cache_gives_each_sentence_its_vectors_in_any_order(on_disk: bool, tmp_path: Path) -> None:
+    encoder = Counting()
+    cache = LayerCache(encoder, tmp_path if on_disk else None)
+    cache.add(SENTENCES)
+    assert encoder.words == 2 + 4 + 40  # equal sentences once
+    found = read(cache, SENTENCES[::-1])
+    assert found.dtype == np.float16 and found.shape == (48, 2, 3)
+    expected = [np.arange(len(words)) + 10 * len(words) for words in SENTENCES[::-1]]
+    np.testing.assert_array_equal(found[:, 0, 0], np.concatenate(expected))
+
+
+def test_second_run_computes_only_what_is_new(tmp_path: Path) -> None:
+    LayerCache(Counting(), tmp_path).add(SENTENCES)
+    again = Counting()
+    cache = LayerCache(again, tmp_path)
+    assert ["the", "cat"] in cache and ["dog"] not in cache
+    cache.add([*SENTENCES, ["a", "dog"]])
+    assert again.words == 2
+    np.testing.assert_array_equal(read(cache, [["a", "dog"], ["the", "cat"]])[:, 0, 0], [20, 21, 20, 21])
+
+
+def test_killed_run_keeps_its_finished_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_cache, "SEGMENT_WORDS", 3)
+
+    class Killed(Counting):
+        def vectors(self, sentences: Sequence[Sequence[str]], dtype: str) -> np.ndarray:
+            if len(sentences[-1]) == 40:
+                raise KeyboardInterrupt
+            return super().vectors(sentences, dtype)
+
+    with pytest.raises(KeyboardInterrupt):
+        LayerCache(Killed(), tmp_path).add(SENTENCES)
+    after = Counting()
+    LayerCache(after, tmp_path).add(SENTENCES)
+    assert after.words == 40
+
+
+def test_layers_are_those_of_the_embedder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    embedder = Embedder(model, device="cpu")
+    cache = LayerCache(BiLMLayers(embedder), tmp_path, "float32")
+    cache.add(SENTENCES[:3])
+    expected = np.concatenate([embedder.embed([words], "all")[0].swapaxes(0, 1) for words in SENTENCES[:3]])
+    np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-6)
+    other = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    assert BiLMLayers(Embedder(other, device="cpu")).name != BiLMLayers(embedder).name
+
+
+def test_digest_tells_where_words_end() -> None:
+    assert sentence_digest(["ab", "c"]) != sentence_digest(["a", "bc"]) != sentence_digest(["abc"])

@@ -1,0 +1,87 @@
+"""Scores of tag sequences, against hand-made cases and seqeval."""
+
+import random
+
+import pytest
+
+from elmokit.tasks.metrics import Span, accuracy, from_spans, score_by_type, span_scheme, span_score, spans, to_bioes
+
+
+@pytest.mark.parametrize(
+    "tags, expected",
+    [
+        ("O O", []),
+        ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]),
+        ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
+        ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
+        ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # inconsistent: a new type starts a span
+        ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
+        ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]),
+        ("B-C-A I-C-A", [(0, 2, "C-A")]),
+    ],
+)
+def test_spans_equal_those_of_conlleval(tags, expected):
+    assert spans(tags.split()) == {Span(*span) for span in expected}
+
+
+def test_span_score_counts_exact_spans_of_the_same_type():
+    gold = [["B-X", "I-X", "O", "B-Y"], ["B-X", "O"]]
+    predicted = [["B-X", "I-X", "O", "B-X"], ["O", "O"]]
+    result = span_score(gold, predicted)
+    assert (result.precision, result.recall) == (1 / 2, 1 / 3)
+    assert result.f1 == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
+    assert span_score([["O"]], [["O"]]).f1 == 0
+
+
+def test_accuracy_counts_tokens():
+    assert accuracy([["A", "B"], ["A", "A"]], [["A", "A"], ["A", "A"]]) == 3 / 4
+    with pytest.raises(ValueError):
+        accuracy([["A", "B"]], [["A"]])
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        ("NOUN VERB", None),
+        ("O O", None),
+        ("B-X I-X O", "IOB2"),
+        ("O I-X I-X B-X", "IOB1"),
+        ("B-X I-Y", "IOB1"),
+        ("B-X E-X S-X", "BIOES"),
+        ("B-X S", None),
+    ],
+)
+def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
+    assert span_scheme([tags.split()]) == scheme
+
+
+def random_tags(draw: random.Random, prefixes: str = "BIOES") -> list[str]:
+    """Any sequence of tags, valid or not."""
+    tags = [f"{prefix}-{type}" for prefix in prefixes if prefix != "O" for type in ("X", "Y")] + ["O"]
+    return [draw.choice(tags) for _ in range(draw.randint(1, 12))]
+
+
+@pytest.mark.parametrize("prefixes", ["BIO", "BIOES"])
+def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
+    seqeval = pytest.importorskip("seqeval.metrics")
+    draw = random.Random(0)
+    gold = [random_tags(draw, prefixes) for _ in range(300)]
+    predicted = [[draw.choice(random_tags(draw, prefixes)) for _ in tags] for tags in gold]
+    found = span_score(gold, predicted)
+    assert found.precision == pytest.approx(seqeval.precision_score(gold, predicted))
+    assert found.recall == pytest.approx(seqeval.recall_score(gold, predicted))
+    assert found.f1 == pytest.approx(seqeval.f1_score(gold, predicted))
+    by_type = seqeval.classification_report(gold, predicted, output_dict=True)
+    for type, score in score_by_type(gold, predicted).items():
+        assert score.f1 == pytest.approx(by_type[type]["f1-score"])
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+def test_spans_survive_every_scheme(scheme: str) -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        tags = random_tags(draw)
+        converted = from_spans(spans(tags), len(tags), scheme)
+        assert spans(converted) == spans(tags)
+        assert spans(to_bioes(tags)) == spans(tags)
+        assert span_scheme([converted]) in ((scheme, "IOB2", None) if scheme == "IOB1" else (scheme, None))

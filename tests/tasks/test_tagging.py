@@ -1,0 +1,200 @@
+"""Taggers: tags that depend on neighbours, schemes of spans, files in and out."""
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.metrics import spans
+from elmokit.tasks.predict import predict_file
+from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.tasks.task_model import TaskModel, load_task_model
+
+# The tag of "x" depends on the word before it: A after an upper-case word, else B.
+WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
+
+
+def make_sentences(count: int, seed: int) -> list[TaggedSentence]:
+    random = np.random.default_rng(seed)
+    sentences = []
+    for _ in range(count):
+        words = tuple(random.choice(WORDS, size=random.integers(1, 9)).tolist())
+        before = ("", *words)
+        tags = tuple(
+            ("A" if before[i][:1].isupper() else "B") if word == "x" else ("UP" if word[0].isupper() else "LOW")
+            for i, word in enumerate(words)
+        )
+        sentences.append(TaggedSentence(words, tags))
+    return sentences
+
+
+TRAIN, DEV = make_sentences(120, 1), make_sentences(30, 2)
+QUICK = FitConfig(max_epochs=12, batch_size=16, learning_rate=1e-2, device="cpu")
+SMALL = TaggingConfig(hidden_dim=16, dropout=0.1)
+WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
+
+
+@pytest.fixture
+def tagger() -> TaskModel:
+    return fit(TaggingTask(SMALL), TRAIN, DEV, words=WITHOUT_ELMO, config=QUICK)[0]
+
+
+@pytest.mark.parametrize("decoder", ["softmax", "crf"])
+def test_tagger_learns_tags_that_depend_on_the_word_before(decoder: str) -> None:
+    task = TaggingTask(replace(SMALL, decoder=decoder))
+    _, report = fit(task, TRAIN, DEV, DEV[:10], words=WITHOUT_ELMO, config=QUICK)
+    assert report.dev["accuracy"] > 0.95
+    assert report.test is not None and report.confusion is not None
+    assert sum(sum(row.values()) for row in report.confusion.values()) == sum(len(s.words) for s in DEV[:10])
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
+    tags = {
+        "IOB1": ("I-X", "I-X", "B-X", "O", "I-Y"),
+        "IOB2": ("B-X", "I-X", "B-X", "O", "B-Y"),
+        "BIOES": ("B-X", "E-X", "S-X", "O", "S-Y"),
+    }[scheme]
+    data = [TaggedSentence(("a", "b", "c", "d", "e"), tags)]
+    config = replace(QUICK, max_epochs=40, patience=40, halve_after=40)
+    words = replace(WITHOUT_ELMO, rare_word_dropout=0.0)
+    model, report = fit(TaggingTask(SMALL), data * 4, data, words=words, config=config)
+    assert report.dev["f1"] == 1.0
+    (found,) = model.predict([["a", "b", "c", "d", "e"]])
+    assert found.tags == tags
+    assert {(span.start, span.end, span.type) for span in found.spans} == spans(tags)
+    assert all(0 < span.score <= 1 for span in found.spans)
+
+
+def test_crf_decodes_valid_sequences_alone() -> None:
+    random = np.random.default_rng(0)
+    noise = [
+        TaggedSentence(tuple(random.choice(WORDS, size=6).tolist()), ("B-X", "I-X", "O", "B-Y", "I-Y", "O"))
+        for _ in range(20)
+    ]
+    model, _ = fit(TaggingTask(SMALL), noise, noise, words=WITHOUT_ELMO, config=replace(QUICK, max_epochs=2))
+    batch = model.example_set(noise).batch(np.arange(20), torch.device("cpu"))
+    for numbers, _ in model.network.decode(batch):
+        tags = [model.task.labels["tags"][number] for number in numbers]
+        for before, tag in zip(["O", *tags], [*tags, "O"], strict=True):
+            opened = before[:2] in ("B-", "I-")
+            assert (tag[:2] in ("I-", "E-")) == opened and (not opened or tag[2:] == before[2:])
+
+
+def test_fit_is_deterministic_and_keeps_the_global_generator(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, second = (
+        fit(TaggingTask(SMALL), TRAIN, DEV, words=WITHOUT_ELMO, config=replace(QUICK, max_epochs=2))[0]
+        for _ in range(2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    for name, tensor in first.network.state_dict().items():
+        assert torch.equal(tensor, second.network.state_dict()[name])
+
+
+def test_cached_layers_train_like_a_running_frozen_bilm(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    words = WordsConfig(word_dim=0, elmo_dropout=0.0)
+    trained, _ = fit(TaggingTask(SMALL), TRAIN, DEV, model=model, words=words, config=QUICK, cache=tmp_path)
+    cached = trained.example_set(DEV).batch(np.arange(8), torch.device("cpu"))
+    live = replace(words, finetune=True)
+    running = TaskModel(trained.task, trained.network, trained.table, model)
+    running.config = live
+    batch = running.example_set(DEV).batch(np.arange(8), torch.device("cpu"))
+    assert batch.words.layers is None and cached.words.layers is not None
+    with torch.no_grad():
+        difference = (trained.network.forward(batch) - trained.network.forward(cached))[cached.words.mask]
+    assert difference.abs().max() < 2e-2  # the cache has half precision
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def write_columns(path: Path, sentences: list[TaggedSentence]) -> None:
+    text = "-DOCSTART- -X-\n\n" + "\n".join(
+        "".join(f"{word} {tag}\n" for word, tag in zip(s.words, s.tags, strict=True)) for s in sentences
+    )
+    (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(text.encode())
+
+
+def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
+    lines = []
+    for sentence in sentences:
+        lines.append("# a comment")
+        for number, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True), start=1):
+            lines.append("\t".join([str(number), word, "_", "_", tag, *"_____"]))
+        lines.append("")
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
+def test_fit_and_predict_file_round_trip(
+    write: Callable[[Path, list[TaggedSentence]], None], suffix: str, column: str | None, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{name}{suffix}" for name in ("train", "dev")]
+    for file, sentences in zip(files, (TRAIN, DEV), strict=True):
+        write(file, sentences)
+    task = TaggingTask(replace(SMALL, tag_column=column))
+    _, report = fit(task, *files, words=WITHOUT_ELMO, config=QUICK, output=tmp_path / "tagger")
+    loaded = load_task_model(tmp_path / "tagger", device="cpu")
+    assert predict_file(loaded, files[1], tmp_path / f"out{suffix}") == len(DEV)
+    layout = Layout.of(files[1], None, 0, column)
+    predicted = list(read_tagged(tmp_path / f"out{suffix}", layout))
+    assert [sentence.words for sentence in predicted] == [sentence.words for sentence in DEV]
+    right = sum(a == b for s, p in zip(DEV, predicted, strict=True) for a, b in zip(s.tags, p.tags, strict=True))
+    assert right / sum(len(s.words) for s in DEV) == pytest.approx(report.dev["accuracy"])
+
+
+def test_predict_file_reads_raw_text_and_overwrites_only_when_asked(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("Alpha x gamma\n\nx\n")
+    output = tmp_path / "out.jsonl"
+    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True) == 3
+    assert output.read_text().count("\n") == 3
+    with pytest.raises(FileExistsError, match="exists"):
+        predict_file(tagger, tmp_path / "raw.txt", output, text=True)
+    with pytest.raises(ValueError, match="is the input"):
+        predict_file(tagger, output, output, text=True, overwrite=True)
+    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True, overwrite=True) == 3
+
+
+def test_tags_that_training_never_saw_count_as_wrong(tagger: TaskModel) -> None:
+    scores = tagger.score([TaggedSentence(("Alpha", "x"), ("UP", "NEW"))])
+    assert scores["accuracy"] == 0.5
+
+
+def test_sentence_with_more_words_than_tags_is_refused() -> None:
+    wrong = [TaggedSentence(("a", "b"), ("X",))]
+    with pytest.raises(ValueError, match="example 1 of the training set: 2 words and 1 tags"):
+        fit(TaggingTask(SMALL), wrong, DEV, words=WITHOUT_ELMO, config=QUICK)
+    with pytest.raises(ValueError, match="predict takes a list"):
+        TaskModel.predict(object(), "a b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "config, settings, message",
+    [
+        (WordsConfig, {"elmo": "none", "word_dim": 0}, "no input"),
+        (WordsConfig, {"elmo": "none", "finetune": True}, "finetune trains the biLM"),
+        (WordsConfig, {"elmo_dropout": 1.0}, "elmo_dropout must be at least 0 and below 1"),
+        (WordsConfig, {"rare_word_dropout": 1.5}, "rare_word_dropout must be from 0 to 1"),
+        (FitConfig, {"learning_rate": float("nan")}, "learning_rate must be a number above 0"),
+        (FitConfig, {"patience": 0}, "patience must be at least 1"),
+        (TaggingConfig, {"hidden_dim": 0}, "hidden_dim must be at least 1"),
+    ],
+)
+def test_configs_refuse_values_out_of_range(config: type, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**settings)

@@ -1,0 +1,194 @@
+"""What every task must do, whichever it is: learn, be saved and loaded, go on after a kill, answer for odd input."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_tasks import ToyTask, toy_tasks
+
+from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks import training
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.task import TASKS, find_task
+from elmokit.tasks.task_model import TaskModel, load_task_model
+
+NO_DROPOUT = WordsConfig(word_dim=16, elmo_dropout=0.0, word_dropout=0.0, rare_word_dropout=0.0)
+PLACES = [replace(NO_DROPOUT, elmo=place) for place in ("none", "input", "output", "both")]
+OTHER_WORDS = [
+    replace(NO_DROPOUT, elmo="both", mix="uniform", word_dim=0),
+    replace(NO_DROPOUT, mix="top", character_dim=8),
+    replace(NO_DROPOUT, finetune=True, mix_l2=0.01),
+]
+
+
+@pytest.fixture
+def model() -> Pretrained:
+    torch.manual_seed(0)
+    return Pretrained(BiLM(BiLMConfig.preset("tiny")))
+
+
+@pytest.fixture(params=TASKS)
+def toy(request: pytest.FixtureRequest) -> ToyTask:
+    return toy_tasks()[request.param]
+
+
+def fit_toy(toy: ToyTask, tmp_path: Path, words: WordsConfig = NO_DROPOUT, **options: Any) -> tuple[TaskModel, Any]:
+    options = {"words": words, "config": toy.config, "cache": tmp_path / "cache", **options}
+    if words.elmo == "none":
+        options["model"] = None
+    return fit(toy.task, toy.examples, toy.examples, **options)
+
+
+def weights(model: TaskModel) -> dict[str, torch.Tensor]:
+    return dict(model.network.state_dict())
+
+
+def test_fit_learns_a_tiny_set_by_heart(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+    _, report = fit_toy(toy, tmp_path, model=model)
+    assert report.dev[toy.task.metric] > 0.95
+    assert report.mixes[0].weights == pytest.approx([1 / 3] * 3, abs=0.3)
+
+
+def test_loaded_model_predicts_what_the_saved_one_did(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+    fitted, report = fit_toy(
+        toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1)
+    )
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    inputs = [toy.text, toy.text]
+    assert loaded.predict(inputs) == fitted.predict(inputs)
+    assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.dev
+    json.dumps([loaded.task.to_json(found) for found in loaded.predict(inputs)])
+    assert not list(tmp_path.glob(".fit-*"))
+
+
+@pytest.mark.parametrize("words", [*PLACES, *OTHER_WORDS], ids=str)
+def test_every_choice_of_words_trains(words: WordsConfig, model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    fitted, report = fit_toy(
+        toy, tmp_path, words, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=2)
+    )
+    assert len(report.mixes) == {"none": 0, "both": 2}.get(words.elmo, 1)
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    assert loaded.predict([toy.text]) == fitted.predict([toy.text])
+
+
+def test_finetuning_changes_the_biLM_of_the_task_and_not_the_callers(model: Pretrained, tmp_path: Path) -> None:
+    before = {name: tensor.clone() for name, tensor in model.bilm.state_dict().items()}
+    toy = toy_tasks()["tagging"]
+    fitted, _ = fit_toy(
+        toy, tmp_path, replace(NO_DROPOUT, finetune=True), model=model, config=replace(toy.config, max_epochs=1)
+    )
+    assert fitted.model is not None
+    for name, tensor in model.bilm.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items())
+
+
+def test_prediction_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
+    alone = [next(iter(fitted.predict_examples([example]))) for example in toy.examples[:5]]
+    together = list(fitted.predict_examples(toy.examples[:5]))
+    for one, other in zip(alone, together, strict=True):
+        left, right = fitted.task.to_json(one), fitted.task.to_json(other)
+        for name, value in left.items():
+            assert right[name] == (pytest.approx(value, abs=1e-4) if "score" in name else value)
+
+
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_killed_fit_goes_on_and_ends_with_the_same_weights(
+    toy: ToyTask, stop_after: int, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(toy.config, max_epochs=4)
+    words = replace(NO_DROPOUT, elmo_dropout=0.3, word_dropout=0.3)
+    whole, report = fit_toy(toy, tmp_path, words, model=model, config=config, output=tmp_path / "whole")
+    real = training.train_epoch
+
+    def killed(*arguments: Any) -> float:
+        if arguments[-1] > stop_after:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(training, "train_epoch", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fit_toy(toy, tmp_path, words, model=model, config=config, output=tmp_path / "killed")
+    monkeypatch.undo()
+    resumed, again = fit_toy(toy, tmp_path, words, model=model, config=config, output=tmp_path / "killed")
+    assert [epoch.loss for epoch in again.epochs] == [epoch.loss for epoch in report.epochs]
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(resumed)[name]), name
+
+
+def test_snapshot_of_other_settings_is_refused(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()["tagging"]
+
+    calls = []
+
+    def twice(*arguments: Any) -> float:
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real_epoch(*arguments)
+
+    real_epoch = training.train_epoch
+    monkeypatch.setattr(training, "train_epoch", twice)
+    with pytest.raises(KeyboardInterrupt):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="other data or settings"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, seed=9))
+
+
+def test_existing_output_is_refused_before_the_training(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.txt").write_text("all of it")
+    with pytest.raises(FileExistsError, match="exists"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
+    with pytest.raises(FileExistsError, match="holds no task model"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=True)
+
+
+def test_training_set_of_one_example_is_enough(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+    one = replace(toy, examples=toy.examples[:1])
+    fitted, _ = fit_toy(one, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
+    assert len(list(fitted.predict_examples(toy.examples))) == len(toy.examples)
+
+
+def test_set_without_words_is_an_error_that_names_it(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    with pytest.raises(ValueError, match="the development set holds no words"):
+        fit(toy.task, toy.examples, [], model=model, cache=tmp_path)
+
+
+def test_damaged_task_model_is_a_checkpoint_error(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
+    path = tmp_path / "model" / "config.json"
+    described = json.loads(path.read_text())
+    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {}}):
+        path.write_text(json.dumps({**described, **change}))
+        with pytest.raises(CheckpointError, match=r"config.json is not the configuration of a task model"):
+            load_task_model(tmp_path / "model")
+    path.write_text(json.dumps(described))
+    weights = tmp_path / "model" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="cut short"):
+        load_task_model(tmp_path / "model")
+
+
+def test_find_task_reads_a_class_from_a_file(tmp_path: Path) -> None:
+    source = "from elmokit.tasks.tagging import TaggingTask\nclass Mine(TaggingTask):\n    name = 'mine'\n"
+    (tmp_path / "mine.py").write_text(source)
+    assert find_task(f"{tmp_path / 'mine.py'}:Mine").name == "mine"
+    for wrong in ("dancing", f"{tmp_path / 'none.py'}:Mine", f"{tmp_path / 'mine.py'}:Other"):
+        with pytest.raises(ValueError):
+            find_task(wrong)

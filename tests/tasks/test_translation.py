@@ -1,0 +1,86 @@
+"""Parallel files, copied unknown words, BLEU, and a beam search that equals exhaustive search."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.translation import (
+    BEGIN,
+    END,
+    SPECIALS,
+    UNKNOWN,
+    ParallelSentence,
+    TranslationConfig,
+    TranslationTask,
+    Translator,
+)
+from elmokit.tasks.word_batches import Sentences, WordTable
+from elmokit.tasks.word_encoder import WordEncoder
+
+pytest.importorskip("sacrebleu")
+
+
+def test_translation_lies_beside_the_source(tmp_path: Path) -> None:
+    (tmp_path / "train.en.txt").write_text("A dog .\nTwo cats\n")
+    (tmp_path / "train.de.txt").write_text("Ein Hund .\nZwei Katzen\n")
+    found = list(TranslationTask().read(tmp_path / "train.en.txt"))
+    assert found[0] == ParallelSentence(("a", "dog", "."), ("ein", "hund", "."))
+    (tmp_path / "train.de.txt").write_text("Ein Hund .\n")
+    with pytest.raises(ValueError, match="ends before line 2"):
+        list(TranslationTask().read(tmp_path / "train.en.txt"))
+    (tmp_path / "train.de.txt").unlink()
+    with pytest.raises(ValueError, match=r"train.de.txt is expected"):
+        list(TranslationTask().read(tmp_path / "train.en.txt"))
+
+
+def test_unknown_target_words_are_copied_from_the_source() -> None:
+    task = TranslationTask(labels={"targets": ["ein"]})
+    example = ParallelSentence(("a", "Zürich"))
+    (found,) = task.predictions([example], [([(SPECIALS, 0), (UNKNOWN, 1)], -0.5)])
+    assert found.words == ("ein", "Zürich")
+
+
+def test_beam_search_with_a_wide_beam_finds_the_best_translation() -> None:
+    torch.manual_seed(0)
+    config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
+    table = WordTable.of([["a", "b"]])
+    words = WordEncoder(WordsConfig(elmo="none", word_dim=8), table)
+    network = Translator(config, words, SPECIALS + 2).eval()
+    for parameter in network.parameters():
+        parameter.data *= 3  # or all translations are about as likely
+    network.output.bias.data[END] += 2  # short ones are
+    batch = Sentences([["a", "b"]], table).batch([["a", "b"]])
+    with torch.no_grad():
+        ((path, score),) = network.decode(type("Batch", (), {"words": batch})())
+
+        def log_probability(numbers: tuple[int, ...]) -> float:
+            source, state = network.encode(batch)
+            total = torch.zeros(1)
+            for before, number in zip((BEGIN, *numbers), (*numbers, END), strict=True):
+                state, _ = network.step(network.targets(torch.tensor([before])), state, source)
+                total += network.output(state.fed).log_softmax(1)[:, number]
+            return float(total) / (len(numbers) + 1)
+
+        choices: list[Tensor | int] = [UNKNOWN, SPECIALS, SPECIALS + 1]
+        every = [numbers for length in range(4) for numbers in product(choices, repeat=length)]
+        best = max(every, key=log_probability)  # type: ignore[arg-type]
+        assert score >= log_probability(best) - 1e-5  # type: ignore[arg-type]
+        if len(path) <= 3:
+            assert tuple(number for number, _ in path) == best
+
+
+def test_bleu_is_sacrebleus() -> None:
+    from sacrebleu.metrics.bleu import BLEU
+
+    task = TranslationTask()
+    gold = [ParallelSentence(("x",), ("the", "cat", "sat", "on", "the", "mat"))]
+    found = task.predictions([ParallelSentence(("x",))], [([], 0.0)])
+    assert task.score(gold, found)["bleu"] == 0.0
+    score = BLEU(tokenize="none").corpus_score(["the cat sat on a mat"], [["the cat sat on the mat"]]).score
+    task.labels = {"targets": ["the", "cat", "sat", "on", "a", "mat"]}
+    found = task.predictions([ParallelSentence(("x",))], [([(SPECIALS + n, 0) for n in range(6)], 0.0)])
+    assert task.score(gold, found)["bleu"] == pytest.approx(score / 100)
