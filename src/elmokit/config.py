@@ -31,10 +31,10 @@ PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7
 
 
 def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> None:
-    """ValueError where one is no whole number or out of bounds."""
+    """ValueError where one is not an integer or is out of bounds."""
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool):
-            raise ValueError(f"{owner}.{name} must be a whole number, not {number!r}")
+            raise ValueError(f"{owner}.{name} must be an integer, not {number!r}")
         if number < lowest:
             raise ValueError(f"{owner}.{name} must be at least {lowest}, not {number}")
         if number > highest:

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, without a network: a download that only pretends, and a cache laid out by hand."""
+"""Models on the Hugging Face Hub, without a network: a fake download, and a cache that the tests write."""
 
 import os
 import subprocess

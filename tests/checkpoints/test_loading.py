@@ -252,7 +252,7 @@ def change_weights(file: Path, draw: random.Random) -> str:
     values = {
         "gone": None,
         "text": "text",
-        "whole numbers": torch.ones(shape, dtype=torch.int64),
+        "integers": torch.ones(shape, dtype=torch.int64),
         "other shape": torch.ones(2, *shape),
         "repeated": torch.ones(1).expand(shape),
         "absurd": torch.ones(1).expand(1 << 40, *shape),

@@ -1,4 +1,4 @@
-"""Embeddings on disk come back as they went in, survive a kill, and fill the old HDF5 layouts."""
+"""Embeddings on disk are read as they were written, survive a kill, and fill the old HDF5 layouts."""
 
 import json
 import pickle

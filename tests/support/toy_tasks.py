@@ -1,4 +1,4 @@
-"""Tiny data for every task, which its network can learn in seconds."""
+"""Tiny training sets for every task, which its network learns in seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NAMES, VERBS, THINGS = ("Ann", "Bob", "Eve"), ("sees", "likes"), ("red dogs", "b
 
 @dataclass(frozen=True)
 class ToyTask:
-    """A task with a tiny network, its examples, and how it is fitted until it knows them."""
+    """A task with a tiny network, its examples, and settings with which it memorizes them."""
 
     task: Task
     examples: Sequence[Any]

@@ -11,7 +11,7 @@ from elmokit.tasks.classification import ClassificationConfig, ClassificationTas
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"
 
 
-def test_labelled_phrases_are_those_of_the_tree_the_whole_sentence_first() -> None:
+def test_labelled_phrases_start_with_the_whole_sentence() -> None:
     assert [(" ".join(phrase.words), phrase.label) for phrase in labelled_phrases(TREE)] == [
         ("It 's a -LRB-good-RRB-", "3"),
         ("It", "2"),
@@ -24,24 +24,24 @@ def test_labelled_phrases_are_those_of_the_tree_the_whole_sentence_first() -> No
 
 
 @pytest.mark.parametrize("phrases, count", [(True, 7), (False, 1)])
-def test_trees_are_read_as_phrases_or_whole_sentences(phrases: bool, count: int, tmp_path: Path) -> None:
+def test_read_returns_phrases_or_whole_sentences_of_trees(phrases: bool, count: int, tmp_path: Path) -> None:
     (tmp_path / "trees.txt").write_text(f"{TREE}\n\n{TREE}\n")
     task = ClassificationTask(ClassificationConfig(phrases=phrases))
     assert len(list(task.read(tmp_path / "trees.txt"))) == 2 * count
 
 
-def test_lines_are_read_as_label_and_words(tmp_path: Path) -> None:
+def test_read_splits_lines_into_label_and_words(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("1 A Good film\n\n0 Bad .\n")
     task = ClassificationTask(ClassificationConfig(lowercase=True))
     found = list(task.read(tmp_path / "texts.txt"))
     assert found == [LabelledText(("a", "good", "film"), "1"), LabelledText(("bad", "."), "0")]
     assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [None, None]
     (tmp_path / "texts.txt").write_text("1 A\n0\n")
-    with pytest.raises(ValueError, match=r"texts.txt, line 2: \"LABEL TEXT\" is expected"):
+    with pytest.raises(ValueError, match=r"texts.txt, line 2: expected \"LABEL TEXT\""):
         list(task.read(tmp_path / "texts.txt"))
 
 
-def test_pooling_and_softmax_leave_padding_out() -> None:
+def test_pooling_and_softmax_ignore_padding() -> None:
     vectors = torch.randn(3, 5, 2)
     mask = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
     for row, count in ((0, 5), (1, 2)):

@@ -16,7 +16,7 @@ def write_document(path: Path, cells: list[str]) -> None:
     path.write_text("\n".join(["#begin document (d); part 0", *rows, "", "#end document", ""]))
 
 
-def test_brackets_are_read_as_clusters_over_sentences(tmp_path: Path) -> None:
+def test_read_converts_brackets_to_clusters(tmp_path: Path) -> None:
     write_document(tmp_path / "d.conll", ["(0|(1)", "0)", "_", "|", "(1|(2", "1)", "2)", "(0)"])
     (document,) = CoreferenceTask().read(tmp_path)
     assert [len(sentence) for sentence in document.sentences] == [3, 4]
@@ -24,13 +24,13 @@ def test_brackets_are_read_as_clusters_over_sentences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cells, message", [(["0)"], "that is not open"), (["(0", "_"], "never closed")])
-def test_broken_brackets_are_errors(cells: list[str], message: str, tmp_path: Path) -> None:
+def test_read_raises_for_unbalanced_brackets(cells: list[str], message: str, tmp_path: Path) -> None:
     write_document(tmp_path / "d.conll", cells)
     with pytest.raises(ValueError, match=message):
         list(CoreferenceTask().read(tmp_path))
 
 
-def test_mention_outside_the_document_is_an_error() -> None:
+def test_check_raises_for_a_mention_outside_the_document() -> None:
     with pytest.raises(ValueError, match="of 1 words has a mention 0 : 2"):
         CoreferenceTask().check(CorefDocument("d", (("a",),), (((0, 2), (0, 1)),)))
 
@@ -51,12 +51,12 @@ def test_non_crossing_equals_brute_force() -> None:
     assert kept == expected
 
 
-# Worked by hand in Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
+# The worked example of Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
 GOLD = [["a", "b", "c"], ["d", "e", "f", "g"]]
 PREDICTED = [["a", "b"], ["c", "d"], ["f", "g", "h", "i"]]
 
 
-def test_scores_are_those_of_the_published_example() -> None:
+def test_scores_equal_the_published_example() -> None:
     counts = coreference_counts(GOLD, PREDICTED)
     muc, b_cubed, ceaf = counts["muc"], counts["b3"], counts["ceaf"]
     assert muc.right_recall / muc.all_recall == pytest.approx(2 / 5)
@@ -67,7 +67,7 @@ def test_scores_are_those_of_the_published_example() -> None:
     assert ceaf.right_precision / ceaf.all_precision == pytest.approx(0.43, abs=0.005)
 
 
-def test_muc_counts_links_as_a_spanning_forest_does() -> None:
+def test_muc_counts_links_of_a_spanning_forest() -> None:
     same = {frozenset(pair) for cluster in PREDICTED for pair in combinations(cluster, 2)}
     kept = 0
     for cluster in GOLD:  # links kept: mentions less the connected parts that the prediction leaves
@@ -80,6 +80,6 @@ def test_muc_counts_links_as_a_spanning_forest_does() -> None:
     assert coreference_counts(GOLD, PREDICTED)["muc"].right_recall == kept
 
 
-def test_perfect_and_empty_predictions() -> None:
+def test_scores_of_perfect_and_empty_predictions_are_1_and_0() -> None:
     assert coreference_scores([(GOLD, GOLD)])["average"] == 1.0
     assert coreference_scores([(GOLD, [])])["average"] == 0.0

@@ -37,7 +37,7 @@ def read(cache: LayerCache, sentences: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_cache_gives_each_sentence_its_vectors_in_any_order(on_disk: bool, tmp_path: Path) -> None:
+def test_layer_cache_returns_the_vectors_of_each_sentence_in_any_order(on_disk: bool, tmp_path: Path) -> None:
     encoder = Counting()
     cache = LayerCache(encoder, tmp_path if on_disk else None)
     cache.add(SENTENCES)
@@ -48,7 +48,7 @@ def test_cache_gives_each_sentence_its_vectors_in_any_order(on_disk: bool, tmp_p
     np.testing.assert_array_equal(found[:, 0, 0], np.concatenate(expected))
 
 
-def test_second_run_computes_only_what_is_new(tmp_path: Path) -> None:
+def test_layer_cache_of_a_second_run_computes_only_new_sentences(tmp_path: Path) -> None:
     LayerCache(Counting(), tmp_path).add(SENTENCES)
     again = Counting()
     cache = LayerCache(again, tmp_path)
@@ -58,7 +58,7 @@ def test_second_run_computes_only_what_is_new(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(cache, [["a", "dog"], ["the", "cat"]])[:, 0, 0], [20, 21, 20, 21])
 
 
-def test_killed_run_keeps_its_finished_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_cache_of_a_killed_run_keeps_finished_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_cache, "SEGMENT_WORDS", 3)
 
     class Killed(Counting):
@@ -74,7 +74,7 @@ def test_killed_run_keeps_its_finished_segments(tmp_path: Path, monkeypatch: pyt
     assert after.words == 40
 
 
-def test_layers_are_those_of_the_embedder(tmp_path: Path) -> None:
+def test_bilm_layers_equal_those_of_the_embedder(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
     embedder = Embedder(model, device="cpu")
@@ -86,5 +86,5 @@ def test_layers_are_those_of_the_embedder(tmp_path: Path) -> None:
     assert BiLMLayers(Embedder(other, device="cpu")).name != BiLMLayers(embedder).name
 
 
-def test_digest_tells_where_words_end() -> None:
+def test_sentence_digest_depends_on_word_boundaries() -> None:
     assert sentence_digest(["ab", "c"]) != sentence_digest(["a", "bc"]) != sentence_digest(["abc"])

@@ -77,7 +77,7 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
-def test_spans_survive_every_scheme(scheme: str) -> None:
+def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
     draw = random.Random(1)
     for _ in range(200):
         tags = random_tags(draw)

@@ -14,7 +14,7 @@ SICK = (
 MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe said "yes.\tShe said no.\r\n'
 
 
-def test_published_columns_are_found_by_their_names(tmp_path: Path) -> None:
+def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
     (tmp_path / "sick.txt").write_text(SICK)
     (tmp_path / "mrpc.tsv").write_bytes(MRPC.encode())
     task = PairsTask()
@@ -26,7 +26,7 @@ def test_published_columns_are_found_by_their_names(tmp_path: Path) -> None:
     assert score == SentencePair(("A", "dog", "runs"), ("A", "cat", "sits"), score=2.5)
 
 
-def test_json_lines_are_read_and_pairs_without_agreement_left_out(tmp_path: Path) -> None:
+def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> None:
     rows = [{"sentence1": "A b", "sentence2": "c", "gold_label": label} for label in ("neutral", "-")]
     (tmp_path / "snli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [pair.label for pair in PairsTask().read(tmp_path / "snli.jsonl")] == ["neutral"]
@@ -36,18 +36,18 @@ def test_json_lines_are_read_and_pairs_without_agreement_left_out(tmp_path: Path
     "name, content, message",
     [
         ("a.tsv", "first\tsecond\nx\ty\n", "line 2: there is no column label or"),
-        ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns where the first line names 3"),
-        ("a.jsonl", "[1]\n", "line 1: a JSON object is expected"),
-        ("a.jsonl", "{\n", "line 1: this is not JSON"),
+        ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns, but 3 column names"),
+        ("a.jsonl", "[1]\n", "line 1: expected a JSON object"),
+        ("a.jsonl", "{\n", "line 1: not JSON"),
     ],
 )
-def test_wrong_files_are_errors_that_name_the_line(name: str, content: str, message: str, tmp_path: Path) -> None:
+def test_read_names_the_line_of_malformed_input(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         list(PairsTask().read(tmp_path / name))
 
 
-def test_correlations_equal_scipys() -> None:
+def test_correlations_equal_scipy() -> None:
     stats = pytest.importorskip("scipy.stats")
     random = np.random.default_rng(0)
     left, right = random.integers(0, 9, 50).astype(float), random.normal(size=50)
@@ -57,7 +57,7 @@ def test_correlations_equal_scipys() -> None:
     assert correlation(left, np.ones(50)) == 0.0
 
 
-def test_f1_of_paraphrases_counts_the_positive_class() -> None:
+def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
     task = PairsTask(labels={"labels": ["0", "1"]})
     gold = [SentencePair(("a",), ("b",), label) for label in "1100"]
     found = [PairPrediction(("a",), ("b",), label) for label in "1010"]

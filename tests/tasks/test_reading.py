@@ -1,4 +1,4 @@
-"""Answers and their places in a passage; the official scores of SQuAD."""
+"""Positions of answers in a passage; the official scores of SQuAD."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_squad(path: Path, answer: str) -> None:
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": [entry]}]}]}))
 
 
-def test_answer_is_found_as_a_span_of_words(tmp_path: Path) -> None:
+def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     write_squad(tmp_path / "squad.json", "October 1973")
     (question,) = ReadingTask().read(tmp_path / "squad.json")
     assert question.span is not None
@@ -39,13 +39,13 @@ def test_answer_is_found_as_a_span_of_words(tmp_path: Path) -> None:
     assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
 
 
-def test_offsets_follow_the_text_where_a_word_comes_twice() -> None:
+def test_word_offsets_of_a_repeated_word_follow_the_text() -> None:
     offsets = word_offsets("a b a", ["a", "b", "a", "gone"])
     assert offsets == ((0, 1), (2, 3), (4, 5), (5, 5))
     assert words_of_answer(offsets, 4, 5) == (2, 2) and words_of_answer(offsets, 1, 2) is None
 
 
-def test_scores_are_the_official_ones() -> None:
+def test_scores_equal_those_of_squad() -> None:
     assert normalized_answer("The  Cat, (sat)!") == "cat sat"
     assert answer_f1("the black cat", "a cat sat") == pytest.approx(2 * 1 / (2 + 2))
     assert answer_f1("dog", "cat") == 0.0
@@ -55,7 +55,7 @@ def test_scores_are_the_official_ones() -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"data": [{"paragraphs": [{"context": "a"}]}]}', '{"data": 3}'])
-def test_other_json_is_an_error_that_names_the_format(content: str, tmp_path: Path) -> None:
+def test_read_raises_for_other_json_and_names_the_format(content: str, tmp_path: Path) -> None:
     (tmp_path / "squad.json").write_text(content)
-    with pytest.raises(ValueError, match="no JSON in the format of SQuAD"):
+    with pytest.raises(ValueError, match="not JSON in the format of SQuAD"):
         list(ReadingTask().read(tmp_path / "squad.json"))

@@ -17,7 +17,7 @@ ROWS = [
 ]
 
 
-def test_each_predicate_is_an_example_with_its_own_column(tmp_path: Path) -> None:
+def test_read_yields_an_example_per_predicate(tmp_path: Path) -> None:
     (tmp_path / "srl.conll").write_text("\n".join(["#begin document (doc);", *ROWS, ""]))
     first, second = RolesTask().read(tmp_path / "srl.conll")
     assert (first.predicate, second.predicate) == (1, 5)
@@ -34,27 +34,27 @@ def test_each_predicate_is_an_example_with_its_own_column(tmp_path: Path) -> Non
         (["(A*", "*", "*"], "the span of A is never closed"),
     ],
 )
-def test_overlapping_or_broken_spans_are_errors(cells: list[str], message: str, tmp_path: Path) -> None:
+def test_read_raises_for_overlapping_or_unbalanced_spans(cells: list[str], message: str, tmp_path: Path) -> None:
     rows = [f"d 0 {i} w X * - {'p.01' if i == 1 else '-'} {cell}" for i, cell in enumerate(cells)]
     (tmp_path / "srl.conll").write_text("\n".join(rows))
     with pytest.raises(ValueError, match=message):
         list(RolesTask().read(tmp_path / "srl.conll"))
 
 
-def test_wrong_number_of_columns_is_an_error(tmp_path: Path) -> None:
+def test_read_raises_for_a_wrong_number_of_columns(tmp_path: Path) -> None:
     (tmp_path / "srl.conll").write_text("\n".join([*ROWS[:2], ROWS[2] + " *"]))
     with pytest.raises(ValueError, match="its lines have 10, 11 columns"):
         list(RolesTask().read(tmp_path / "srl.conll"))
 
 
-def test_score_leaves_the_predicate_itself_out() -> None:
+def test_score_excludes_the_predicate_itself() -> None:
     words = ("a", "b", "c")
     gold = [PredicateFrame(words, 1, ("B-ARG0", "B-V", "B-ARG1"))]
     scores = RolesTask().score(gold, [Frame(words, 1, (), ("B-ARG0", "B-V", "O"))])
     assert (scores["precision"], scores["recall"]) == (1.0, 0.5)
 
 
-def test_reversal_leaves_padding_in_its_place() -> None:
+def test_reversed_words_keeps_padding_in_place() -> None:
     x = torch.arange(8.0).reshape(2, 4, 1)
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     assert reversed_words(x, mask).squeeze(2).tolist() == [[3, 2, 1, 0], [5, 4, 6, 7]]

@@ -76,7 +76,7 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     assert all(0 < span.score <= 1 for span in found.spans)
 
 
-def test_crf_decodes_valid_sequences_alone() -> None:
+def test_crf_decodes_only_valid_sequences() -> None:
     random = np.random.default_rng(0)
     noise = [
         TaggedSentence(tuple(random.choice(WORDS, size=6).tolist()), ("B-X", "I-X", "O", "B-Y", "I-Y", "O"))
@@ -103,7 +103,7 @@ def test_fit_is_deterministic_and_keeps_the_global_generator(tmp_path: Path) -> 
         assert torch.equal(tensor, second.network.state_dict()[name])
 
 
-def test_cached_layers_train_like_a_running_frozen_bilm(tmp_path: Path) -> None:
+def test_fit_with_cached_layers_equals_running_the_frozen_bilm(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
     words = WordsConfig(word_dim=0, elmo_dropout=0.0)
@@ -158,7 +158,7 @@ def test_fit_and_predict_file_round_trip(
     assert right / sum(len(s.words) for s in DEV) == pytest.approx(report.dev["accuracy"])
 
 
-def test_predict_file_reads_raw_text_and_overwrites_only_when_asked(tagger: TaskModel, tmp_path: Path) -> None:
+def test_predict_file_reads_raw_text_and_overwrites_on_request(tagger: TaskModel, tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("Alpha x gamma\n\nx\n")
     output = tmp_path / "out.jsonl"
     assert predict_file(tagger, tmp_path / "raw.txt", output, text=True) == 3
@@ -170,12 +170,12 @@ def test_predict_file_reads_raw_text_and_overwrites_only_when_asked(tagger: Task
     assert predict_file(tagger, tmp_path / "raw.txt", output, text=True, overwrite=True) == 3
 
 
-def test_tags_that_training_never_saw_count_as_wrong(tagger: TaskModel) -> None:
+def test_score_counts_unknown_tags_as_wrong(tagger: TaskModel) -> None:
     scores = tagger.score([TaggedSentence(("Alpha", "x"), ("UP", "NEW"))])
     assert scores["accuracy"] == 0.5
 
 
-def test_sentence_with_more_words_than_tags_is_refused() -> None:
+def test_fit_raises_for_a_sentence_with_more_words_than_tags() -> None:
     wrong = [TaggedSentence(("a", "b"), ("X",))]
     with pytest.raises(ValueError, match="example 1 of the training set: 2 words and 1 tags"):
         fit(TaggingTask(SMALL), wrong, DEV, words=WITHOUT_ELMO, config=QUICK)
@@ -195,6 +195,6 @@ def test_sentence_with_more_words_than_tags_is_refused() -> None:
         (TaggingConfig, {"hidden_dim": 0}, "hidden_dim must be at least 1"),
     ],
 )
-def test_configs_refuse_values_out_of_range(config: type, settings: dict, message: str) -> None:
+def test_configs_raise_for_values_out_of_range(config: type, settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**settings)

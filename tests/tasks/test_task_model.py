@@ -1,4 +1,4 @@
-"""What every task must do, whichever it is: learn, be saved and loaded, go on after a kill, answer for odd input."""
+"""Every task: training, saving and loading, resuming after a kill, unusual input."""
 
 import json
 from dataclasses import replace
@@ -50,13 +50,13 @@ def weights(model: TaskModel) -> dict[str, torch.Tensor]:
     return dict(model.network.state_dict())
 
 
-def test_fit_learns_a_tiny_set_by_heart(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     _, report = fit_toy(toy, tmp_path, model=model)
     assert report.dev[toy.task.metric] > 0.95
     assert report.mixes[0].weights == pytest.approx([1 / 3] * 3, abs=0.3)
 
 
-def test_loaded_model_predicts_what_the_saved_one_did(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+def test_loaded_task_model_predicts_like_the_saved_one(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     fitted, report = fit_toy(
         toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1)
     )
@@ -64,12 +64,12 @@ def test_loaded_model_predicts_what_the_saved_one_did(toy: ToyTask, model: Pretr
     inputs = [toy.text, toy.text]
     assert loaded.predict(inputs) == fitted.predict(inputs)
     assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.dev
-    json.dumps([loaded.task.to_json(found) for found in loaded.predict(inputs)])
+    json.dumps([loaded.task.to_json(prediction) for prediction in loaded.predict(inputs)])
     assert not list(tmp_path.glob(".fit-*"))
 
 
 @pytest.mark.parametrize("words", [*PLACES, *OTHER_WORDS], ids=str)
-def test_every_choice_of_words_trains(words: WordsConfig, model: Pretrained, tmp_path: Path) -> None:
+def test_fit_trains_with_every_choice_of_word_vectors(words: WordsConfig, model: Pretrained, tmp_path: Path) -> None:
     toy = toy_tasks()["tagging"]
     fitted, report = fit_toy(
         toy, tmp_path, words, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=2)
@@ -79,7 +79,7 @@ def test_every_choice_of_words_trains(words: WordsConfig, model: Pretrained, tmp
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
 
 
-def test_finetuning_changes_the_biLM_of_the_task_and_not_the_callers(model: Pretrained, tmp_path: Path) -> None:
+def test_finetuning_changes_a_copy_of_the_callers_bilm(model: Pretrained, tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in model.bilm.state_dict().items()}
     toy = toy_tasks()["tagging"]
     fitted, _ = fit_toy(
@@ -91,7 +91,7 @@ def test_finetuning_changes_the_biLM_of_the_task_and_not_the_callers(model: Pret
     assert any(not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items())
 
 
-def test_prediction_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+def test_predict_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
     alone = [next(iter(fitted.predict_examples([example]))) for example in toy.examples[:5]]
     together = list(fitted.predict_examples(toy.examples[:5]))
@@ -102,7 +102,7 @@ def test_prediction_does_not_depend_on_the_other_examples(toy: ToyTask, model: P
 
 
 @pytest.mark.parametrize("stop_after", [1, 3])
-def test_killed_fit_goes_on_and_ends_with_the_same_weights(
+def test_fit_resumes_after_a_kill_with_the_same_weights(
     toy: ToyTask, stop_after: int, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(toy.config, max_epochs=4)
@@ -125,7 +125,7 @@ def test_killed_fit_goes_on_and_ends_with_the_same_weights(
         assert torch.equal(tensor, weights(resumed)[name]), name
 
 
-def test_snapshot_of_other_settings_is_refused(
+def test_fit_refuses_a_snapshot_of_other_settings(
     model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = toy_tasks()["tagging"]
@@ -147,7 +147,7 @@ def test_snapshot_of_other_settings_is_refused(
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, seed=9))
 
 
-def test_existing_output_is_refused_before_the_training(model: Pretrained, tmp_path: Path) -> None:
+def test_fit_refuses_an_existing_output_before_training(model: Pretrained, tmp_path: Path) -> None:
     toy = toy_tasks()["tagging"]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("all of it")
@@ -157,19 +157,19 @@ def test_existing_output_is_refused_before_the_training(model: Pretrained, tmp_p
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=True)
 
 
-def test_training_set_of_one_example_is_enough(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+def test_fit_accepts_a_single_training_example(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     one = replace(toy, examples=toy.examples[:1])
     fitted, _ = fit_toy(one, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
     assert len(list(fitted.predict_examples(toy.examples))) == len(toy.examples)
 
 
-def test_set_without_words_is_an_error_that_names_it(model: Pretrained, tmp_path: Path) -> None:
+def test_fit_raises_for_a_set_without_words_and_names_it(model: Pretrained, tmp_path: Path) -> None:
     toy = toy_tasks()["tagging"]
     with pytest.raises(ValueError, match="the development set holds no words"):
         fit(toy.task, toy.examples, [], model=model, cache=tmp_path)
 
 
-def test_damaged_task_model_is_a_checkpoint_error(model: Pretrained, tmp_path: Path) -> None:
+def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretrained, tmp_path: Path) -> None:
     toy = toy_tasks()["tagging"]
     fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
     path = tmp_path / "model" / "config.json"
@@ -181,8 +181,19 @@ def test_damaged_task_model_is_a_checkpoint_error(model: Pretrained, tmp_path: P
     path.write_text(json.dumps(described))
     weights = tmp_path / "model" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="cut short"):
+    with pytest.raises(CheckpointError, match="truncated"):
         load_task_model(tmp_path / "model")
+
+
+def test_model_file_does_not_say_which_code_is_run(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task": f"{tmp_path / 'evil.py'}:Task"}))
+    with pytest.raises(CheckpointError, match="give the task"):
+        load_task_model(tmp_path / "model")
+    assert not (tmp_path / "it-ran").exists()
 
 
 def test_find_task_reads_a_class_from_a_file(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 pytest.importorskip("sacrebleu")
 
 
-def test_translation_lies_beside_the_source(tmp_path: Path) -> None:
+def test_read_finds_the_translation_next_to_the_source(tmp_path: Path) -> None:
     (tmp_path / "train.en.txt").write_text("A dog .\nTwo cats\n")
     (tmp_path / "train.de.txt").write_text("Ein Hund .\nZwei Katzen\n")
     found = list(TranslationTask().read(tmp_path / "train.en.txt"))
@@ -37,14 +37,14 @@ def test_translation_lies_beside_the_source(tmp_path: Path) -> None:
         list(TranslationTask().read(tmp_path / "train.en.txt"))
 
 
-def test_unknown_target_words_are_copied_from_the_source() -> None:
+def test_predictions_copy_unknown_words_from_the_source() -> None:
     task = TranslationTask(labels={"targets": ["ein"]})
     example = ParallelSentence(("a", "Zürich"))
     (found,) = task.predictions([example], [([(SPECIALS, 0), (UNKNOWN, 1)], -0.5)])
     assert found.words == ("ein", "Zürich")
 
 
-def test_beam_search_with_a_wide_beam_finds_the_best_translation() -> None:
+def test_decode_with_a_wide_beam_equals_exhaustive_search() -> None:
     torch.manual_seed(0)
     config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
     table = WordTable.of([["a", "b"]])
@@ -73,7 +73,7 @@ def test_beam_search_with_a_wide_beam_finds_the_best_translation() -> None:
             assert tuple(number for number, _ in path) == best
 
 
-def test_bleu_is_sacrebleus() -> None:
+def test_score_equals_bleu_of_sacrebleu() -> None:
     from sacrebleu.metrics.bleu import BLEU
 
     task = TranslationTask()

@@ -136,6 +136,6 @@ def detect(path: Path) -> Detected | None:
         CheckpointError: The path is a directory with several HDF5 files.
     """
     for format in FORMATS:
-        if (found := format.find(path)) is not None:
-            return Detected(format, found)
+        if (model_path := format.find(path)) is not None:
+            return Detected(format, model_path)
     return None

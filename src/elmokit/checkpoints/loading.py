@@ -55,8 +55,8 @@ def list_models() -> list[str]:
 
 
 def _locate_on_hub(model: HubModel, local_files_only: bool) -> Detected:
-    if found := detect.detect(download(model, local_files_only)):
-        return found
+    if detected := detect.detect(download(model, local_files_only)):
+        return detected
     raise FileNotFoundError(
         f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN_DIRECTORIES}"
     )
@@ -69,12 +69,12 @@ def locate(model: str | Path | None = None, *, revision: str | None = None, loca
         Its format, and the path of what the loader reads, which `load` takes too. A model of the Hub is fetched.
     """
     name = DEFAULT_MODEL if model is None else str(model)
-    found = detect.detect(Path(name)) or detect.detect(BUNDLED_MODELS / name)
-    on_hub = None if found or Path(name).exists() else hub_model(name, revision)
+    detected = detect.detect(Path(name)) or detect.detect(BUNDLED_MODELS / name)
+    on_hub = None if detected or Path(name).exists() else hub_model(name, revision)
     if revision is not None and on_hub is None:
         raise ValueError(f"only models on the Hugging Face Hub have revisions, and {name!r} is none: leave it out")
-    if found is not None:
-        return found
+    if detected is not None:
+        return detected
     if on_hub is not None:
         return _locate_on_hub(on_hub, local_files_only)
     raise FileNotFoundError(

@@ -22,18 +22,18 @@ Task = Annotated[
 
 @dataclass(frozen=True)
 class NoTask:
-    """Stands for the settings of a task while none is named."""
+    """The settings if no task is named."""
 
 
 @dataclass(frozen=True)
 class Fit(Generic[TaskConfig]):
-    """Train a task model on contextual vectors, until the development score stops rising."""
+    """Train a task model on contextual vectors until the development score stops improving."""
 
     task: Task
     train: Positional[Path]
     """Examples to train on, in the task's format (plain, .gz or .zst)."""
     dev: Positional[Path]
-    """Examples that decide when to stop, and which epoch's weights are kept."""
+    """Examples that determine when to stop, and which weights are kept."""
     output: Path
     """Directory for the model and report.json."""
     settings: Annotated[TaskConfig, arg(name="")]
@@ -43,7 +43,7 @@ class Fit(Generic[TaskConfig]):
     words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009 (it is frozen)
     config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009 (it is frozen)
     cache: Annotated[Path | None, UNSET] = None
-    """Directory for the layers of frozen biLMs, shared by all runs; elmokit in the user's cache when not given."""
+    """Directory for the layers of frozen biLMs, shared by all runs. None: elmokit in the user's cache."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class Fit(Generic[TaskConfig]):
         from elmokit.tasks.task import find_task
 
         if isinstance(self.settings, NoTask):
-            raise ValueError(f"name the task first: elmokit fit {self.task} ...")
+            raise ValueError(f"name one of the tasks first: elmokit fit {self.task} ...")
         task = find_task(self.task)(self.settings)
         model = None if self.words.elmo == "none" else self.model
         options = {"words": self.words, "config": self.config, "cache": self.cache, "overwrite": self.overwrite}
@@ -84,9 +84,9 @@ class Predict:
     file: Positional[Path]
     """Examples in the task's format, or raw text with --text (plain, .gz or .zst)."""
     output: Path
-    """JSON lines; of a tagger, with any other suffix than .jsonl, the file with the tags in it."""
+    """JSON lines; with a tagger and a suffix other than .jsonl, the file with predicted tags."""
     text: bool = False
-    """The file is raw text, an input per line, which is tokenized here."""
+    """The file is raw text, one input per line."""
     task: Annotated[str | None, UNSET] = None
     """FILE.py:CLASS of a task of your own."""
     device: Device = None

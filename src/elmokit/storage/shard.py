@@ -48,8 +48,8 @@ class _StoredTensor:
     def read(self, path: Path, begin: int, end: int) -> np.ndarray:
         """Read rows begin : end; the file is not kept open."""
         count = (end - begin) * self.row_size // self.dtype.itemsize
-        found = np.fromfile(path, self.dtype, count, offset=self.offset + begin * self.row_size)
-        return found.reshape(end - begin, *self.shape[1:])
+        rows = np.fromfile(path, self.dtype, count, offset=self.offset + begin * self.row_size)
+        return rows.reshape(end - begin, *self.shape[1:])
 
 
 def _header(tensors: dict[str, _StoredTensor]) -> bytes:
@@ -132,20 +132,20 @@ class ShardWriter:
         """Write vectors (n, 2D), or (n, L+1, 2D) for all layers, of the words from `begin` on."""
         tensor, fits = self._tensor, begin + len(vectors) <= self._tensor.shape[0]
         if (vectors.shape[1:], vectors.dtype) != (tensor.shape[1:], tensor.dtype) or not fits:
-            found, expected = (f"{array.dtype} {array.shape}" for array in (vectors, tensor))
-            raise ValueError(f"vectors {found} do not fit words {begin} and on of {expected}")
+            actual, expected = (f"{array.dtype} {array.shape}" for array in (vectors, tensor))
+            raise ValueError(f"vectors {actual} do not fit words {begin} and on of {expected}")
         self._write(begin, vectors)
         self._halves_missing -= 2 * len(vectors)
 
     def fill(self, rows: slice, columns: slice, vectors: np.ndarray) -> None:
         """Write the columns of one direction, (n, D) or (L+1, n, D), of the words `rows`."""
-        found = np.empty((rows.stop - rows.start, *self._tensor.shape[1:]), self._tensor.dtype)
+        stored = np.empty((rows.stop - rows.start, *self._tensor.shape[1:]), self._tensor.dtype)
         self._file.seek(self._tensor.offset + rows.start * self._tensor.row_size)
-        self._file.readinto(found.reshape(-1).view(np.uint8).data)
-        with nothing_overflows(found.dtype):
-            found[..., columns] = np.moveaxis(vectors, 1, 0) if found.ndim == 3 else vectors
-        self._write(rows.start, found)
-        self._halves_missing -= len(found)
+        self._file.readinto(stored.reshape(-1).view(np.uint8).data)
+        with nothing_overflows(stored.dtype):
+            stored[..., columns] = np.moveaxis(vectors, 1, 0) if stored.ndim == 3 else vectors
+        self._write(rows.start, stored)
+        self._halves_missing -= len(stored)
 
     def check(self) -> None:
         """ValueError where words have no vector yet."""

@@ -36,11 +36,11 @@ class ClassificationConfig:
     encoder_dim: int = 200
     """Width of the BiLSTM that reads the words, in each direction (biattentive)."""
     integrator_dim: int = 200
-    """Width of the BiLSTM that reads words and what they attend to, in each direction (biattentive)."""
+    """Width of the BiLSTM that reads words and attention contexts, in each direction (biattentive)."""
     maxout_dim: int = 200
     """Width of the maxout layers (biattentive)."""
     dropout: float = 0.4
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     lowercase: bool = False
     """Read the texts in lower case."""
     phrases: bool = True
@@ -53,7 +53,7 @@ class ClassificationConfig:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """The words of a text, and its label where that is known."""
+    """The words of a text, and its label if it is known."""
 
     words: tuple[str, ...]
     label: str | None = None
@@ -74,7 +74,7 @@ TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 def labelled_phrases(tree: str) -> list[LabelledText]:
     """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label."""
     words: list[str] = []
-    phrases: list[tuple[int, str, int, int]] = []  # when it was opened, label, first word, end
+    phrases: list[tuple[int, str, int, int]] = []  # position of the opening bracket, label, first word, end
     opened: list[tuple[int, str, int]] = []
     tokens = TREE_TOKEN.findall(tree)
     for position, token in enumerate(tokens):
@@ -83,13 +83,13 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
         elif token == ")":
             began, label, first = opened.pop()
             phrases.append((began, label, first, len(words)))
-        elif tokens[position - 1] != "(":  # else a label
+        elif tokens[position - 1] != "(":  # after an opening bracket it is a label
             words.append(token)
     return [LabelledText(tuple(words[first:end]), label) for _, label, first, end in sorted(phrases)]
 
 
 class ClassificationBatch(NamedTuple):
-    """Texts and the numbers of their labels, (B,) int64: -1 for a label that training never saw."""
+    """Texts and the numbers of their labels, (B,) int64: -1 for a label that the training set lacks."""
 
     words: WordBatch
     labels: Tensor
@@ -112,7 +112,7 @@ class PooledNetwork(TaskNetwork):
         return self.output(self.dropout(pooled))
 
     def loss(self, batch: ClassificationBatch) -> Tensor:
-        """Mean negative log-likelihood of the right labels."""
+        """Mean negative log-likelihood of the correct labels."""
         return F.cross_entropy(self(batch), batch.labels, ignore_index=-1)
 
     def decode(self, batch: ClassificationBatch) -> list[list[float]]:
@@ -153,7 +153,7 @@ class BiattentiveNetwork(PooledNetwork):
         encoded = self.words(batch.words)
         mask = encoded.mask
         x = self.encoder(F.relu(self.reduce(encoded.vectors)), mask)
-        attention = masked_softmax(x @ x.transpose(1, 2), mask[:, None, :])  # (B, T, T), over the last
+        attention = masked_softmax(x @ x.transpose(1, 2), mask[:, None, :])  # (B, T, T), softmax over the last
         context = attention @ x
         hidden = self.integrator(self.dropout(torch.cat([x, x - context, x * context], dim=2)), mask)
         hidden = encoded.join(hidden)
@@ -184,7 +184,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
             elif line.strip():
                 label, *words = line.split()
                 if not words:
-                    raise ValueError(f'{path}, line {number}: "LABEL TEXT" is expected, found {line!r}')
+                    raise ValueError(f'{path}, line {number}: expected "LABEL TEXT", not {line!r}')
                 yield LabelledText(self._cased(words), label if with_answers else None)
 
     def _texts_of_tree(self, tree: str, with_answers: bool) -> Iterator[LabelledText]:
@@ -224,22 +224,22 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def predictions(self, examples: Sequence[LabelledText], decoded: Sequence[Any]) -> list[Classification]:
         labels = self.labels["labels"]
         unknown = [1 / len(labels)] * len(labels)  # of a text without words
-        found = []
+        classifications = []
         for example, scores in zip(examples, decoded, strict=True):
             by_label = dict(zip(labels, scores or unknown, strict=True))
-            found.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
-        return found
+            classifications.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
+        return classifications
 
     def score(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> dict[str, float]:
-        right = [example.label == found.label for example, found in zip(examples, predictions, strict=True)]
-        return {"accuracy": sum(right) / max(len(right), 1)}
+        correct = [example.label == prediction.label for example, prediction in zip(examples, predictions, strict=True)]
+        return {"accuracy": sum(correct) / max(len(correct), 1)}
 
     def confusion(
         self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
     ) -> dict[str, dict[str, int]]:
         counts: dict[str, Counter[str]] = {}
-        for example, found in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[found.label] += 1
+        for example, prediction in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[prediction.label] += 1
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: Classification) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The settings that all tasks share, free of torch so that the command line shows them at once."""
+"""The settings that all tasks share, without importing torch, so that the command line starts fast."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Literal
 
 
 def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
-    """ValueError where a setting of `config` is below `least`."""
+    """ValueError if a setting of `config` is below `least`."""
     for name in names:
         if not getattr(config, name) >= least:  # a NaN is not
             raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
 
 
 def check_positive(config: object, names: Iterable[str]) -> None:
-    """ValueError where a setting of `config` is not a finite number above 0."""
+    """ValueError if a setting of `config` is not a finite number above 0."""
     for name in names:
         if not 0 < getattr(config, name) < float("inf"):
             raise ValueError(f"{name} must be a number above 0, not {getattr(config, name)}")
 
 
 def check_dropout(config: object, names: Iterable[str]) -> None:
-    """ValueError where a setting of `config` is no dropout probability."""
+    """ValueError if a setting of `config` is not a dropout probability."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
@@ -34,28 +34,27 @@ class WordsConfig:
     elmo: Literal["none", "input", "output", "both"] = "input"
     """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or nowhere."""
     mix: Literal["learned", "uniform", "top"] = "learned"
-    """How the biLM's layers become one vector: by weights learned for the task, by equal weights, or the top layer."""
+    """Mix of the biLM's layers: learned for the task, uniform, or the top layer alone."""
     mix_l2: float = 0.0
     """Weight of the L2 penalty on the mix weights before their softmax (the paper tried 0 to 0.01)."""
     elmo_dropout: float = 0.5
     """Dropout of ELMo's vectors."""
     finetune: bool = False
-    """Train the biLM too. Slow: it then runs in every epoch instead of once."""
+    """Fine-tune the biLM, too. Slow: it then runs in every epoch instead of once."""
     word_dim: int = 100
     """Width of word vectors learned from the training set; 0: none."""
     word_vectors: Path | None = None
-    """File of pretrained word vectors (GloVe, fastText or word2vec; text or binary), to start from in place of random
-    ones; its width replaces word_dim."""
+    """File of pretrained word vectors (GloVe, fastText, word2vec; text or binary), whose width replaces word_dim."""
     train_word_vectors: bool = True
     """Train the vectors of word_vectors further."""
     character_dim: int = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     encoder: str | None = None
-    """Another encoder whose token vectors are concatenated: the name or path of a Hugging Face model (frozen)."""
+    """Name or path of a Hugging Face model (frozen), whose token vectors are concatenated."""
     word_dropout: float = 0.5
     """Dropout of word vectors and of the character CNN's output."""
     rare_word_dropout: float = 0.5
-    """How often, in training, a word that occurs once in the training set becomes the unknown word."""
+    """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2"))
@@ -83,19 +82,19 @@ class FitConfig:
     max_epochs: int = 30
     """Maximum number of passes over the training set."""
     patience: int = 4
-    """Stop after so many epochs without a better score on the development set."""
+    """Stop after this many epochs without a better score on the development set."""
     batch_size: int = 32
-    """Examples in a batch."""
+    """Examples per batch."""
     learning_rate: float = 2e-3
-    """Adam's learning rate."""
+    """Learning rate of Adam."""
     halve_after: int = 1
-    """Halve the learning rate after every so many epochs in a row without a better score."""
+    """Halve the learning rate after this many epochs in a row without a better score."""
     finetune_learning_rate: float = 1e-4
-    """Adam's learning rate for the biLM, where it is trained too."""
+    """Learning rate of Adam for the biLM, with finetune."""
     max_grad_norm: float = 5.0
-    """Gradients are scaled down to this norm."""
+    """Maximum norm of the gradients."""
     device: str | None = None
-    """cpu, cuda or cuda:N; cuda where there is one when not given."""
+    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, ("seed",))
@@ -105,10 +104,10 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class ColumnsConfig:
-    """The layout of files of tagged sentences, each of which may have a format of its own."""
+    """The layout of files of tagged sentences, each of which may have its own format."""
 
     format: Literal["conllu", "columns"] | None = None
-    """Inferred from the file suffix when not given."""
+    """None: inferred from the file suffix."""
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None

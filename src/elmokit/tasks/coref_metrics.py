@@ -14,16 +14,16 @@ Clusters = Sequence[Iterable[Hashable]]
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """Two ratios in the making, whose parts are added up over documents."""
+class RecallPrecision:
+    """Recall and precision as numerators and denominators, which are added up over documents."""
 
     right_recall: float = 0.0
     all_recall: float = 0.0
     right_precision: float = 0.0
     all_precision: float = 0.0
 
-    def __add__(self, other: Ratio) -> Ratio:
-        return Ratio(
+    def __add__(self, other: RecallPrecision) -> RecallPrecision:
+        return RecallPrecision(
             self.right_recall + other.right_recall,
             self.all_recall + other.all_recall,
             self.right_precision + other.right_precision,
@@ -38,7 +38,7 @@ class Ratio:
 
 
 def _muc_links(clusters: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
-    """Links of `clusters` that the other partition keeps, and all of them (Vilain et al. 1995)."""
+    """Number of links of `clusters` that the other partition has too, and of all links (Vilain et al. 1995)."""
     kept = total = 0
     for cluster in clusters:
         parts = {other[mention] for mention in cluster if mention in other}
@@ -49,7 +49,7 @@ def _muc_links(clusters: list[set], other: dict[Hashable, int]) -> tuple[float, 
 
 
 def _b_cubed(clusters: list[set], others: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
-    """Share of each mention's cluster that the other partition keeps with it, and the mentions (Bagga and Baldwin)."""
+    """Sum of the shares of each mention's cluster that the other partition keeps, and their number (Bagga, Baldwin)."""
     kept = total = 0.0
     for cluster in clusters:
         total += len(cluster)
@@ -70,22 +70,24 @@ def _ceaf(gold: list[set], predicted: list[set]) -> float:
     return float(similarity[rows, columns].sum())
 
 
-def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Ratio]:
-    """MUC, B-cubed and CEAF of one document."""
-    gold_sets, found_sets = [set(cluster) for cluster in gold], [set(cluster) for cluster in predicted]
+def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, RecallPrecision]:
+    """MUC, B-cubed and CEAF counts of one document."""
+    gold_sets, predicted_sets = [set(cluster) for cluster in gold], [set(cluster) for cluster in predicted]
     gold_of = {mention: number for number, cluster in enumerate(gold_sets) for mention in cluster}
-    found_of = {mention: number for number, cluster in enumerate(found_sets) for mention in cluster}
-    aligned = _ceaf(gold_sets, found_sets)
+    predicted_of = {mention: number for number, cluster in enumerate(predicted_sets) for mention in cluster}
+    aligned = _ceaf(gold_sets, predicted_sets)
     return {
-        "muc": Ratio(*_muc_links(gold_sets, found_of), *_muc_links(found_sets, gold_of)),
-        "b3": Ratio(*_b_cubed(gold_sets, found_sets, found_of), *_b_cubed(found_sets, gold_sets, gold_of)),
-        "ceaf": Ratio(aligned, len(gold_sets), aligned, len(found_sets)),
+        "muc": RecallPrecision(*_muc_links(gold_sets, predicted_of), *_muc_links(predicted_sets, gold_of)),
+        "b3": RecallPrecision(
+            *_b_cubed(gold_sets, predicted_sets, predicted_of), *_b_cubed(predicted_sets, gold_sets, gold_of)
+        ),
+        "ceaf": RecallPrecision(aligned, len(gold_sets), aligned, len(predicted_sets)),
     }
 
 
 def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
     """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted clusters)."""
-    totals = {"muc": Ratio(), "b3": Ratio(), "ceaf": Ratio()}
+    totals = {"muc": RecallPrecision(), "b3": RecallPrecision(), "ceaf": RecallPrecision()}
     for gold, predicted in documents:
         counts = coreference_counts(gold, predicted)
         totals = {name: totals[name] + counts[name] for name in totals}

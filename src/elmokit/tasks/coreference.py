@@ -39,7 +39,7 @@ class CoreferenceConfig:
     feature_dim: int = 20
     """Width of the vectors of a span's width and of a pair's distance."""
     dropout: float = 0.3
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     max_span_words: int = 10
     """Longest span that can be a mention, in words."""
     mentions_per_word: float = 0.3
@@ -291,15 +291,15 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[CorefDocument], decoded: Sequence[Any]) -> list[CorefClusters]:
-        found = []
+        documents = []
         for example, clusters in zip(examples, decoded, strict=True):
             words = tuple(word for sentence in example.sentences for word in sentence)
-            found.append(CorefClusters(example.name, words, tuple(map(tuple, clusters or ()))))
-        return found
+            documents.append(CorefClusters(example.name, words, tuple(map(tuple, clusters or ()))))
+        return documents
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
         gold = ([cluster for cluster in example.clusters or () if len(cluster) > 1] for example in examples)
-        return coreference_scores(zip(gold, (found.clusters for found in predictions), strict=True))
+        return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}

@@ -29,7 +29,7 @@ Examples = str | Path | Iterable[Any]  # a file of the task's format, or the exa
 
 
 def _check_free(output: Path, overwrite: bool) -> None:
-    """Whether `output` may be written is asked before the training, not after it."""
+    """FileExistsError, before the training, if `output` must not be written."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not overwrite:
@@ -39,21 +39,21 @@ def _check_free(output: Path, overwrite: bool) -> None:
 
 
 def _snapshot_of(output: Path) -> Path:
-    """Where an unfinished run keeps its state: beside the directory that it will write."""
+    """Directory for the state of an unfinished run, next to its output."""
     return output.absolute().with_name(f".fit-{output.absolute().name}")
 
 
 def _read(task: Task, name: str, examples: Examples) -> list[Any]:
-    """The checked examples of a set. ValueError naming the first that is wrong."""
-    found = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
-    for number, example in enumerate(found, start=1):
+    """The examples of a set. ValueError names the first that is invalid."""
+    checked = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
+    for number, example in enumerate(checked, start=1):
         try:
             task.check(example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
-    if not any(task.length(example) for example in found):
+    if not any(task.length(example) for example in checked):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
-    return found
+    return checked
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
@@ -66,7 +66,7 @@ def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained |
 
 
 def _identity(task: Task, sets: Sequence[Sequence[Any]], model: Pretrained | None, settings: dict[str, Any]) -> str:
-    """A hash of all that the weights depend on."""
+    """A hash of everything that the weights depend on."""
     content = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     content.update(repr((task.name, task.config, task.labels)).encode())
     content.update((fingerprint(model) if model is not None else "").encode())
@@ -89,55 +89,55 @@ def fit(
     overwrite: bool = False,
     cache: str | Path | None = None,
 ) -> tuple[TaskModel, FitReport]:
-    """Train a task's network; the development set decides when to stop, and which epoch's weights are kept.
+    """Train a task's network until the development score stops improving, and keep the best weights.
 
     Args:
         task: The task with its settings, e.g. `TaggingTask(TaggingConfig(hidden_dim=100))`, or the name of a task with
             its default settings, e.g. "tagging".
         train_examples: File in the task's format, or examples.
-        dev_examples: Likewise, to stop by.
-        test_examples: Likewise, for the final score.
-        model: The biLM whose layers the network reads: a name, a path, or a loaded model (left as it is: with
-            `words.finetune` a copy is trained); the bundled English model when not given.
+        dev_examples: File or examples that determine when to stop.
+        test_examples: File or examples for the final score.
+        model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
+            changed: `words.finetune` trains a copy); None: the bundled English model.
         words: Which vectors the network reads for each word.
-        config: How it is trained; the task's own defaults when not given.
-        output: Directory for the model and report.json. While the training lasts, a hidden directory beside it holds
-            its state: after a kill, the same call goes on after the last finished epoch and ends with the same weights.
+        config: Settings of the training; None: the task's own defaults.
+        output: Directory for the model and report.json. During the training, a hidden directory next to it
+            holds its state: an interrupted run is resumed by the same call, and ends with the same weights.
         overwrite: Replace an earlier task model there.
-        cache: Directory for the layers of frozen biLMs, shared by all runs; `default_cache()` when not given.
+        cache: Directory for the layers of frozen biLMs, shared by all runs; None: `default_cache()`.
 
     Returns:
         The model and the report of its training.
 
     Raises:
-        FileExistsError: `output` holds something else.
+        FileExistsError: `output` exists, and must not be overwritten.
         ValueError: A file or an example does not fit the task; the loss is not a number.
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
         _check_free(Path(output), overwrite)
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     sets = [_read(task, "training", train_examples), _read(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(_read(task, "test", test_examples))
     task.labels = task.learn(sets[0])
     pretrained = _pretrained(model, words)
     table = WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example))
-    with torch.random.fork_rng():  # the caller's random numbers go on as if nothing had been drawn
+    with torch.random.fork_rng():  # leave the caller's random state unchanged
         torch.manual_seed(config.seed)
         network = make_network(task, words, table, pretrained).to(pick_device(config.device))
         tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
         task_model = TaskModel(task, network, table, pretrained, tokenizer)
         layers = LayerCache(task_model.encoder(), cache or default_cache()) if task_model.reads_layers else None
-        prepared = [task_model.example_set(examples, layers) for examples in sets]
+        example_sets = [task_model.example_set(examples, layers) for examples in sets]
         settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
         snapshot = None if output is None else _snapshot_of(Path(output))
         identity = "" if snapshot is None else _identity(task, sets, pretrained, settings)
-        epochs = train(network, prepared[0], prepared[1], config, snapshot, identity)
-    predictions = predict(network, prepared[-1])
+        epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
+    predictions = predict(network, example_sets[-1])
     best = best_epoch(epochs, task.metric)
-    num_words = sum(prepared[0].lengths)
+    num_words = sum(example_sets[0].lengths)
     report = FitReport(
         task=task.name,
         metric=task.metric,
@@ -149,7 +149,7 @@ def fit(
         parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
         examples=len(sets[0]),
         words=int(num_words),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start_time,
         words_per_second=_words_per_second(int(num_words), epochs),
         settings=json.loads(json.dumps(settings, default=str)),
         epochs=epochs,

@@ -1,12 +1,12 @@
-"""The vectors of a frozen encoder, computed once for each distinct sentence and kept on disk.
+"""The vectors of a frozen encoder, computed once for each distinct sentence and stored on disk.
 
 One directory for each encoder; in it any number of segments, each two files:
 
-segment-XXXXXXXX.vectors.npy   (N, L, D), the vectors of words laid end to end
+segment-XXXXXXXX.vectors.npy   (N, L, D), the vectors of all words, concatenated
 segment-XXXXXXXX.index.npy     (S,) of (digest of the sentence, first word, number of words)
 
-A segment counts once its index is there, which is written last: a killed run loses the segment that it was writing.
-Runs and seeds share the directory; what one has computed the next one finds.
+A segment is valid once its index exists, which is written last: a killed run loses only the segment that it was
+writing. All runs share the directory, so that no sentence is computed twice.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ INDEX_DTYPE = np.dtype([("digest", "S16"), ("first", np.int64), ("words", np.int
 
 
 class FrozenEncoder(Protocol):
-    """Whatever turns tokenized sentences into one array of vectors a word, always the same ones."""
+    """An encoder whose vectors of a sentence never change."""
 
-    name: str  # tells its vectors from those of any other encoder; a file name
+    name: str  # identifies its vectors; part of a file name
     shape: tuple[int, int]  # of one word's vectors, (L, D)
 
     def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
-        """The vectors of all words of the sentences, end to end, (N, L, D) in `dtype`."""
+        """The vectors of all words of the sentences, concatenated, (N, L, D) in `dtype`."""
         ...
 
 
 class BiLMLayers:
-    """The layers of a biLM as a frozen encoder, (L+1, 2D) a word; every sentence starts from the same state."""
+    """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the same state."""
 
     def __init__(self, embedder: Embedder) -> None:
         policy: StatePolicy = embedder.model.state_policy
@@ -67,7 +67,7 @@ def default_cache() -> Path:
 
 
 def sentence_digest(words: Words) -> bytes:
-    """16 bytes that tell a tokenized sentence from any other."""
+    """A hash of a tokenized sentence, 16 bytes."""
     encoded = [word.encode("utf-8", "surrogatepass") for word in words]
     digest = blake2b(np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16)
     digest.update(b"".join(encoded))
@@ -76,7 +76,7 @@ def sentence_digest(words: Words) -> bytes:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the vectors of a sentence lie: rows `first : first + words` of a segment."""
+    """The position of a sentence's vectors: rows `first : first + words` of a segment."""
 
     segment: int
     first: int
@@ -84,7 +84,7 @@ class Place:
 
 
 class _FileSegment:
-    """A file of vectors, read row by row: a memory map would count what was read to the memory of the process."""
+    """A file of vectors. It is not memory-mapped, because pages that were read would count as memory of the process."""
 
     def __init__(self, path: Path) -> None:
         vectors = np.load(path, mmap_mode="r")
@@ -105,7 +105,7 @@ class _MemorySegment:
         rows[:] = self._vectors[first : first + len(rows)]
 
 
-def _cut_into_segments(sentences: Iterable[Words]) -> Iterator[list[Words]]:
+def _split_into_segments(sentences: Iterable[Words]) -> Iterator[list[Words]]:
     segment: list[Words] = []
     words = 0
     for sentence in sentences:
@@ -119,12 +119,12 @@ def _cut_into_segments(sentences: Iterable[Words]) -> Iterator[list[Words]]:
 
 
 class LayerCache:
-    """Vectors of tokenized sentences, found by their words.
+    """A cache of the vectors of tokenized sentences.
 
     Args:
-        encoder: Computes the vectors that are not there yet.
-        directory: Holds the caches of all encoders, made where it is missing; None keeps the vectors in memory.
-        storage_dtype: "float16", half the space and reading, or "float32".
+        encoder: Computes missing vectors.
+        directory: Directory for the caches of all encoders, created if missing; None: keep the vectors in memory.
+        storage_dtype: "float16" (half the size) or "float32".
     """
 
     def __init__(
@@ -146,28 +146,28 @@ class LayerCache:
         return sentence_digest(sentence) in self._place_of
 
     def add(self, sentences: Iterable[Words], progress: bool = True) -> None:
-        """Compute and keep the vectors of the sentences that are not there yet."""
+        """Compute and store the vectors of the sentences that are missing."""
         missing = {sentence_digest(words): words for words in sentences if words}
         missing = {digest: words for digest, words in missing.items() if digest not in self._place_of}
         total = sum(map(len, missing.values()))
         with tqdm(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress or None) as bar:
-            for segment in _cut_into_segments(missing.values()):
+            for segment in _split_into_segments(missing.values()):
                 self._add_segment(segment)
                 bar.update(sum(map(len, segment)))
 
     def place(self, sentence: Words) -> Place:
-        """Where the vectors of a sentence lie. KeyError if it was not added."""
+        """The position of a sentence's vectors. KeyError if the sentence was not added."""
         return self._place_of[sentence_digest(sentence)] if sentence else Place(0, 0, 0)
 
     def read(self, places: Sequence[Place]) -> np.ndarray:
-        """The vectors of sentences, their words end to end, (N, L, D) in the storage dtype."""
-        found = np.empty((sum(place.words for place in places), *self.encoder.shape), self.storage_dtype)
+        """Read the vectors of sentences, concatenated, (N, L, D) in the storage dtype."""
+        vectors = np.empty((sum(place.words for place in places), *self.encoder.shape), self.storage_dtype)
         row = 0
         for place in places:
             if place.words:
-                self._segments[place.segment].read_into(found[row : row + place.words], place.first)
+                self._segments[place.segment].read_into(vectors[row : row + place.words], place.first)
                 row += place.words
-        return found
+        return vectors
 
     def _add_segment(self, sentences: list[Words]) -> None:
         index = np.empty(len(sentences), INDEX_DTYPE)
@@ -190,6 +190,6 @@ class LayerCache:
 
     def _register(self, segment: _FileSegment | _MemorySegment, index: np.ndarray) -> None:
         for digest, first, words in index.tolist():
-            # NumPy cuts the zeros at the end of bytes.
+            # NumPy strips trailing zero bytes.
             self._place_of[digest.ljust(16, b"\0")] = Place(len(self._segments), first, words)
         self._segments.append(segment)

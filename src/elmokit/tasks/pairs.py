@@ -1,7 +1,7 @@
 """Pairs of sentences: entailment, paraphrase, similarity, by ESIM (Chen et al. 2017, "Enhanced LSTM for NLI").
 
 One BiLSTM encodes both sentences, which are softly aligned; each word is compared with what it is aligned with, a
-second BiLSTM composes the comparisons, and a classifier, or a regression for similarity, reads what is pooled of them.
+second BiLSTM composes the comparisons, and a classifier, or a regression for similarity, reads the pooled result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
 from elmokit.text.tokenizers import get_tokenizer
 
-# The names that published files give their columns: SICK, MRPC, SNLI.
+# Column names, also of published files: SICK, MRPC, SNLI.
 FIRST = ("first", "sentence_A", "#1 String", "sentence1")
 SECOND = ("second", "sentence_B", "#2 String", "sentence2")
 LABEL = ("label", "entailment_judgment", "Quality", "gold_label")
 SCORE = ("score", "relatedness_score")
-NO_LABEL = "-"  # of SNLI's pairs on which its annotators did not agree: they are left out
+NO_LABEL = "-"  # pairs of SNLI whose annotators disagreed, which are skipped
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class PairsConfig:
     hidden_dim: int = 200
     """Width of the BiLSTMs, in each direction, and of the layers between them."""
     dropout: float = 0.5
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
-    """How the sentences of a file are split into words; whitespace-1 where they are already."""
+    """Tokenizer for the sentences of a file; whitespace-1 if they are tokenized."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim",))
@@ -58,7 +58,7 @@ class PairsConfig:
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Two sentences, and their label or score where that is known."""
+    """Two sentences, and their label or score if it is known."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -87,7 +87,7 @@ class PairBatch(NamedTuple):
 
 
 class ESIM(TaskNetwork):
-    """Encode, align, compare, compose, pool, classify; with one output it gives a score."""
+    """Encode, align, compare, compose, pool, classify; with one output, predict a score."""
 
     def __init__(self, config: PairsConfig, words: WordEncoder, num_outputs: int) -> None:
         super().__init__()
@@ -120,14 +120,14 @@ class ESIM(TaskNetwork):
         return [masked_mean(composed, mask), masked_max(composed, mask)]
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """Cross entropy of the labels, or mean squared error of the scores in units of their spread."""
+        """Cross entropy of the labels, or mean squared error of the standardized scores."""
         outputs = self(batch)
         if self.num_outputs == 1:
             return F.mse_loss(outputs.squeeze(1), batch.scores)
         return F.cross_entropy(outputs, batch.labels, ignore_index=-1)
 
     def decode(self, batch: PairBatch) -> list[list[float]]:
-        """For each pair the probabilities of the labels, or its score in units of the training scores' spread."""
+        """For each pair the probabilities of the labels, or its standardized score."""
         outputs = self(batch)
         return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
 
@@ -209,26 +209,26 @@ class PairsTask(Task[SentencePair, PairPrediction]):
             return [PairPrediction(example.first, example.second, score=score) for example, score in scores]
         labels = self.labels["labels"]
         unknown = [1 / len(labels)] * len(labels)  # of two sentences without words
-        found = []
+        labelled = []
         for example, answer in pairs:
             by_label = dict(zip(labels, answer or unknown, strict=True))
             best = max(by_label, key=by_label.__getitem__)
-            found.append(PairPrediction(example.first, example.second, best, by_label))
-        return found
+            labelled.append(PairPrediction(example.first, example.second, best, by_label))
+        return labelled
 
     def score(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> dict[str, float]:
         """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's correlation."""
         if self.config.target == "score":
             gold = np.array([example.score for example in examples])
-            found = np.array([prediction.score for prediction in predictions])
-            pearson, spearman = correlation(gold, found), correlation(ranks(gold), ranks(found))
+            predicted = np.array([prediction.score for prediction in predictions])
+            pearson, spearman = correlation(gold, predicted), correlation(ranks(gold), ranks(predicted))
             return {"score": pearson, "pearson": pearson, "spearman": spearman}
-        pairs = [(example.label, found.label) for example, found in zip(examples, predictions, strict=True)]
-        accuracy = sum(gold == found for gold, found in pairs) / max(len(pairs), 1)
+        pairs = [(example.label, prediction.label) for example, prediction in zip(examples, predictions, strict=True)]
+        accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
         scores = {"score": accuracy, "accuracy": accuracy}
         if self.labels["labels"] == ["0", "1"]:
-            both = sum(gold == found == "1" for gold, found in pairs)
-            either = sum(gold == "1" for gold, _ in pairs) + sum(found == "1" for _, found in pairs)
+            both = sum(gold == predicted == "1" for gold, predicted in pairs)
+            either = sum(gold == "1" for gold, _ in pairs) + sum(predicted == "1" for _, predicted in pairs)
             scores["f1"] = 2 * both / max(either, 1)
         return scores
 
@@ -238,8 +238,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         if self.config.target == "score":
             return None
         counts: dict[str, Counter[str]] = {}
-        for example, found in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[str(found.label)] += 1
+        for example, prediction in zip(examples, predictions, strict=True):
+            counts.setdefault(str(example.label), Counter())[str(prediction.label)] += 1
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of a file as dictionaries, each with the place to name in an error."""
+    """The rows of a file as dictionaries, each with its place, for error messages."""
     lines = read_lines(path)
     if ".jsonl" in path.suffixes:
         for number, line in enumerate(lines, start=1):
@@ -273,18 +273,18 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not fields:
             continue
         if len(fields) != len(header):
-            raise ValueError(f"{path}, line {number}: {len(fields)} columns where the first line names {len(header)}")
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns, but {len(header)} column names")
         yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
 
 
 def _object(line: str, place: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: this is not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{place}: a JSON object is expected, found {line[:80]!r}")
-    return found
+        raise ValueError(f"{place}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: expected a JSON object, not {line[:80]!r}")
+    return value
 
 
 def _number(text: str, place: str) -> float:

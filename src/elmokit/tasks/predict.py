@@ -1,4 +1,4 @@
-"""Files through a task model: predictions written as they are made, or scored."""
+"""Predict for files with a task model, or score it on them."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def predict_file(
     task: str | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Predict for a file of any size; the output appears whole or not at all.
+    """Predict for a file of any size, and write the output atomically.
 
     Args:
         model: The task model, or its directory.
-        file: A file in the task's format, or with `text` one of raw text, an input per line.
-        output: JSON lines, one for each example; for a tagger and another suffix than .jsonl a copy of the file with
-            the predicted tags: in the tag column of CoNLL-U, in a new last column of other files.
-        text: The file is raw text, which is tokenized as the model's training text was.
-        device: Where a model that is loaded here runs.
+        file: A file in the task's format, or with `text` raw text, one input per line.
+        output: JSON lines, one for each example; with a tagger and a suffix other than .jsonl, a copy of the file
+            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files.
+        text: The file is raw text, to be tokenized with the model's tokenizer.
+        device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
         overwrite: Replace an output that exists.
 
@@ -97,11 +97,11 @@ def score_file(
     Args:
         model: The task model, or its directory.
         file: A file in the task's format.
-        device: Where a model that is loaded here runs.
+        device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
 
     Returns:
-        Scores in 0..1 by name, the task's own first.
+        Scores from 0 to 1 by name, with the task's own first.
     """
     model = _loaded(model, device, task)
     return model.score(model.task.read(Path(file)))

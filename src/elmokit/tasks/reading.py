@@ -36,11 +36,11 @@ class ReadingConfig:
     hidden_dim: int = 100
     """Width of the BiLSTMs, in each direction."""
     dropout: float = 0.2
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     max_answer_words: int = 17
     """Longest answer that is predicted, in words."""
     tokenizer: str = "english-1"
-    """How passages and questions are split into words."""
+    """Tokenizer for passages and questions."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "max_answer_words"))
@@ -52,13 +52,13 @@ class Question:
     """A question about a passage.
 
     Attributes:
-        id: Names the question in predictions.
+        id: Identifier, also of its prediction.
         question: Its words.
         passage: The words of the passage.
         text: The passage as it is written.
-        offsets: Where each word of the passage lies in `text`: (begin, end) in characters.
-        answers: The texts of all right answers.
-        span: First and last word of the first answer, where it is one of whole words.
+        offsets: Position of each word of the passage in `text`: (begin, end) in characters.
+        answers: The texts of all correct answers.
+        span: First and last word of the first answer, if known.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Answer:
 
 
 class ReadingBatch(NamedTuple):
-    """Questions, passages, and the first and last words of the answers, (B, 2) int64, -1 where they are unknown."""
+    """Questions, passages, and the first and last words of the answers, (B, 2) int64, -1 if unknown."""
 
     question: WordBatch
     passage: WordBatch
@@ -171,22 +171,22 @@ class BiDAF(TaskNetwork):
         ]
 
 
-# --- Words and their places --------------------------------------------------------------------------------------
+# --- Offsets of words --------------------------------------------------------------------------------------------
 
 
 def word_offsets(text: str, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Where each word lies in a text, (begin, end) in characters; a word that is not there as written has no length."""
-    offsets, at = [], 0
+    """Positions of words in a text, (begin, end) in characters; a word that does not occur as written has length 0."""
+    offsets, position = [], 0
     for word in words:
-        begin = text.find(word, at)
-        begin, end = (begin, begin + len(word)) if begin >= 0 else (at, at)
+        begin = text.find(word, position)
+        begin, end = (begin, begin + len(word)) if begin >= 0 else (position, position)
         offsets.append((begin, end))
-        at = end
+        position = end
     return tuple(offsets)
 
 
 def words_of_answer(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int] | None:
-    """First and last of the words that overlap the characters `begin : end`; None where no word does."""
+    """First and last of the words that overlap the characters `begin : end`; None if no word does."""
     inside = [number for number, (first, last) in enumerate(offsets) if first < end and begin < last]
     return (inside[0], inside[-1]) if inside else None
 
@@ -203,7 +203,7 @@ def normalized_answer(text: str) -> str:
 
 
 def answer_f1(predicted: str, gold: str) -> float:
-    """F1 of the normalised words of two answers (evaluate-v1.1.py)."""
+    """F1 of the normalized words of two answers (evaluate-v1.1.py)."""
     left, right = normalized_answer(predicted).split(), normalized_answer(gold).split()
     same = sum((Counter(left) & Counter(right)).values())
     return 2 * same / (len(left) + len(right)) if same else 0.0
@@ -228,7 +228,7 @@ class ReadingTask(Task[Question, Answer]):
                     yield from self._questions(paragraph, with_answers)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"there is no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is no JSON in the format of SQuAD: {reason}") from error
+            raise ValueError(f"{path} is not JSON in the format of SQuAD: {reason}") from error
 
     def _questions(self, paragraph: Mapping[str, Any], with_answers: bool) -> Iterator[Question]:
         tokenize, text = get_tokenizer(self.config.tokenizer).tokenize, paragraph["context"]
@@ -285,12 +285,12 @@ class ReadingTask(Task[Question, Answer]):
         return answers
 
     def score(self, examples: Sequence[Question], predictions: Sequence[Answer]) -> dict[str, float]:
-        """Exact match and F1 of SQuAD: of each question the best over its right answers."""
+        """Exact match and F1 of SQuAD: for each question the best over its correct answers."""
         exact, f1 = 0.0, 0.0
-        for example, found in zip(examples, predictions, strict=True):
+        for example, prediction in zip(examples, predictions, strict=True):
             texts = [normalized_answer(answer) for answer in example.answers]
-            exact += normalized_answer(found.text) in texts
-            f1 += max((answer_f1(found.text, answer) for answer in example.answers), default=0.0)
+            exact += normalized_answer(prediction.text) in texts
+            f1 += max((answer_f1(prediction.text, answer) for answer in example.answers), default=0.0)
         return {"f1": f1 / max(len(predictions), 1), "exact match": exact / max(len(predictions), 1)}
 
     def to_json(self, prediction: Answer) -> dict[str, Any]:

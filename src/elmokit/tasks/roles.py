@@ -1,6 +1,6 @@
 """Semantic roles: who did what to whom, by interleaved highway LSTMs (He et al. 2017, "Deep semantic role labeling").
 
-An example is a sentence and one of its predicates; the network reads the words' vectors with a mark at the predicate
+An example is a sentence and one of its predicates; the network reads word vectors with an indicator of the predicate,
 and tags each word with BIO tags of roles. Decoding allows valid BIO sequences only.
 """
 
@@ -31,13 +31,13 @@ class RolesConfig:
     """The network for semantic roles, and the columns of its files."""
 
     hidden_dim: int = 200
-    """Width of the LSTMs; each reads the sentence in the other direction than the one below."""
+    """Width of the LSTMs; directions alternate from layer to layer."""
     num_layers: int = 4
     """LSTM layers."""
     dropout: float = 0.1
     """Dropout between the layers; one mask for all steps of a sentence."""
     predicate_dim: int = 100
-    """Width of the vector that says whether a word is the predicate."""
+    """Width of the vector that indicates the predicate."""
     word_column: int = 3
     """Column of the words, from 0 (CoNLL-2012: 3)."""
     predicate_column: int = 7
@@ -52,7 +52,7 @@ class RolesConfig:
 
 @dataclass(frozen=True)
 class PredicateFrame:
-    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles where these are known."""
+    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles if they are known."""
 
     words: tuple[str, ...]
     predicate: int
@@ -106,7 +106,7 @@ class HighwayLSTM(nn.Module):
 
 
 def reversed_words(x: Tensor, mask: Tensor) -> Tensor:
-    """Each sentence back to front, padding where it was: (B, T, I) -> (B, T, I)."""
+    """Reverse each sentence, but not its padding: (B, T, I) -> (B, T, I)."""
     steps = torch.arange(x.shape[1], device=x.device)
     lengths = mask.sum(1, keepdim=True)
     order = torch.where(steps < lengths, lengths - 1 - steps, steps)
@@ -114,7 +114,7 @@ def reversed_words(x: Tensor, mask: Tensor) -> Tensor:
 
 
 class RolesNetwork(TaskNetwork):
-    """Words' vectors and the predicate's mark -> highway LSTMs of alternating direction -> tags."""
+    """Word vectors and an indicator of the predicate -> highway LSTMs of alternating direction -> tags."""
 
     def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class RolesNetwork(TaskNetwork):
         widths = [words.dim + config.predicate_dim] + config.num_layers * [config.hidden_dim]
         self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
         self.output = nn.Linear(config.hidden_dim + words.output_dim, len(tags))
-        self.rules = CRF(len(tags), span_transitions(tags))  # for decoding alone: its scores stay at zero
+        self.rules = CRF(len(tags), span_transitions(tags))  # only constrains decoding: its scores are zero
         for parameter in self.rules.parameters():
             parameter.requires_grad_(False).zero_()
 
@@ -143,7 +143,7 @@ class RolesNetwork(TaskNetwork):
         return x * F.dropout(torch.ones_like(x[:, :1]), self.dropout, self.training)
 
     def loss(self, batch: RolesBatch) -> Tensor:
-        """Mean negative log-likelihood of the right tags, a word."""
+        """Mean negative log-likelihood of the correct tags, per word."""
         assert batch.tags is not None
         mask = batch.words.mask
         return F.cross_entropy(self(batch)[mask], batch.tags[mask], ignore_index=-1)
@@ -202,7 +202,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         if len(widths) > 1:
             raise ValueError(f"{place}: its lines have {', '.join(map(str, widths))} columns")
         if widths[0] <= (last := max(config.word_column, config.predicate_column)):
-            raise ValueError(f"{place}: there are {widths[0]} columns, none has the number {last}")
+            raise ValueError(f"{place}: column {last} does not exist, there are only {widths[0]}")
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
         columns = len(rows[0]) - config.role_column
@@ -260,9 +260,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
         """Precision, recall and F1 of arguments: start, end and role agree (as CoNLL-2005's srl-eval counts)."""
         gold = [_without_verb(example.tags) for example in examples]
-        found = [_without_verb(frame.tags) for frame in predictions]
-        total = span_score(gold, found)
-        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, found).items()}
+        predicted = [_without_verb(frame.tags) for frame in predictions]
+        total = span_score(gold, predicted)
+        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, predicted).items()}
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **by_role}
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:

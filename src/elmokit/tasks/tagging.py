@@ -1,7 +1,7 @@
 """Sequence tagging: named entities, chunks, parts of speech (Lample et al. 2016; Peters et al. 2018, section 4).
 
-A bidirectional LSTM reads the words' vectors and scores the tags of each word; a conditional random field on top scores
-whole sequences where tags mark spans. Spans are tagged as BIOES inside, whatever scheme the files have.
+A bidirectional LSTM reads the word vectors and scores the tags of each word; a conditional random field on top scores
+whole sequences if tags mark spans. Internally, spans are tagged as BIOES, regardless of the scheme of the files.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TaggingConfig:
     dropout: float = 0.5
     """Dropout of the LSTM's output."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
-    """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf where the tags mark spans."""
+    """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
     format: Literal["auto", "conllu", "columns"] = "auto"
-    """Format of the files: one word a line, as CoNLL-U or in columns; auto goes by the file's suffix."""
+    """Format of the files: one word per line, as CoNLL-U or in columns; auto: by the suffix."""
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
@@ -71,14 +71,14 @@ class Tagging:
 
 
 class TaggingBatch(NamedTuple):
-    """Sentences and the numbers of their tags, (B, T) int64: -1 at a tag that training never saw."""
+    """Sentences and the numbers of their tags, (B, T) int64: -1 for a tag that the training set lacks."""
 
     words: WordBatch
     tags: Tensor | None
 
 
 class TaggingNetwork(TaskNetwork):
-    """Words' vectors -> BiLSTM -> scores of K tags -> CRF or softmax."""
+    """Word vectors -> BiLSTM -> scores of K tags -> CRF or softmax."""
 
     def __init__(self, config: TaggingConfig, words: WordEncoder, num_tags: int, crf: CRF | None) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class TaggingNetwork(TaskNetwork):
         return self.output(encoded.join(hidden))
 
     def loss(self, batch: TaggingBatch) -> Tensor:
-        """Mean negative log-likelihood of the right tags, a word."""
+        """Mean negative log-likelihood of the correct tags, per word."""
         assert batch.tags is not None
         scores, mask = self(batch), batch.words.mask
         if self.crf is None:
@@ -115,7 +115,7 @@ class TaggingNetwork(TaskNetwork):
 
 
 class TaggingTask(Task[TaggedSentence, Tagging]):
-    """A tag for each word; the score is the F1 of spans where tags mark spans, accuracy elsewhere."""
+    """A tag for each word; the score is the F1 of spans if tags mark spans, otherwise accuracy."""
 
     name = "tagging"
     metric = "score"
@@ -128,7 +128,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return read_tagged(path, self.layout(path), with_answers)
 
     def layout(self, path: Path) -> Layout:
-        """Where words and tags stand in a file."""
+        """The layout of a file."""
         format = None if self.config.format == "auto" else self.config.format
         return Layout.of(path, format, self.config.word_column, self.config.tag_column)
 
@@ -171,7 +171,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[TaggedSentence], decoded: Sequence[Any]) -> list[Tagging]:
-        found = []
+        taggings = []
         for example, answer in zip(examples, decoded, strict=True):
             numbers, scores = answer or ([], [])
             tags = [self.labels["tags"][number] for number in numbers]
@@ -180,17 +180,17 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
                 of_tags = sorted(spans(tags))
                 tags = from_spans(of_tags, len(tags), scheme)
                 marked = [ScoredSpan(*span, score=min(scores[span.start : span.end])) for span in of_tags]
-            found.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
-        return found
+            taggings.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
+        return taggings
 
     def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> dict[str, float]:
-        gold, predicted = [example.tags for example in examples], [found.tags for found in predictions]
+        gold, predicted = [example.tags for example in examples], [prediction.tags for prediction in predictions]
         right = accuracy(gold, predicted)
         if not self.labels["scheme"]:
             return {"score": right, "accuracy": right}
         total = span_score(gold, predicted)
         scores = {"score": total.f1, "f1": total.f1, "precision": total.precision, "recall": total.recall}
-        by_type = {f"f1 {type}": found.f1 for type, found in score_by_type(gold, predicted).items()}
+        by_type = {f"f1 {type}": scores_of_type.f1 for type, scores_of_type in score_by_type(gold, predicted).items()}
         return {**scores, "accuracy": right, **by_type}
 
     def confusion(
@@ -203,10 +203,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
-        found: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
+        values: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
         if self.labels["scheme"]:
-            found["spans"] = [vars(span) for span in prediction.spans]
-        return found
+            values["spans"] = [vars(span) for span in prediction.spans]
+        return values
 
 
 def _types(tags: Sequence[str]) -> list[str]:

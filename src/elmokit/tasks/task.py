@@ -1,8 +1,8 @@
-"""The interface of a downstream task: everything that tells one task from another stands behind it.
+"""The interface of a downstream task: everything in which tasks differ.
 
-A task is one file: what an example is and how files are read, the network on top of the words' vectors, how its
+A task is one file: what an example is and how files are read, the network on top of the word vectors, how its
 answers are decoded, scored and written. Training, batching by length, early stopping, resuming, saving, prediction and
-the command line (`elmokit.tasks.training`, `task_model`, `fit`) know nothing else of it.
+the command line (`elmokit.tasks.training`, `task_model`, `fit`) use nothing else of a task.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from elmokit.tasks.config import FitConfig
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
-Example = TypeVar("Example")  # what is predicted for, with the right answer where it is known
+Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
 BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
 
-# Those of elmokit: the module of a task's name, and the class in it.
+# The tasks of elmokit: module of elmokit.tasks -> class.
 TASKS = {
     "tagging": "TaggingTask",
     "classification": "ClassificationTask",
@@ -48,7 +48,7 @@ class TaskNetwork(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, batch: Any) -> list[Any]:
-        """For each example of the batch the answer as `Task.predictions` expects it, without gradients."""
+        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result."""
 
 
 class Task(ABC, Generic[Example, Prediction]):
@@ -59,9 +59,9 @@ class Task(ABC, Generic[Example, Prediction]):
         metric: The score, among those of `score`, that stops the training.
         Config: A frozen dataclass: the settings of the network and of the files.
         fit_config: Settings of the training that suit the task.
-        prediction_batch_size: Examples that are predicted side by side; no prediction depends on it.
+        prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
         config: The settings.
-        labels: What was learned from the training set, as JSON has it (names of labels, tags, ...).
+        labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
     """
 
     name: ClassVar[str]
@@ -78,27 +78,27 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Example]:
-        """Stream the examples of a file. ValueError naming the line where it is not of the task's format."""
+        """Stream the examples of a file. ValueError names the line that is not in the task's format."""
 
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
-        """The example, without an answer, of what a user hands to `predict` (the class says what that may be)."""
+        """Convert an input of `predict`, which each task documents, to an example without an answer."""
 
     @abstractmethod
     def sentences(self, example: Example) -> Iterable[Words]:
         """The tokenized sentences that the network reads for an example."""
 
     def length(self, example: Example) -> int:
-        """By which examples are put into batches: the words of the longest sentence."""
+        """The length by which examples are batched: the words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
 
     @abstractmethod
     def check(self, example: Example) -> None:
-        """ValueError, saying what is wrong, for a training example that does not fit itself."""
+        """ValueError if a training example is inconsistent or has no answer."""
 
     @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """The labels of a training set, as JSON has them."""
+        """The labels of a training set, as JSON values."""
 
     # --- The network ------------------------------------------------------------------------------------------------
 
@@ -108,13 +108,13 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], words: BatchOfWords) -> Any:
-        """Examples as a batch, a NamedTuple of tensors and word batches; answers that training never saw are -1."""
+        """Examples -> a NamedTuple of tensors and word batches, -1 for answers that the training set lacks."""
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
-        """What the network decoded, in the terms of the user."""
+        """Convert the results of `TaskNetwork.decode` to predictions."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -123,7 +123,7 @@ class Task(ABC, Generic[Example, Prediction]):
     def confusion(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
     ) -> dict[str, dict[str, int]] | None:
-        """How often each right answer (outer key) was predicted as what; None where answers are no labels."""
+        """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None
 
     @abstractmethod
@@ -146,15 +146,15 @@ def find_task(name: str) -> type[Task]:
     if not separator:
         raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
     if not Path(file).is_file():
-        raise ValueError(f"there is no file {file}, which {name!r} says to hold a task")
+        raise ValueError(f"there is no file {file}, which {name!r} names")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    task = getattr(module, class_name, None)
+    if not (isinstance(task, type) and issubclass(task, Task)):
         raise ValueError(f"{file} holds no class {class_name} derived from elmokit.tasks.task.Task")
-    return found
+    return task
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

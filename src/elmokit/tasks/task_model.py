@@ -1,9 +1,9 @@
-"""A trained task model: it predicts, and is kept as a directory that needs nothing else.
+"""A trained task model, and its directory, which is self-contained.
 
 config.json           format_version, the task and its settings, labels, the settings of words
 weights.safetensors   the network's weights, without the biLM's
-words.txt             the words of the training set, one a line
-bilm/                 the biLM whose layers the network reads, as a native model, where it reads ELMo
+words.txt             the words of the training set, one per line
+bilm/                 the biLM in elmokit's format, if the network reads ELMo
 report.json           the report of the training
 """
 
@@ -30,7 +30,7 @@ from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
-from elmokit.tasks.task import Task, TaskNetwork, find_task
+from elmokit.tasks.task import TASKS, Task, TaskNetwork, find_task
 from elmokit.tasks.training import ExampleSet, predict
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
@@ -38,7 +38,7 @@ from elmokit.text.tokenizers import get_tokenizer
 
 FORMAT_VERSION = 2
 BILM = "bilm"
-OF_BILM = "words.elmo.bilm."  # with which the names of its weights begin
+BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
 KEYS = {"format_version", "task", "task_config", "labels", "words_config", "num_frequent", "tokenizer"}
 WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
 
@@ -56,13 +56,13 @@ def make_network(task: Task, config: WordsConfig, table: WordTable, model: Pretr
 
 
 def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCNNConfig]:
-    """The character CNNs that read a batch: the biLM's where it runs with the network, and the network's own."""
-    found = [CHARACTERS] if config.character_dim else []
+    """The character CNNs that read a batch: the biLM's if it is fine-tuned, and the network's own."""
+    configs = [CHARACTERS] if config.character_dim else []
     if config.finetune:
         if model is None or model.config.char_cnn is None:
             raise ValueError("only a biLM that reads characters can be fine-tuned with a task: leave finetune off")
-        found.insert(0, model.config.char_cnn)
-    return found
+        configs.insert(0, model.config.char_cnn)
+    return configs
 
 
 class TaskModel:
@@ -95,7 +95,7 @@ class TaskModel:
         return self.config.elmo != "none" and not self.config.finetune
 
     def encoder(self) -> BiLMLayers:
-        """What computes the layers of its frozen biLM."""
+        """The encoder that computes the layers of the frozen biLM."""
         if self._layers is None:
             assert self.model is not None
             device = next(self.network.parameters()).device
@@ -103,7 +103,7 @@ class TaskModel:
         return self._layers
 
     def example_set(self, examples: Sequence[Any], cache: LayerCache | None = None) -> ExampleSet:
-        """Examples ready for the network; layers that `cache` lacks are computed here."""
+        """Encode examples for the network, and compute the layers that `cache` lacks."""
         sentences = [words for example in examples for words in self.task.sentences(example)]
         if self.reads_layers:
             cache = LayerCache(self.encoder()) if cache is None else cache
@@ -113,7 +113,7 @@ class TaskModel:
         return ExampleSet(self.task, examples, Sentences(sentences, self.table, character_cnns=cnns, layers=layers))
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
-        """Predictions for what the task takes (see the task's `from_text`), in order.
+        """Predict for inputs of the task (see its `from_text`), in order.
 
         Args:
             inputs: For most tasks strings, which are tokenized as the training text was, or lists of words.
@@ -123,35 +123,37 @@ class TaskModel:
         return list(self.predict_examples(map(self.example, inputs)))
 
     def example(self, text: Any) -> Any:
-        """The task's example for one of the inputs that `predict` takes."""
+        """Convert an input of `predict` to an example."""
         return self.task.from_text(text, self._tokenize)
 
     def predict_examples(self, examples: Iterable[Any]) -> Iterator[Any]:
-        """Predictions for a stream of the task's examples, some thousand words of them in memory at a time."""
-        block: list[Any] = []
+        """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time."""
+        batch: list[Any] = []
         words = 0
         for example in examples:
-            block.append(example)
+            batch.append(example)
             words += sum(map(len, self.task.sentences(example)))
             if words >= WORDS_AT_ONCE:
-                yield from predict(self.network, self.example_set(block))
-                block, words = [], 0
-        if block:
-            yield from predict(self.network, self.example_set(block))
+                yield from predict(self.network, self.example_set(batch))
+                batch, words = [], 0
+        if batch:
+            yield from predict(self.network, self.example_set(batch))
 
     def score(self, examples: Iterable[Any]) -> dict[str, float]:
-        """Scores in 0..1 on examples with answers."""
-        found = list(examples)
-        return self.task.score(found, list(self.predict_examples(found)))
+        """Scores from 0 to 1 on examples with answers."""
+        example_list = list(examples)
+        return self.task.score(example_list, list(self.predict_examples(example_list)))
 
     def save(self, directory: str | Path, overwrite: bool = False, more_files: Mapping[str, str] | None = None) -> None:
-        """Write the model's directory, whole or not at all.
+        """Write the model's directory, atomically.
 
         Args:
-            more_files: Texts to put beside it, by name.
+            directory: Directory to write.
+            overwrite: Replace an existing directory.
+            more_files: Texts of further files, by name.
 
         Raises:
-            FileExistsError: The directory exists, and `overwrite` does not say to replace it.
+            FileExistsError: The directory exists, and `overwrite` is not set.
         """
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
@@ -174,17 +176,17 @@ class TaskModel:
 
 
 def _described(config: WordsConfig) -> dict[str, Any]:
-    """The settings as JSON has them; the file of word vectors is no longer needed."""
+    """The settings as JSON values, without the file of word vectors, which is no longer needed."""
     return {**asdict(config), "word_vectors": None}
 
 
 def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
     weights = network.state_dict()
-    return {name: value.contiguous() for name, value in weights.items() if not name.startswith(OF_BILM)}
+    return {name: value.contiguous() for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
 
 
-def _known(cls: type, settings: Mapping[str, Any]) -> Any:
-    """A dataclass of settings from JSON. ValueError where settings are missing or unknown."""
+def _parse_config(cls: type, settings: Mapping[str, Any]) -> Any:
+    """A config from its JSON values. ValueError if settings are missing or unknown."""
     names = {field.name for field in fields(cls)}
     if wrong := sorted(names ^ set(settings)):
         raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
@@ -192,18 +194,22 @@ def _known(cls: type, settings: Mapping[str, Any]) -> Any:
 
 
 def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig, dict[str, Any]]:
-    """The task, the settings of words, and all that config.json says."""
+    """The task, the settings of words, and all values of config.json."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"its format_version is {values['format_version']}, known is {FORMAT_VERSION}: upgrade")
+            raise ValueError(
+                f"its format_version is {values['format_version']}, but this elmokit reads {FORMAT_VERSION}: upgrade"
+            )
         if wrong := sorted(KEYS ^ set(values)):
             raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        found = find_task(values["task"]) if task is None else task
-        if found.name != values["task"]:
-            raise ValueError(f"it is of the task {values['task']}, not {found.name}")
-        made = found(_known(found.Config, values["task_config"]), values["labels"])
-        return made, _known(WordsConfig, values["words_config"]), values
+        if task is None and values["task"] not in TASKS:  # a model file may not choose the code to run
+            raise ValueError(f"it is of the task {values['task']!r}, whose class is not elmokit's: give the task")
+        task_class = find_task(values["task"]) if task is None else task
+        if task_class.name != values["task"]:
+            raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
+        configured_task = task_class(_parse_config(task_class.Config, values["task_config"]), values["labels"])
+        return configured_task, _parse_config(WordsConfig, values["words_config"]), values
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path} is not the configuration of a task model: {reason}") from error
@@ -214,22 +220,22 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
 
     Args:
         directory: The model's directory.
-        device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
-        task: The class of its task, where that is not one of elmokit's: no model file names code to be run.
+        device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
+        task: Class of the task if it is not one of elmokit's, because a model's files cannot name code to run.
 
     Raises:
-        FileNotFoundError: There is no task model.
-        CheckpointError: A file of it is damaged or missing.
+        FileNotFoundError: The directory is not a task model.
+        CheckpointError: A file is damaged or missing.
     """
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no config.json")
-    made, config, values = _read_config(directory / "config.json", task)
+    configured_task, config, values = _read_config(directory / "config.json", task)
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
     table = WordTable(tuple(read_lines(directory / "words.txt")), values["num_frequent"])
-    network = make_network(made, config, table, model)
+    network = make_network(configured_task, config, table, model)
     _load_weights(network, directory / "weights.safetensors")
-    return TaskModel(made, network.to(pick_device(device)), table, model, values["tokenizer"])
+    return TaskModel(configured_task, network.to(pick_device(device)), table, model, values["tokenizer"])
 
 
 def _load_weights(network: TaskNetwork, path: Path) -> None:
@@ -238,7 +244,11 @@ def _load_weights(network: TaskNetwork, path: Path) -> None:
     try:
         weights = load_file(path)
     except SafetensorError as error:
-        raise CheckpointError(f"{path} is cut short or no safetensors file ({error}): fit the model again") from error
-    expected = {name: value for name, value in network.state_dict().items() if not name.startswith(OF_BILM)}
-    check_shapes(path, *({name: tuple(value.shape) for name, value in found.items()} for found in (expected, weights)))
-    network.load_state_dict(weights, strict=False)  # the biLM's weights are there already
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}): fit the model again"
+        ) from error
+    expected = {name: value for name, value in network.state_dict().items() if not name.startswith(BILM_PREFIX)}
+    check_shapes(
+        path, *({name: tuple(value.shape) for name, value in tensors.items()} for tensors in (expected, weights))
+    )
+    network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded

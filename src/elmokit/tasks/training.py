@@ -29,7 +29,7 @@ from elmokit.train.optim import Optimizer
 class Epoch:
     """One pass over the training set."""
 
-    loss: float  # mean of its batches
+    loss: float  # mean over batches
     scores: dict[str, float]  # on the development set after it
     learning_rate: float
     seconds: float
@@ -37,7 +37,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class LearnedMix:
-    """A scalar mix as training left it: the layers' weights after the softmax, and gamma."""
+    """A trained scalar mix: the weights of the layers after the softmax, and gamma."""
 
     weights: list[float]
     gamma: float
@@ -45,7 +45,7 @@ class LearnedMix:
 
 @dataclass
 class FitReport:
-    """The result of a training run. Scores are in 0..1."""
+    """The result of a training run. Scores are from 0 to 1."""
 
     task: str
     metric: str  # the score that stopped the training
@@ -67,7 +67,7 @@ class FitReport:
         scores = {"development": self.dev, **({"test": self.test} if self.test else {})}
         mixes = [f"gamma {mix.gamma:.3f}, layers {' '.join(f'{w:.3f}' for w in mix.weights)}" for mix in self.mixes]
         return {
-            **{name: {kind: f"{100 * value:.2f}" for kind, value in found.items()} for name, found in scores.items()},
+            **{name: {kind: f"{100 * value:.2f}" for kind, value in values.items()} for name, values in scores.items()},
             "best epoch": f"{self.best_epoch} of {len(self.epochs)}",
             "mixes": mixes,
             "trained parameters": self.parameters,
@@ -82,7 +82,7 @@ class FitReport:
 
 @dataclass
 class ExampleSet:
-    """Examples, and the sentences that they consist of, ready to be batched again and again."""
+    """Examples with their encoded sentences, from which batches are made."""
 
     task: Task
     examples: Sequence[Any]
@@ -103,7 +103,7 @@ def _device(network: TaskNetwork) -> torch.device:
 
 @torch.no_grad()
 def predict(network: TaskNetwork, examples: ExampleSet) -> list[Any]:
-    """Predictions for all examples, in their order."""
+    """Predict for all examples, in their order."""
     decoded: list[Any] = [None] * len(examples.examples)
     network.eval()
     for chosen in by_length(examples.lengths, examples.task.prediction_batch_size):
@@ -143,7 +143,7 @@ def train_epoch(
     return float(torch.stack(losses).mean())
 
 
-# --- All of them -------------------------------------------------------------------------------------------------
+# --- Training -----------------------------------------------------------------------------------------------------
 
 
 def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
@@ -152,14 +152,14 @@ def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
 
 
 def _halvings(epochs: Sequence[Epoch], metric: str, halve_after: int) -> int:
-    """How often `halve_after` epochs in a row ended without a better score than all before."""
-    halvings = best = waited = 0
+    """How often the rate is halved: after every `halve_after` epochs in a row without a new best score."""
+    halvings = best = unimproved = 0
     for number in range(1, len(epochs) + 1):
         if best_epoch(epochs[:number], metric) > best:
-            best, waited = number, 0
+            best, unimproved = number, 0
         else:
-            waited += 1
-            halvings += waited % halve_after == 0
+            unimproved += 1
+            halvings += unimproved % halve_after == 0
     return halvings
 
 
@@ -179,9 +179,9 @@ def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
 
 
 class _Snapshot:
-    """What a run needs to go on after a whole number of epochs, in a directory or nowhere (None).
+    """The state of a run after its last finished epoch, in a directory; None: nothing is written.
 
-    `identity` is what two runs must have in common: data, settings, labels.
+    `identity` is a hash of data, settings and labels, which must be equal to resume.
     """
 
     def __init__(self, directory: Path | None, identity: str) -> None:
@@ -226,18 +226,22 @@ def train(
     snapshot: Path | None = None,
     identity: str = "",
 ) -> list[Epoch]:
-    """Train in place until the development score stops rising; the network ends with its best weights.
+    """Train in place until the development score stops improving, then restore the best weights.
 
     Args:
-        snapshot: Directory for what a killed run needs to go on after its last finished epoch.
-        identity: Describes data and settings: a snapshot of another identity is refused.
+        network: Network on the device to train on.
+        examples: Examples to train on.
+        dev: Examples that determine when to stop.
+        config: Settings of the training.
+        snapshot: Directory for the state after each epoch, from which an interrupted run resumes; None: none.
+        identity: Hash of data and settings; a snapshot with another one is refused.
     """
     metric = examples.task.metric
     optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
     snapshots = _Snapshot(snapshot, identity)
     best_weights, epochs = snapshots.read(network, optimizer) or (_trained_weights(network), [])
     while len(epochs) < config.max_epochs and len(epochs) - best_epoch(epochs, metric) < config.patience:
-        started, number = time.perf_counter(), len(epochs) + 1
+        start_time, number = time.perf_counter(), len(epochs) + 1
         scale = 0.5 ** _halvings(epochs, metric, config.halve_after)
         for group in optimizer.param_groups:
             group["lr"] = group["full_rate"] * scale
@@ -245,7 +249,7 @@ def train(
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
         scores = score(network, dev)
-        epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - started))
+        epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start_time))
         best = best_epoch(epochs, metric)
         if best == number:
             best_weights = _trained_weights(network)
@@ -258,6 +262,6 @@ def train(
 
 
 def learned_mixes(network: TaskNetwork) -> list[LearnedMix]:
-    """ELMo's mixes as they are now."""
+    """The present weights of ELMo's mixes."""
     mixes = [] if network.words.elmo is None else [cast(ScalarMix, mix) for mix in network.words.elmo.mixes]
     return [LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach())) for mix in mixes]

@@ -1,7 +1,7 @@
 """Translation: an LSTM encoder and an LSTM decoder with attention and input feeding (Luong et al. 2015), beam search.
 
-ELMo enters the encoder. A target word that the training set has fewer than twice is unknown; where the decoder gives
-the unknown word, the source word that it attends to most is copied (Luong et al. 2015, "Addressing the rare word
+ELMo enters the encoder. Rare target words are unknown; where the decoder predicts the
+unknown word, the source word that it attends to most is copied (Luong et al. 2015, "Addressing the rare word
 problem").
 """
 
@@ -36,25 +36,25 @@ class TranslationConfig:
     """The network for translation, and its files: the target language's name replaces the source's in a file name."""
 
     source: str = "en"
-    """The source language, as file names have it (train.en.gz)."""
+    """The source language, as in file names (train.en.gz)."""
     target: str = "de"
-    """The target language, as file names have it (train.de.gz)."""
+    """The target language, as in file names (train.de.gz)."""
     hidden_dim: int = 256
     """Width of the encoder's LSTM in each direction, and of the decoder's."""
     target_dim: int = 256
     """Width of the target words' vectors."""
     dropout: float = 0.3
-    """Dropout of what each layer reads."""
+    """Dropout of the input of each layer."""
     min_count: int = 2
-    """Target words that the training set has less often are unknown."""
+    """Minimum count of target words in the training set; rarer ones are unknown."""
     beam: int = 5
-    """Translations that the decoder pursues side by side."""
+    """Width of the beam search."""
     length_penalty: float = 0.6
     """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without their constant)."""
     lowercase: bool = True
     """Read and write lower case."""
     tokenizer: str = "english-1"
-    """How the lines of a file are split into words; whitespace-1 where they are already."""
+    """Tokenizer for the lines of a file; whitespace-1 if they are tokenized."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "target_dim", "min_count", "beam"))
@@ -64,7 +64,7 @@ class TranslationConfig:
 
 @dataclass(frozen=True)
 class ParallelSentence:
-    """A sentence, and its translation where that is known."""
+    """A sentence, and its translation if it is known."""
 
     source: tuple[str, ...]
     target: tuple[str, ...] | None = None
@@ -80,14 +80,14 @@ class Translation:
 
 
 class TranslationBatch(NamedTuple):
-    """Sentences, and the numbers of the target words from BEGIN to END, (B, T) int64, PADDING behind them."""
+    """Sentences, and the numbers of the target words from BEGIN to END, (B, T) int64, then PADDING."""
 
     words: WordBatch
     target: Tensor | None
 
 
 class DecoderState(NamedTuple):
-    """Where a decoder is: its LSTM's state, each (B, H), and the attended vector of the step before, (B, H)."""
+    """State of the decoder: of its LSTM, each (B, H), and the attentional vector of the previous step, (B, H)."""
 
     h: Tensor
     c: Tensor
@@ -122,7 +122,7 @@ class Translator(TaskNetwork):
     # --- Steps ------------------------------------------------------------------------------------------------------
 
     def encode(self, batch: WordBatch) -> tuple[Source, DecoderState]:
-        """What the decoder attends to, and where it starts: at the mean of the encoder's vectors."""
+        """The vectors to attend to, and the initial state, computed from the mean of the encoder's vectors."""
         words: EncodedWords = self.words(batch)
         vectors = words.join(self.encoder(self.dropout(words.vectors), words.mask))
         mean = vectors.sum(1) / words.mask.sum(1, keepdim=True).clamp(min=1)
@@ -130,7 +130,7 @@ class Translator(TaskNetwork):
         return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
 
     def step(self, word: Tensor, state: DecoderState, source: Source) -> tuple[DecoderState, Tensor]:
-        """One target word (B, E) further: the state, whose `fed` the output layer reads, and the attention (B, S)."""
+        """Read a target word (B, E): the state, whose `fed` the output layer reads, and the attention (B, S)."""
         h, c = self.cell(torch.cat([word, state.fed], dim=1), (state.h, state.c))
         attention = masked_softmax((source.keys @ h[:, :, None]).squeeze(2), source.mask)
         context = (attention[:, None, :] @ source.vectors).squeeze(1)
@@ -140,7 +140,7 @@ class Translator(TaskNetwork):
     # --- Training ---------------------------------------------------------------------------------------------------
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Mean negative log-likelihood of the target words and END, given the right words before."""
+        """Mean negative log-likelihood of the target words and END, given the correct previous words."""
         assert batch.target is not None
         source, state = self.encode(batch.words)
         vectors = self.dropout(self.targets(batch.target[:, :-1]))
@@ -174,10 +174,10 @@ class Translator(TaskNetwork):
             origin, word = place // steps.shape[1], place % steps.shape[1]
             attended = attention.argmax(dim=1).tolist()
             chosen = []
-            found = zip(origin.tolist(), word.tolist(), total.tolist(), strict=True)
-            for index, (row, number, score) in enumerate(found):
+            candidates = zip(origin.tolist(), word.tolist(), total.tolist(), strict=True)
+            for index, (row, number, score) in enumerate(candidates):
                 if number == END and index >= beam:
-                    continue  # it is not among the best ways to go on
+                    continue  # not among the best continuations
                 if number == END:
                     finished.append((score / length**self.config.length_penalty, paths[row]))
                 elif len(chosen) < beam:
@@ -193,7 +193,7 @@ class Translator(TaskNetwork):
             state = DecoderState(*(field[origin[index]] for field in state))
         if not finished:
             finished = [(float(scores[0]) / longest**self.config.length_penalty, paths[0])]
-        score, path = max(finished, key=lambda found: found[0])
+        score, path = max(finished, key=lambda scored_path: scored_path[0])
         return path, score
 
 
@@ -206,7 +206,7 @@ def _row(number: int, source: Source, state: DecoderState) -> tuple[Source, Deco
 
 
 class TranslationTask(Task[ParallelSentence, Translation]):
-    """The translation of a sentence. Files have a sentence per line; the target's lies beside the source's."""
+    """The translation of a sentence. Files have a sentence per line; the target file is next to the source file."""
 
     name = "translation"
     metric = "bleu"
@@ -220,10 +220,10 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         path = Path(path)
         targets: Iterable[str | None] = iter(())
         if with_answers:
-            beside = path.with_name(path.name.replace(f".{self.config.source}", f".{self.config.target}"))
-            if beside == path or not beside.is_file():
-                raise ValueError(f"{path} has no translation beside it: {beside.name} is expected there")
-            targets = read_lines(beside)
+            target_path = path.with_name(path.name.replace(f".{self.config.source}", f".{self.config.target}"))
+            if target_path == path or not target_path.is_file():
+                raise ValueError(f"{path} has no translation: {target_path.name} is expected next to it")
+            targets = read_lines(target_path)
         for number, (line, target) in enumerate(zip_longest(read_lines(path), targets), start=1):
             if line is None or (with_answers and target is None):
                 raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
@@ -266,25 +266,25 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[ParallelSentence], decoded: Sequence[Any]) -> list[Translation]:
-        found = []
+        translations = []
         for example, answer in zip(examples, decoded, strict=True):
             path, score = answer or ([], 0.0)
             words = (
                 example.source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
                 for number, attended in path
             )
-            found.append(Translation(example.source, tuple(words), score))
-        return found
+            translations.append(Translation(example.source, tuple(words), score))
+        return translations
 
     def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
-        """BLEU of the tokenized text, as sacrebleu counts it, in 0..1."""
+        """BLEU of the tokenized text, as computed by sacrebleu, from 0 to 1."""
         try:
             from sacrebleu.metrics.bleu import BLEU
         except ImportError as error:
             raise ImportError('BLEU needs sacrebleu: install the extra "tasks" of elmokit') from error
         gold = [" ".join(example.target or ()) for example in examples]
-        found = [" ".join(prediction.words) for prediction in predictions]
-        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(found, [gold]).score / 100}
+        translations = [" ".join(prediction.words) for prediction in predictions]
+        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(translations, [gold]).score / 100}
 
     def to_json(self, prediction: Translation) -> dict[str, Any]:
         return {"source": prediction.source, "words": prediction.words, "score": prediction.score}

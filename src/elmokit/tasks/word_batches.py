@@ -49,7 +49,7 @@ class WordTable:
 
 
 class WordBatch(NamedTuple):
-    """Sentences side by side, padded on the right; what the network does not read is None."""
+    """A batch of sentences, padded on the right; None for inputs that the network does not read."""
 
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
@@ -68,11 +68,11 @@ class Sentences:
     """Tokenized sentences, encoded once, from which batches are gathered.
 
     Args:
-        sentences: All sentences that will be asked for; equal ones are kept once.
+        sentences: All sentences of the batches; equal ones are stored once.
         table: Numbers of words.
-        character_cnns: Character CNNs that will read the batches; the first says where long words are cut.
-        layers: Holds the layers of all sentences, where a network reads those of a frozen biLM.
-        others: Holds the vectors of another encoder.
+        character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
+        layers: Layers of all sentences, if the network reads those of a frozen biLM.
+        others: Vectors of another encoder.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Sentences:
         max_characters = character_cnns[0].max_characters
         types = {word: number for number, word in enumerate(dict.fromkeys(words))}
         if cut := count_truncated(list(types), max_characters):
-            message = f"{cut} of {len(types)} distinct words are cut after {max_characters - 2} bytes"
+            message = f"{cut} of {len(types)} distinct words are truncated after {max_characters - 2} bytes"
             warnings.warn(message, stacklevel=4)
         self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
         self._type_characters = torch.from_numpy(encode_words(list(types), max_characters))
@@ -112,10 +112,10 @@ class Sentences:
         return len(self._lengths)
 
     def batch(self, sentences: Sequence[Words]) -> WordBatch:
-        """The batch of these sentences, in their order. KeyError for one that was not given before."""
+        """The batch of these sentences, in their order. KeyError for one that is not among the sentences."""
         chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
         lengths, starts = torch.from_numpy(self._lengths[chosen]), torch.from_numpy(self._starts[chosen])
-        steps = torch.arange(max(1, int(lengths.max())))  # a batch of nothing but empty sentences has one step
+        steps = torch.arange(max(1, int(lengths.max())))  # one step if all sentences are empty
         mask = steps < lengths[:, None]
         positions = (starts[:, None] + steps)[mask]  # of the real tokens, row by row
 
@@ -127,13 +127,13 @@ class Sentences:
         characters = places = layers = others = None
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
-            # Padding beyond the widest filter changes nothing in a character CNN (as in `encode_words`).
+            # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
             width = int(self._type_widths[distinct].max()) if len(distinct) else 1
             characters = self._type_characters[distinct, :width].long()
         if self._layers is not None:
-            found = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
-            layers = padded(found.float()).permute(2, 0, 1, 3)
+            values = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
+            layers = padded(values.float()).permute(2, 0, 1, 3)
         if self._others is not None:
-            found = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
-            others = padded(found.float()[:, 0])
+            values = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
+            others = padded(values.float()[:, 0])
         return WordBatch(padded(self._words[positions]), mask, characters, places, layers, others)

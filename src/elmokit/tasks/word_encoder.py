@@ -1,4 +1,4 @@
-"""The vectors that a task's network reads for each word: learned or pretrained, of characters, of ELMo, of others."""
+"""The word vectors that a task's network reads: word embeddings, a character CNN, ELMo, or another encoder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from elmokit.nn.token_encoders import CharCNN
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.word_batches import PADDING, UNKNOWN, WordBatch, WordTable
 
-# The character CNN that a network learns from its own training set: small, as there is little to learn from.
+# The character CNN that a network learns from its own training set: small, because training sets are.
 CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)
-TOP_LAYER = -1e4  # the weight, before the softmax, of a layer that a mix leaves out
+EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
 
 
 def mix_weights(mix: str, num_layers: int) -> list[float] | None:
-    """Fixed weights before the softmax, (L+1,), of a mix that is not learned; None for one that is."""
+    """Fixed weights before the softmax, (L+1,), of a mix that is not learned; None if it is learned."""
     if mix == "learned":
         return None
-    return [TOP_LAYER if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
+    return [EXCLUDED if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
 
 
 def random_vectors(num_words: int, dim: int) -> nn.Embedding:
-    """Word vectors to be learned, of length about 1 at first (Ma and Hovy 2016, section 3.1)."""
+    """Trainable word vectors, initialized to a length of about 1 (Ma and Hovy, 2016)."""
     vectors = nn.Embedding(num_words, dim, padding_idx=PADDING)
     with torch.no_grad():
         vectors.weight[PADDING + 1 :].uniform_(-math.sqrt(3 / dim), math.sqrt(3 / dim))
@@ -35,14 +35,14 @@ def random_vectors(num_words: int, dim: int) -> nn.Embedding:
 
 
 class EncodedWords(NamedTuple):
-    """What a network reads of a batch: `vectors` (B, T, dim), and of ELMo at its output (B, T, output_dim) or None."""
+    """The input of a network: `vectors` (B, T, dim), and for its output ELMo's vectors (B, T, output_dim) or None."""
 
     vectors: Tensor
     at_output: Tensor | None
     mask: Tensor  # (B, T) bool
 
     def join(self, hidden: Tensor) -> Tensor:
-        """[h; ELMo] where ELMo enters at the output, else h itself: (B, T, H) -> (B, T, H + output_dim)."""
+        """[h; ELMo] if ELMo enters at the output, otherwise h: (B, T, H) -> (B, T, H + output_dim)."""
         return hidden if self.at_output is None else torch.cat([hidden, self.at_output], dim=-1)
 
 
@@ -50,20 +50,20 @@ class WordEncoder(nn.Module):
     """Words -> vectors: word vectors, a character CNN, ELMo and another encoder's vectors, concatenated.
 
     Args:
-        config: Which of them, and their dropout.
+        config: Which of them to use, and their dropout.
         table: The words of the training set.
         elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
         encoder_dim: Width of the other encoder's vectors.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
-        output_dim: Width of ELMo at the output of the network, 0 where it does not enter there.
+        output_dim: Width of ELMo at the output of the network, 0 if it does not enter there.
     """
 
     def __init__(self, config: WordsConfig, table: WordTable, elmo: Elmo | None = None, encoder_dim: int = 0) -> None:
         super().__init__()
         if (config.elmo != "none") != (elmo is not None):
-            raise ValueError("give an Elmo where the configuration asks for one, and only there")
+            raise ValueError("give an Elmo if, and only if, the configuration uses ELMo")
         self.config, self.num_frequent = config, table.num_frequent
         self.words = random_vectors(table.size, config.word_dim) if config.word_dim else None
         self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
@@ -75,12 +75,12 @@ class WordEncoder(nn.Module):
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
     def forward(self, batch: WordBatch) -> EncodedWords:
-        mixes = self._mixes(batch)  # with a dropout of their own
+        mixes = self._mixes(batch)  # Elmo applies its own dropout
         parts = []
         if self.words is not None:
-            parts.append(self.dropout(self.words(self._hide_rare(batch.words))))
+            parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
-            parts.append(self.dropout(self._spell(batch)))
+            parts.append(self.dropout(self._character_vectors(batch)))
         if batch.others is not None:
             parts.append(self.dropout(batch.others))
         if self.config.elmo in ("input", "both"):
@@ -92,14 +92,14 @@ class WordEncoder(nn.Module):
         """The L2 penalty on the mix weights, to be added to the loss."""
         return 0.0 if self.elmo is None or not self.config.mix_l2 else self.elmo.penalty(self.config.mix_l2)
 
-    def _hide_rare(self, words: Tensor) -> Tensor:
-        """In training some of the words seen once become the unknown word, which would never be learned otherwise."""
+    def _replace_rare(self, words: Tensor) -> Tensor:
+        """In training, replace some words that occur once by the unknown word, so that its vector is trained."""
         if not self.training or not self.config.rare_word_dropout:
             return words
         hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
         return words.masked_fill(hidden & (words > UNKNOWN + self.num_frequent), UNKNOWN)
 
-    def _spell(self, batch: WordBatch) -> Tensor:
+    def _character_vectors(self, batch: WordBatch) -> Tensor:
         assert self.characters is not None and batch.characters is not None and batch.places is not None
         vectors = self.characters(batch.characters)[batch.places]
         padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])

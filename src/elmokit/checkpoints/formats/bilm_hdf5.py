@@ -125,16 +125,16 @@ def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     """All datasets of the file by their names in the table; CheckpointError where some are not weights."""
-    found: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
         if isinstance(item, h5py.Dataset):
             # h5py gives a damaged name as bytes.
-            found[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
+            datasets[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
 
     file.visititems(visit)
-    _check_storage(file, found)
-    return found
+    _check_storage(file, datasets)
+    return datasets
 
 
 def weights_shape(name: str, shape: Shape) -> Shape:

@@ -126,7 +126,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's, about the old file format
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(f"{path} is damaged or holds more than weights: fetch it again") from error
     except MemoryError as error:
@@ -134,15 +134,15 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     except DAMAGED as error:
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise CheckpointError(f"{path} cannot be read as weights ({reason[0]}): fetch it again") from error
-    _check_tensors(path, found)
-    return found
+    _check_tensors(path, tensors)
+    return tensors
 
 
-def _check_tensors(path: Path, found: Any) -> None:
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds a {type(found).__name__} in place of named weights")
+def _check_tensors(path: Path, tensors: Any) -> None:
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{path} holds a {type(tensors).__name__} in place of named weights")
     size = path.stat().st_size
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not is_plain or not tensor.is_floating_point():
             raise CheckpointError(f"{path} holds something that is not a weight: {name!r}")

@@ -33,23 +33,23 @@ def _base_name(member: zipfile.ZipInfo) -> str:
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The members that make a model, by name; ValueError where some are missing, duplicate or malicious."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = _base_name(member)
         if name == "encoder.pkl":
             raise ValueError("it holds a model of ELMoForManyLangs: unpack it, and load the directory")
         if member.is_dir() or name not in (WEIGHTS, *NEEDED, *OPTIONAL):
             continue
-        if name in found:
-            raise ValueError(f"it holds both {found[name].filename} and {member.filename}: unpack it, and load one")
+        if name in members:
+            raise ValueError(f"it holds both {members[name].filename} and {member.filename}: unpack it, and load one")
         if member.compress_type not in SAFE_COMPRESSIONS:
             raise ValueError(f"{member.filename} is compressed by an unusual method")
         if member.file_size > ALWAYS_ALLOWED + MAX_EXPANSION * member.compress_size:
             raise ValueError(f"{member.filename} claims to unpack to {member.file_size} bytes, which is impossible")
-        found[name] = member
-    if missing := [name for name in (WEIGHTS, *NEEDED) if name not in found]:
+        members[name] = member
+    if missing := [name for name in (WEIGHTS, *NEEDED) if name not in members]:
         raise ValueError(f"it lacks {' and '.join(missing)}")
-    return found
+    return members
 
 
 def _unpack(path: Path, folder: Path) -> None:

@@ -73,19 +73,19 @@ def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, 
     Raises:
         CheckpointError: There are others, or duplicates; all are listed.
     """
-    found: dict[str, StoredTensor] = {}
+    by_dataset: dict[str, StoredTensor] = {}
     unknown = []
     for variable, tensor in tensors.items():
         dataset = dataset_name(variable)
         if OF_TRAINING.fullmatch(variable) or OPTIMIZER_SLOT.fullmatch(variable):
             continue
-        if dataset is None or dataset in found or tensor.dtype is None or tensor.dtype.kind != "f":
+        if dataset is None or dataset in by_dataset or tensor.dtype is None or tensor.dtype.kind != "f":
             unknown.append(f"  {variable} {tensor.shape}")
         else:
-            found[dataset] = tensor
+            by_dataset[dataset] = tensor
     if unknown:
         raise CheckpointError(f"{prefix} holds variables that no ELMo has, or has twice:\n" + "\n".join(unknown))
-    return found
+    return by_dataset
 
 
 # --- Configuration -----------------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, 
 
 def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
     """The shapes of name.format(0), name.format(1), ...; ValueError where one has another rank."""
-    found: list[Shape] = []
-    while (shape := shapes.get(name.format(len(found)))) is not None:
+    numbered: list[Shape] = []
+    while (shape := shapes.get(name.format(len(numbered)))) is not None:
         if len(shape) != rank:
-            raise ValueError(f"{name.format(len(found))} has the shape {shape}")
-        found.append(shape)
-    return found
+            raise ValueError(f"{name.format(len(numbered))} has the shape {shape}")
+        numbered.append(shape)
+    return numbered
 
 
 def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
