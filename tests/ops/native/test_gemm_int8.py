@@ -22,7 +22,7 @@ from elmokit.ops.dispatch import MAX_INT8_DEPTH, choose
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, prepack_lstm
 from elmokit.ops.native.gemm import prepack, prepacked_highway, product
 from elmokit.ops.packing import Packing, pack_sentences
-from elmokit.runtime import DTYPES_OF_USE, pick_dtype
+from elmokit.runtime import INFERENCE_DTYPES, pick_dtype
 
 CPU = torch.device("cpu")
 UNTOUCHED = -12345.0
@@ -318,6 +318,6 @@ def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
 
 
 def test_no_model_is_trained_in_it() -> None:
-    assert pick_dtype("int8", CPU, DTYPES_OF_USE) == torch.int8
+    assert pick_dtype("int8", CPU, INFERENCE_DTYPES) == torch.int8
     with pytest.raises(ValueError, match="must be auto or one of float32, bfloat16, float16, not 'int8'"):
         pick_dtype("int8", CPU)
