@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from backends import each_avx512_dtype
 from oracle import Oracle, State, random_weights
-from processors import each_product_type, needs_products
 from torch import Tensor
 
 from elmokit.checkpoints.loading import load
@@ -70,7 +70,7 @@ def assert_close(found: Tensor, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
     bilm, words = draw_bilm(config), block(3, reset=True).words
@@ -82,7 +82,7 @@ def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
         assert torch.equal(ready.token_encoder(ids[:count]), found[:count])
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("start", ["zeros", "warm", "carried"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> None:
@@ -112,7 +112,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
                 np.testing.assert_allclose(found_c, c, rtol=1e-5, atol=1e-5)
 
 
-@each_product_type
+@each_avx512_dtype
 @torch.no_grad()
 def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
@@ -132,7 +132,7 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
         assert torch.cosine_similarity(*(part.flatten() for part in both), dim=0) > 0.9995
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
     bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
     ready, packing = prepack(bilm, torch.float32), text.text.packing
@@ -147,7 +147,7 @@ def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1].c, expected[1].c)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_a_given_state_is_left_as_it_was() -> None:
     bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
     state, vectors = random_state(bilm, 3), torch.randn(len(text.words), 6)
@@ -156,7 +156,7 @@ def test_a_given_state_is_left_as_it_was() -> None:
     assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_errors_are_those_of_the_bilm() -> None:
     bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
     ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
@@ -178,7 +178,7 @@ def test_errors_are_those_of_the_bilm() -> None:
             model.token_encoder(torch.full((2, 3), 20))
 
 
-@each_product_type
+@each_avx512_dtype
 def test_no_words_at_all(dtype: torch.dtype) -> None:
     bilm = draw_bilm(CONFIGS["as published"])
     state = random_state(bilm, 2)
@@ -228,7 +228,7 @@ def test_a_hooked_layer_is_taken_as_it_is() -> None:
     assert seen == [1]
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 def test_odd_sizes_in_float32() -> None:
     bilm = draw_bilm(BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS))
     ready, text = prepack(bilm, torch.float32), block(3, reset=True)
@@ -239,7 +239,7 @@ def test_odd_sizes_in_float32() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("name", ["as published", "word ids"])
 def test_it_can_be_sent_to_another_process(name: str) -> None:
     made = prepack(draw_bilm(CONFIGS[name]), torch.float32)
@@ -247,7 +247,7 @@ def test_it_can_be_sent_to_another_process(name: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(made)).token_encoder(ids), made.token_encoder(ids))
 
 
-@needs_products(torch.float32)
+@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("name", ["as published", "word ids"])
 def test_the_weights_it_has_packed_can_be_freed(name: str) -> None:
     bilm = draw_bilm(CONFIGS[name])

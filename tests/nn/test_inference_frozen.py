@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from oracle import random_weights
-from processors import needs_products
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -25,7 +24,7 @@ WORD_IDS = BiLMConfig(LSTM, None, num_words=30)
 JOINED = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), AS_PUBLISHED.char_cnn)
 SENTENCES = [["<S>", "a", "naïve", "a", "</S>"], ["<S>", "</S>"], ["<S>", "bc", "x" * 60, "词", "d", "e", "</S>"]]
 
-pytestmark = needs_products(torch.float32)
+pytestmark = pytest.mark.native(torch.float32)
 
 
 def draw_bilm(config: BiLMConfig = AS_PUBLISHED, seed: int = 1) -> BiLM:
@@ -270,7 +269,7 @@ def test_gradients_reach_a_state_and_free_what_was_prepared() -> None:
     assert state.h.grad is not None and frozen._prepacked is None
 
 
-def test_a_machine_without_the_products(without_products: None) -> None:
+def test_a_machine_without_the_products(without_avx512: None) -> None:
     frozen, bilm = Frozen(), draw_bilm()
     assert_is_that_of(bilm, run(frozen, bilm))
     assert frozen._prepacked is None

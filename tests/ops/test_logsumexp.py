@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from processors import has_products
+from backends import each_avx512_dtype, has_avx512
 from torch import Tensor
 
 from elmokit.ops.functional import linear_logsumexp
@@ -14,15 +14,15 @@ CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=["avx512", "portable", "reference"], autouse=True)
-def is_compiled(
+AVX512 = pytest.param("avx512", marks=pytest.mark.native(torch.float32))
+
+
+@pytest.fixture(params=[AVX512, "portable", "reference"], autouse=True)
+def each_backend(
     request: pytest.FixtureRequest, backend: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> bool:
+) -> None:
     backend(request.param)
     monkeypatch.setattr(portable, "LOGITS_AT_ONCE", 1 << 15)
-    if request.param == "avx512" and not has_products(torch.float32):
-        pytest.skip("no prepacked products on this processor")
-    return request.param == "avx512"
 
 
 def case(positions: int, classes: int, depth: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -55,7 +55,7 @@ def tolerances(dtype: torch.dtype, depth: int) -> tuple[float, float]:
     if dtype == torch.float32:
         return 1e-5, 1e-5
     # The compiled passes round only probabilities to bfloat16, PyTorch's products logits too.
-    return (1e-5, 4e-3) if has_products(dtype, depth) else (5e-2, 5e-2)
+    return (1e-5, 4e-3) if has_avx512(dtype, depth) else (5e-2, 5e-2)
 
 
 def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> None:
@@ -163,18 +163,16 @@ def test_no_positions() -> None:
     assert all(not grad.any() for grad in torch.autograd.grad(found.sum(), inputs))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_one_core_and_two_give_the_same_bits(dtype: torch.dtype, is_compiled: bool) -> None:
-    if not is_compiled:
-        pytest.skip("products of PyTorch, which say nothing of the kind")
-    inputs, excluded, threads, found = case(200, 700, 10, dtype), some_excluded(200, 700), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3, 8):
-            torch.set_num_threads(count)
-            result = compute(inputs, excluded, dtype)
-            found.append([result, *torch.autograd.grad(result.sum(), inputs)])
-    finally:
-        torch.set_num_threads(threads)
+@pytest.mark.parametrize("each_backend", [AVX512], indirect=True)
+@each_avx512_dtype
+def test_avx512_gives_the_same_bits_on_any_number_of_threads(
+    dtype: torch.dtype, num_threads: Callable[[int], None]
+) -> None:
+    inputs, excluded, found = case(200, 700, 10, dtype), some_excluded(200, 700), []
+    for count in (1, 2, 3, 8):
+        num_threads(count)
+        result = compute(inputs, excluded, dtype)
+        found.append([result, *torch.autograd.grad(result.sum(), inputs)])
     assert all(torch.equal(left, right) for each in found for left, right in zip(each, found[0], strict=True))
 
 

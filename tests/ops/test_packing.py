@@ -33,7 +33,7 @@ def read_rows(text: PackedText, stream: torch.Tensor) -> list[list[int]]:
     return rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS)
 def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(
     case: tuple[list[tuple[int, int]], int],
@@ -48,7 +48,7 @@ def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(
     assert list(text.packing.batch_sizes) == sorted(text.packing.batch_sizes, reverse=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TEXTS)
 def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(
     case: tuple[list[tuple[int, int]], int],
@@ -64,7 +64,7 @@ def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(
     assert marked == sorted(text.slots[0, firsts].tolist()) == sorted(text.slots[1, lasts].tolist())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TEXTS)
 def test_streams_come_back_in_text_order_side_by_side(case: tuple[list[tuple[int, int]], int]) -> None:
     sentences, num_rows = case
@@ -74,7 +74,7 @@ def test_streams_come_back_in_text_order_side_by_side(case: tuple[list[tuple[int
     assert torch.equal(text.unpack(streams), torch.stack([tokens, tokens + 1000], dim=1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TEXTS, st.integers(1, 9))
 def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], slots: int) -> None:
     sentences, num_rows = case

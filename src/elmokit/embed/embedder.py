@@ -91,10 +91,10 @@ class Embedder:
         `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        path = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
-        embedder = cls(load(path, softmax=softmax), device, dtype)
+        source = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
+        embedder = cls(load(source, softmax=softmax), device, dtype)
         embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
-        embedder._path = path
+        embedder._path = source
         release_freed_memory()
         return embedder
 

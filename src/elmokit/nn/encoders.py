@@ -80,4 +80,6 @@ class InterleavedLSTM(nn.Module):
             )
         top = torch.stack([fwd, bwd])
         projected = self.projection(top.flatten(0, 1)).to(wide)
-        return projected.view(1, 2, len(fwd), -1), BiLMState.zeros(self.config, len(packing.row_order), words)
+        return projected.view(1, 2, len(fwd), self.config.projection_dim), BiLMState.zeros(
+            self.config, len(packing.row_order), words
+        )

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from backends import has_avx512
 from oracle import relu, sigmoid
-from processors import has_products, needs_products
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
@@ -27,7 +27,7 @@ from elmokit.runtime import INFERENCE_DTYPES, pick_dtype
 CPU = torch.device("cpu")
 UNTOUCHED = -12345.0
 RAGGED = ([4, 1, 0, 3, 2, 5, 9, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6, 7], 9)  # row 2 is empty, so is row 8
-needs_int8 = needs_products(torch.int8)
+needs_int8 = pytest.mark.native(torch.int8)
 
 
 def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -78,7 +78,7 @@ def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
         a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
         torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH)))
-    assert not has_products(torch.int8, MAX_INT8_DEPTH + 1)
+    assert not has_avx512(torch.int8, MAX_INT8_DEPTH + 1)
 
 
 @needs_int8
@@ -301,8 +301,8 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Embedder.load(dtype="int8").encode(texts))
 
 
-def test_where_it_is_not_there_that_is_said(without_products: None) -> None:
-    assert not has_products(torch.int8, 4)
+def test_where_it_is_not_there_that_is_said(without_avx512: None) -> None:
+    assert not has_avx512(torch.int8, 4)
     with pytest.raises(ValueError, match=r"nothing here runs .* in int8"):
         choose("lstm", CPU, torch.int8, 4)
     with pytest.raises(ValueError, match=r"int8 needs a CPU with AVX-512 VNNI.*: use bfloat16 or float32"):
