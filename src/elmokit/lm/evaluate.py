@@ -242,7 +242,8 @@ def evaluate(
     pretrained = resolve_model(model, softmax=True)
     if pretrained.softmax is None or pretrained.vocab is None:
         raise ValueError("perplexity needs a model with a softmax and a vocabulary; this model was saved without them")
-    target = pick_device(device)
+    # A loaded model stays where it is unless a device is given.
+    target = pick_device(device) if device is not None or pretrained is not model else pretrained.bilm.device
     bilm, softmax, start = pretrained.bilm.to(target).eval(), pretrained.softmax.to(target), pretrained.warm_state
     start = start and BiLMState(start.h.to(target), start.c.to(target))
     results = {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 
@@ -43,14 +42,8 @@ class WordsConfig:
     """Fine-tune the biLM, too. Slow: it then runs in every epoch instead of once."""
     word_dim: int = 100
     """Width of word vectors learned from the training set; 0: none."""
-    word_vectors: Path | None = None
-    """File of pretrained word vectors (GloVe, fastText, word2vec; text or binary), whose width replaces word_dim."""
-    train_word_vectors: bool = True
-    """Train the vectors of word_vectors further."""
     character_dim: int = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
-    encoder: str | None = None
-    """Name or path of a Hugging Face model (frozen), whose token vectors are concatenated."""
     word_dropout: float = 0.5
     """Dropout of word vectors and of the character CNN's output."""
     rare_word_dropout: float = 0.5
@@ -64,13 +57,12 @@ class WordsConfig:
         if self.finetune and self.elmo == "none":
             raise ValueError('finetune trains the biLM: it needs elmo "input", "output" or "both"')
         if not self.has_input:
-            raise ValueError("the network has no input: give word_dim, word_vectors, character_dim, elmo or encoder")
+            raise ValueError("the network has no input: give word_dim, character_dim or elmo")
 
     @property
     def has_input(self) -> bool:
         """Whether anything is read at the input of the network."""
-        at_input = self.elmo in ("input", "both")
-        return bool(at_input or self.word_dim or self.word_vectors or self.character_dim or self.encoder)
+        return bool(self.elmo in ("input", "both") or self.word_dim or self.character_dim)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def fit(
     sets = [_read(task, "training", train_examples), _read(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(_read(task, "test", test_examples))
-    task.labels = task.learn(sets[0])
+    task = type(task)(task.config, task.learn(sets[0]))  # the given task stays as it is
     pretrained = _pretrained(model, words)
     table = WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example))
     with torch.random.fork_rng():  # leave the caller's random state unchanged

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
+from elmokit.storage.shard import nothing_overflows
 
 Words = Sequence[str]
 
@@ -56,8 +57,14 @@ class BiLMLayers:
         self.shape = (embedder.num_layers, embedder.dim)
 
     def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
-        (result,) = self._embedder.embed_batches([sentences], "all", self._state, dtype)
-        return result.vectors[0]
+        vectors = np.empty((sum(map(len, sentences)), *self.shape), dtype)
+        row = 0
+        with nothing_overflows(vectors.dtype):
+            for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
+                for layers in batch:  # (L+1, T, 2D)
+                    vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
+                    row += layers.shape[1]
+        return vectors
 
 
 def default_cache() -> Path:

@@ -166,18 +166,13 @@ class TaskModel:
                 "task": self.task.name,
                 "task_config": asdict(self.task.config),
                 "labels": self.task.labels,
-                "words_config": _described(self.config),
+                "words_config": asdict(self.config),
                 "num_frequent": self.table.num_frequent,
                 "tokenizer": self.tokenizer,
             }
             texts = {"config.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n", **(more_files or {})}
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
-
-
-def _described(config: WordsConfig) -> dict[str, Any]:
-    """The settings as JSON values, without the file of word vectors, which is no longer needed."""
-    return {**asdict(config), "word_vectors": None}
 
 
 def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:

@@ -56,7 +56,6 @@ class WordBatch(NamedTuple):
     characters: Tensor | None  # (U, C) int64, of the distinct words
     places: Tensor | None  # (M,) int64: which distinct word each of the M real tokens is, row by row
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
-    others: Tensor | None  # (B, T, E) float32, of another encoder
 
     @property
     def lengths(self) -> Tensor:
@@ -72,7 +71,6 @@ class Sentences:
         table: Numbers of words.
         character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
         layers: Layers of all sentences, if the network reads those of a frozen biLM.
-        others: Vectors of another encoder.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class Sentences:
         *,
         character_cnns: Sequence[CharCNNConfig] = (),
         layers: LayerCache | None = None,
-        others: LayerCache | None = None,
     ) -> None:
         distinct = list(dict.fromkeys(tuple(words) for words in sentences))
         self._number_of = {words: number for number, words in enumerate(distinct)}
@@ -93,9 +90,8 @@ class Sentences:
         self._types: Tensor | None = None
         if character_cnns:
             self._number_types(words, character_cnns)
-        self._layers, self._others = layers, others
+        self._layers = layers
         self._places = [layers.place(words) for words in distinct] if layers is not None else []
-        self._other_places = [others.place(words) for words in distinct] if others is not None else []
 
     def _number_types(self, words: list[str], character_cnns: Sequence[CharCNNConfig]) -> None:
         max_characters = character_cnns[0].max_characters
@@ -124,7 +120,7 @@ class Sentences:
             whole[mask] = values
             return whole
 
-        characters = places = layers = others = None
+        characters = places = layers = None
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
@@ -133,7 +129,4 @@ class Sentences:
         if self._layers is not None:
             values = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
             layers = padded(values.float()).permute(2, 0, 1, 3)
-        if self._others is not None:
-            values = torch.from_numpy(self._others.read([self._other_places[number] for number in chosen]))
-            others = padded(values.float()[:, 0])
-        return WordBatch(padded(self._words[positions]), mask, characters, places, layers, others)
+        return WordBatch(padded(self._words[positions]), mask, characters, places, layers)

@@ -53,14 +53,13 @@ class WordEncoder(nn.Module):
         config: Which of them to use, and their dropout.
         table: The words of the training set.
         elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
-        encoder_dim: Width of the other encoder's vectors.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
         output_dim: Width of ELMo at the output of the network, 0 if it does not enter there.
     """
 
-    def __init__(self, config: WordsConfig, table: WordTable, elmo: Elmo | None = None, encoder_dim: int = 0) -> None:
+    def __init__(self, config: WordsConfig, table: WordTable, elmo: Elmo | None = None) -> None:
         super().__init__()
         if (config.elmo != "none") != (elmo is not None):
             raise ValueError("give an Elmo if, and only if, the configuration uses ELMo")
@@ -71,7 +70,7 @@ class WordEncoder(nn.Module):
         self.dropout = nn.Dropout(config.word_dropout)
         elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
         at_input = elmo_dim if config.elmo in ("input", "both") else 0
-        self.dim = config.word_dim + config.character_dim + at_input + encoder_dim
+        self.dim = config.word_dim + config.character_dim + at_input
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
     def forward(self, batch: WordBatch) -> EncodedWords:
@@ -81,8 +80,6 @@ class WordEncoder(nn.Module):
             parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
             parts.append(self.dropout(self._character_vectors(batch)))
-        if batch.others is not None:
-            parts.append(self.dropout(batch.others))
         if self.config.elmo in ("input", "both"):
             parts.append(mixes[0])
         at_output = mixes[-1] if self.output_dim else None

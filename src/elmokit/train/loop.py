@@ -104,6 +104,7 @@ class _Loop:
         self.checkpoints, self.best = directory / CHECKPOINTS, directory / BEST
         self.words_per_step = words_per_step
         self.recoveries = 0  # since the last checkpoint
+        self.saved_step = trainer.step
         self.start_time = time.monotonic()
         self.progress = _Progress(trainer)
         self._begin_interval()
@@ -125,7 +126,9 @@ class _Loop:
             if stop.is_set() or last or step % settings.checkpoint_every == 0:
                 self._checkpoint()
             if stop.is_set() and not last:
-                raise KeyboardInterrupt(f"stopped at step {trainer.step}; run the same command again to resume")
+                raise KeyboardInterrupt(
+                    f"stopped at step {step}; run the same command again to resume from step {self.saved_step}"
+                )
         if reason != "end":  # the last planned step has been saved already
             self._checkpoint()
         return reason
@@ -183,6 +186,7 @@ class _Loop:
             self._recover()
 
     def _save(self) -> None:
+        self.saved_step = self.trainer.step
         write_snapshot(self.checkpoints, self.trainer.step, self.trainer.snapshot(), self.settings.keep_checkpoints)
 
     def _recover(self) -> None:
@@ -226,7 +230,8 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         evaluation.
 
     Raises:
-        KeyboardInterrupt: The run was interrupted by a signal; its last step is saved.
+        KeyboardInterrupt: The run was interrupted by a signal; its last step is saved, or, while the loss is rising,
+            the last checkpoint before.
         ValueError: The loss diverged repeatedly.
     """
     last = latest_snapshot(directory / CHECKPOINTS)

@@ -78,24 +78,23 @@ DECLARATION = re.compile(r"\b(void|int) elmokit_(\w+?)(##TYPE)?\(([^()]*)\);")
 PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 
 
+def require(condition: bool, message: object) -> None:
+    """An assertion that `python -O` leaves in place, since it guards memory: AssertionError where it does not hold."""
+    if not condition:
+        raise AssertionError(message)
+
+
 @cache
 def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     """Of each function its result and its parameters; those of a macro end in an underscore, for the type's name."""
     text = re.sub(r"\\\n|/\*.*?\*/", " ", (SOURCES / "elmokit.h").read_text(encoding="utf-8"), flags=re.DOTALL)
     declarations = {}
     for result, name, _, parameters in DECLARATION.findall(" ".join(text.split())):
-        fields = [] if parameters == "void" else [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
-        declarations[name] = (
-            result,
-            [Parameter(match[3], match[1], bool(match[2])) for match in fields if match is not None],
-        )
+        parts = [] if parameters == "void" else [part.strip() for part in parameters.split(",")]
+        matches = list(map(PARAMETER.fullmatch, parts))
+        require(None not in matches, f"a parameter of elmokit_{name} in elmokit.h cannot be read: {parameters}")
+        declarations[name] = result, [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
     return declarations
-
-
-def require(condition: bool, message: object) -> None:
-    """An assertion that `python -O` leaves in place, since it guards memory: AssertionError where it does not hold."""
-    if not condition:
-        raise AssertionError(message)
 
 
 class Strided(NamedTuple):

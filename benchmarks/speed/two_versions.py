@@ -1,0 +1,243 @@
+"""The speed of this checkout beside that of another one, in turn in one run.
+
+    python benchmarks/speed/two_versions.py TEXT --other SRC --models DIRECTORY [--cases CASE ...] [--pairs 7]
+
+TEXT is tokenized, one sentence per line; SRC is the `src` directory of the other checkout, with its compiled kernels.
+DIRECTORY takes the random models of both sizes, written once. Each side runs in a process of its own, one case at a
+time on both: a warm-up each, then pairs in alternating order. The ratio of a pair is the other's seconds over ours, so
+that more than 1 is faster than before; peak memory is that of a process that runs the case alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+SIZES, DTYPES = ("small", "original"), ("float32", "bfloat16", "int8")
+WORDS = {"small": 16_000, "original": 3_000}  # embedded in one pass
+EMBEDDING = tuple(f"embed {size} {dtype}" for size, dtype in product(SIZES, DTYPES))
+LATENCY = tuple(f"one sentence {size} {dtype}" for size in SIZES for dtype in ("float32", "bfloat16"))
+CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
+
+
+# --- One side: reads the name of a case, then a line for each pass; answers with its seconds -------------------------
+
+
+def sentences_of(text: Path, words: int) -> list[list[str]]:
+    sentences: list[list[str]] = []
+    with text.open(encoding="utf-8") as lines:
+        for line in lines:
+            if words <= 0:
+                break
+            sentences.append(line.split())
+            words -= len(sentences[-1])
+    return sentences
+
+
+def clear_word_cache(embedder: Any) -> None:
+    """Empty the cache of word vectors, by the name that it has in the checkout."""
+    clear = getattr(embedder, "clear_word_cache", None) or embedder.forget_words
+    clear()
+
+
+def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
+    from elmokit.embed.embedder import Embedder
+
+    embedder = Embedder.load(model, dtype=dtype)
+
+    def run() -> None:
+        clear_word_cache(embedder)
+        embedder.embed(sentences, layers="all")
+
+    return run
+
+
+def one_sentence(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
+    from elmokit.embed.embedder import Embedder
+
+    embedder = Embedder.load(model, dtype=dtype)
+    calls = [sentence[:20] for sentence in sentences if len(sentence) >= 20][:40]
+
+    def run() -> None:
+        for sentence in calls:
+            clear_word_cache(embedder)
+            embedder.embed([sentence], layers="all")
+
+    return run
+
+
+def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
+    import inspect
+    import shutil
+
+    from elmokit.embed.embedder import Embedder
+    from elmokit.embed.files import embed_file
+
+    embedder = Embedder.load(model, dtype="bfloat16")
+    excerpt = folder / "excerpt.txt"
+    lines = [" ".join(words) for words in sentences_of(text, 40_000)]
+    excerpt.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    stored = "storage_dtype" if "storage_dtype" in inspect.signature(embed_file).parameters else "dtype"
+
+    def run() -> None:
+        shutil.rmtree(folder / "vectors", ignore_errors=True)
+        clear_word_cache(embedder)
+        embed_file(excerpt, folder / "vectors", embedder, layers="all", tokenize=False, **{stored: "float16"})
+
+    return run
+
+
+def training_step(text: Path, folder: Path) -> Callable[[], None]:
+    import importlib
+
+    import torch
+
+    from elmokit.config import BiLMConfig
+    from elmokit.text.vocab import Vocab, count_words
+    from elmokit.train.trainer import Trainer
+
+    torch.set_num_threads(2)
+    try:
+        settings_class = importlib.import_module("elmokit.train.config").PretrainConfig
+    except ImportError:  # of a checkout before it was called so
+        settings_class = importlib.import_module("elmokit.train.settings").PretrainSettings
+    settings = settings_class(
+        corpus=(text,), output=folder, recipe="modern", batch_size=128, unroll_steps=20, num_samples=4096,
+        dropout=0.1, dtype="bfloat16", threads=2,
+    )  # fmt: skip
+    vocab = Vocab.from_counts(count_words([text]), max_size=20_000)
+    trainer = Trainer(settings, BiLMConfig.preset("small"), vocab, [text], 10_000)
+
+    def run() -> None:
+        for _ in range(3):
+            trainer.train_step()
+
+    return run
+
+
+def prepared(case: str, text: Path, models: Path, folder: Path) -> Callable[[], None]:
+    if case == "file to file":
+        return file_to_file(models / "small", text, folder)
+    if case == "training step":
+        return training_step(text, folder)
+    *kind, size, dtype = case.split()
+    function = embedding if kind == ["embed"] else one_sentence
+    return function(models / size, dtype, sentences_of(text, WORDS[size]))
+
+
+def serve(case: str, text: Path, models: Path) -> None:
+    """Run the case once for each line of input; print seconds, and the peak of memory in MiB so far."""
+    import resource
+
+    with TemporaryDirectory() as folder:
+        run = prepared(case, text, models, Path(folder))
+        run()
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            started = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - started
+            print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
+
+
+# --- Both sides ------------------------------------------------------------------------------------------------------
+
+
+class Side:
+    """A process that runs one case from the sources in a directory."""
+
+    def __init__(self, source: Path, case: str, text: Path, models: Path) -> None:
+        environment = os.environ | {"PYTHONPATH": str(source), "OMP_WAIT_POLICY": "PASSIVE"}
+        command = [sys.executable, __file__, str(text), "--models", str(models), "--serve", case]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
+        assert self._answer() == "ready", f"{source} cannot run {case!r}"
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def run(self) -> tuple[float, float]:
+        """Seconds of one pass, and the peak of memory in MiB."""
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+        seconds, memory = self._answer().split()
+        return float(seconds), float(memory)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(case: str, arguments: argparse.Namespace) -> dict:
+    """Pairs of passes of both sides, each starting first in turn."""
+    here = Path(__file__).parents[2] / "src"
+    ours, other = (Side(source, case, arguments.text, arguments.models) for source in (here, arguments.other))
+    pairs, memory = [], (0.0, 0.0)
+    for number in range(arguments.pairs):
+        if number % 2:
+            (second, ours_memory), (first, other_memory) = ours.run(), other.run()
+        else:
+            (first, other_memory), (second, ours_memory) = other.run(), ours.run()
+        pairs.append((first, second))
+        memory = (other_memory, ours_memory)
+    for side in (ours, other):
+        side.close()
+    ratio = statistics.median(first / second for first, second in pairs)
+    return {
+        "seconds_other_and_ours": pairs,
+        "ratio": ratio,
+        "peak_mib_other_and_ours": memory,
+        "memory_ratio": memory[1] / memory[0],
+    }
+
+
+def write_models(folder: Path) -> None:
+    import torch
+
+    from elmokit.checkpoints.loading import save
+    from elmokit.checkpoints.pretrained import Pretrained
+    from elmokit.config import BiLMConfig
+    from elmokit.nn.bilm import BiLM
+
+    for size in SIZES:
+        if not (folder / size).exists():
+            torch.manual_seed(0)
+            save(Pretrained(BiLM(BiLMConfig.preset(size))), folder / size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--other", type=Path, help="src of the other checkout")
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--other-commit", default="unknown")
+    parser.add_argument("--serve", choices=CASES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve, arguments.text, arguments.models)
+        return
+    sys.path.append(str(Path(__file__).parents[1]))
+    from result_files import RESULTS, write_result
+
+    write_models(arguments.models)
+    for case in arguments.cases:
+        figures = {**measure(case, arguments), "other_commit": arguments.other_commit}
+        write_result(RESULTS / "two_versions.json", figures, case)
+        print(f"{case:32} {figures['ratio']:.3f}  memory {figures['memory_ratio']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
