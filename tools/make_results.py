@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
@@ -332,6 +333,20 @@ def start_up() -> str:
     )
 
 
+def two_versions() -> str:
+    """The speed of this version beside that of another checkout."""
+    rows = []
+    for case, figures in read("two_versions").items():
+        pairs = figures["seconds_other_and_ours"]
+        other, ours = (median(pair[side] for pair in pairs) for side in range(2))
+        rows.append([
+            case, f"{other:.3f}", f"{ours:.3f}", f"{figures['ratio']:.2f} ({len(pairs)})",
+            f"{figures['memory_ratio']:.2f}", f"{figures['other_commit']}; {origin(figures)}",
+        ])  # fmt: skip
+    head = "Case | Other checkout, s | This one, s | Ratio (pairs) | Peak memory, ratio | Other; recorded"
+    return table(head, rows)
+
+
 def memory() -> str:
     """Embedding a large file."""
     each = read("embed_memory")
@@ -406,7 +421,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, preprocessing, start_up, memory, perplexity, senses, intrinsic, finetuning, tagging,
+        long_document_difference, preprocessing, start_up, two_versions, memory, perplexity, senses, intrinsic, finetuning, tagging,
     )
 }  # fmt: skip
 
