@@ -63,8 +63,10 @@ def _ceaf(gold: list[set], predicted: list[set]) -> float:
     """Similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
     if not gold or not predicted:
         return 0.0
-    from scipy.optimize import linear_sum_assignment
-
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise ValueError("scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)") from error
     similarity = np.array([[2 * len(one & two) / (len(one) + len(two)) for two in predicted] for one in gold])
     rows, columns = linear_sum_assignment(-similarity)
     return float(similarity[rows, columns].sum())

@@ -281,7 +281,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         try:
             from sacrebleu.metrics.bleu import BLEU
         except ImportError as error:
-            raise ImportError('BLEU needs sacrebleu: install the extra "tasks" of elmokit') from error
+            raise ValueError("BLEU needs sacrebleu: pip install sacrebleu (elmokit's extra tasks)") from error
         gold = [" ".join(example.target or ()) for example in examples]
         translations = [" ".join(prediction.words) for prediction in predictions]
         return {"bleu": BLEU(tokenize="none", force=True).corpus_score(translations, [gold]).score / 100}
