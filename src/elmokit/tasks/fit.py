@@ -137,7 +137,7 @@ def fit(
         epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
     predictions = predict(network, example_sets[-1])
     best = best_epoch(epochs, task.metric)
-    num_words = sum(example_sets[0].lengths)
+    num_words = sum(len(words) for example in sets[0] for words in task.sentences(example))
     report = FitReport(
         task=task.name,
         metric=task.metric,
@@ -148,9 +148,9 @@ def fit(
         mixes=learned_mixes(network),
         parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
         examples=len(sets[0]),
-        words=int(num_words),
+        words=num_words,
         seconds=time.perf_counter() - start_time,
-        words_per_second=_words_per_second(int(num_words), epochs),
+        words_per_second=_words_per_second(num_words, epochs),
         settings=json.loads(json.dumps(settings, default=str)),
         epochs=epochs,
     )
