@@ -50,6 +50,7 @@ def weights(model: TaskModel) -> dict[str, torch.Tensor]:
     return dict(model.network.state_dict())
 
 
+@pytest.mark.slow
 def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     _, report = fit_toy(toy, tmp_path, model=model)
     assert report.dev[toy.task.metric] > 0.95
@@ -101,6 +102,7 @@ def test_predict_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pret
             assert right[name] == (pytest.approx(value, abs=1e-4) if "score" in name else value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [1, 3])
 def test_fit_resumes_after_a_kill_with_the_same_weights(
     toy: ToyTask, stop_after: int, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
