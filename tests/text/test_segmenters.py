@@ -139,7 +139,7 @@ def test_segmenter_names_the_extra_of_a_missing_library(name: str, monkeypatch: 
 
 def needs(*modules: str) -> None:
     for module in modules:
-        pytest.importorskip(module, reason="an extra")
+        pytest.importorskip(module, reason=f"{module} is not installed: it belongs to an optional extra")
 
 
 def test_rjieba_splits_chinese_words(tmp_path: Path) -> None:

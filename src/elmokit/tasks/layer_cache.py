@@ -28,7 +28,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.shard import nothing_overflows
 
-Words = Sequence[str]
+Words = Sequence[str]  # a tokenized sentence
 
 SEGMENT_WORDS = 50_000
 INDEX_DTYPE = np.dtype([("digest", "S16"), ("first", np.int64), ("words", np.int64)])

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from elmokit.config import CharCNNConfig
-from elmokit.tasks.layer_cache import LayerCache
+from elmokit.tasks.layer_cache import LayerCache, Words
 from elmokit.text.characters import PAD_CHARACTER, count_truncated, encode_words
-
-Words = Sequence[str]  # a tokenized sentence
 
 PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
 

@@ -1,4 +1,4 @@
-"""The word vectors that a task's network reads: word embeddings, a character CNN, ELMo, or another encoder."""
+"""The word vectors that a task's network reads: word embeddings, a character CNN, and ELMo."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EncodedWords(NamedTuple):
 
 
 class WordEncoder(nn.Module):
-    """Words -> vectors: word vectors, a character CNN, ELMo and another encoder's vectors, concatenated.
+    """Words -> vectors: word embeddings, a character CNN and ELMo's vectors, concatenated.
 
     Args:
         config: Which of them to use, and their dropout.
