@@ -6,9 +6,12 @@ ELMOKIT_PURE=1 in the environment, the wheel is py3-none-any and elmokit compute
 
 import hashlib
 import os
+import platform
 import shlex
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -17,10 +20,22 @@ from packaging.tags import sys_tags
 SOURCES = Path("src/elmokit/ops/native/csrc")
 LIBRARY = SOURCES.parent / "_native.so"
 # No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
-FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-ONE_TARGET = "-DFOR_EACH_TARGET="  # for a compiler that cannot build each function for several processors
-NO_AVX512 = "-DNO_AVX512"  # for one that does not know these instructions
-FALLBACKS: list[list[str]] = [[], [ONE_TARGET], [ONE_TARGET, NO_AVX512]]
+FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-falign-loops=64"]
+# The same sources are compiled for each of these instruction sets that the compiler knows, and for the baseline of the
+# platform; csrc/library.c says which of them a processor runs.
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+TARGETS = {
+    "avx512_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+    "avx512_vnni": [*AVX512, "-mavx512vnni"],
+    "avx512": AVX512,
+    "avx2_vnni": [*AVX2, "-mavxvnni"],
+    "avx2": AVX2,
+    "neon_dotprod": ["-march=armv8.2-a+dotprod"],
+    "baseline": [],
+}
+FAMILIES = {"x86_64": "avx", "AMD64": "avx", "aarch64": "neon", "arm64": "neon"}  # of targets, by platform.machine()
+NUMBERS = ("float", "bfloat16", "int8")
 
 
 def digest(folder: Path) -> str:
@@ -29,27 +44,44 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def build_library(folder: Path, library: Path) -> None:
-    """Compile the kernels, with fewer instruction sets where the compiler does not know them all.
+def target_objects(compiler: list[str], folder: Path, target: str, objects: Path) -> list[Path]:
+    """Compile all kernels for one target.
+
+    Raises:
+        CalledProcessError: The compiler cannot.
+    """
+    parts = [(name, []) for name in ("characters", "unpack")]
+    parts += [("kernels", [f"-DTYPE={number}"]) for number in NUMBERS]
+    compiled = []
+    for number, (name, options) in enumerate(parts):
+        compiled.append(objects / f"{target}-{number}.o")
+        options = [*FLAGS, *TARGETS[target], *options, f"-DTARGET={target}", "-c", str(folder / f"{name}.c")]
+        subprocess.run([*compiler, *options, "-o", str(compiled[-1])], check=True, capture_output=True)
+    return compiled
+
+
+def build_library(folder: Path, library: Path, machine: str = platform.machine()) -> None:
+    """Compile the kernels for each target, leaving out those that the compiler does not know.
 
     Args:
         folder: The C sources.
         library: The file to write; it appears whole or not at all.
+        machine: What the library is for, as `platform.machine` calls it.
 
     Raises:
         OSError: There is no compiler ($CC, else cc).
         CalledProcessError: It cannot compile the sources.
     """
-    partial = library.with_suffix(".partial")
-    command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"']
-    output = [*map(str, sorted(folder.glob("*.c"))), "-o", str(partial)]
-    for options in FALLBACKS:
-        try:
-            subprocess.run([*command, *options, *output], check=True, capture_output=True)
-            break
-        except subprocess.CalledProcessError:
-            if options is FALLBACKS[-1]:
-                raise
+    compiler, partial = shlex.split(os.environ.get("CC", "cc")), library.with_suffix(".partial")
+    family = FAMILIES.get(machine, "baseline")
+    targets = [target for target in TARGETS if target.startswith((family, "baseline"))]
+    with TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiling = [pool.submit(target_objects, compiler, folder, target, Path(objects)) for target in targets]
+        compiled = [str(file) for each in compiling if not each.exception() for file in each.result()]
+        if (error := compiling[-1].exception()) is not None:
+            raise error
+        options = [*FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"', str(folder / "library.c"), "-shared"]
+        subprocess.run([*compiler, *options, *compiled, "-o", str(partial)], check=True, capture_output=True)
     os.replace(partial, library)
 
 

@@ -59,11 +59,11 @@ def _native(request: pytest.FixtureRequest) -> Iterator[None]:
 
     if "native" not in available_backends():
         pytest.skip("no compiled kernels: there was no C compiler at installation")
-    set_backend("avx512")
+    set_backend("native")
     try:
         for dtype in (dtype for marker in markers for dtype in marker.args):
             if not has_prepacked_products(torch.device("cpu"), dtype):
-                pytest.skip(f"no AVX-512 kernels of {dtype} on this processor")
+                pytest.skip(f"no compiled kernels of {dtype} on this processor")
         yield
     finally:
         set_backend(None)
@@ -122,12 +122,6 @@ def backend() -> Iterator[Callable[[str], None]]:
 
     yield set_backend
     set_backend(None)
-
-
-@pytest.fixture
-def without_avx512(backend: Callable[[str], None]) -> None:
-    """As on a processor without AVX-512."""
-    backend("native")
 
 
 @pytest.fixture

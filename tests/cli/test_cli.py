@@ -12,6 +12,7 @@ import pytest
 from elmokit import cli
 from elmokit.cli import verbs
 from elmokit.ops.dispatch import available_backends, get_backend
+from elmokit.ops.native.library import describe_target
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
@@ -91,7 +92,7 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
     assert printed == (
         "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
         f"filters: (1, 8), (2, 8)\nmix: none\nbackend: {get_backend()}\n"
-        f"available backends: {', '.join(available_backends())}\n"
+        f"available backends: {', '.join(available_backends())}\ninstruction set: {describe_target()}\n"
         "\n# A model\n\nof something\n"
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from backends import each_avx512_dtype
+from backends import each_native_dtype
 from oracle import random_weights
 
 from elmokit.checkpoints.pretrained import Pretrained
@@ -50,7 +50,7 @@ def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("absent", ["without_avx512", "without_native", "on_reference"])
+@pytest.mark.parametrize("absent", ["without_native", "on_reference"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
 def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, request: pytest.FixtureRequest) -> None:
@@ -68,12 +68,12 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
             assert (layer * of_layer).sum() / np.linalg.norm(layer) / np.linalg.norm(of_layer) > 0.9995
 
 
-@each_avx512_dtype
+@each_native_dtype
 def test_words_are_cached_where_products_are_exact_row_by_row(dtype: torch.dtype) -> None:
     assert embedder(dtype)._pipeline.cache is not None
 
 
-@each_avx512_dtype
+@each_native_dtype
 def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.dtype) -> None:
     used, expected = embedder(dtype), []
     for sentence in SENTENCES:
@@ -85,7 +85,7 @@ def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.
         assert_equal(used.embed([sentence], layers="all"), [vectors])
 
 
-@each_avx512_dtype
+@each_native_dtype
 @pytest.mark.parametrize("words", [0, 5, 20])
 def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
     expected = embedder(dtype).embed(SENTENCES, layers="all")
@@ -152,7 +152,7 @@ def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> Non
     assert sorted(encoded[1:]) == sorted(distinct)
 
 
-@each_avx512_dtype
+@each_native_dtype
 @pytest.mark.parametrize("state", ["zeros", "warm"])
 def test_only_words_are_computed_and_the_first_boundaries_once(
     dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from backends import each_avx512_dtype
+from backends import each_native_dtype
 from oracle import Oracle, State, random_weights
 from torch import Tensor
 
@@ -112,7 +112,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
                 np.testing.assert_allclose(found_c, c, rtol=1e-5, atol=1e-5)
 
 
-@each_avx512_dtype
+@each_native_dtype
 @torch.no_grad()
 def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
@@ -178,7 +178,7 @@ def test_errors_are_those_of_the_bilm() -> None:
             model.token_encoder(torch.full((2, 3), 20))
 
 
-@each_avx512_dtype
+@each_native_dtype
 def test_no_words_at_all(dtype: torch.dtype) -> None:
     bilm = draw_bilm(CONFIGS["as published"])
     state = random_state(bilm, 2)
@@ -189,7 +189,7 @@ def test_no_words_at_all(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("backend_name", ["reference", "portable", "native", "avx512"])
+@pytest.mark.parametrize("backend_name", ["reference", "portable", "native"])
 def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
     backend(backend_name)
     merged = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), CHARACTERS)

@@ -269,7 +269,7 @@ def test_gradients_reach_a_state_and_free_what_was_prepared() -> None:
     assert state.h.grad is not None and frozen._prepacked is None
 
 
-def test_a_machine_without_the_products(without_avx512: None) -> None:
+def test_a_machine_without_the_products(without_native: None) -> None:
     frozen, bilm = Frozen(), draw_bilm()
     assert_is_that_of(bilm, run(frozen, bilm))
     assert frozen._prepacked is None

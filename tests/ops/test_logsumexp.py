@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from backends import each_avx512_dtype, has_avx512
+from backends import each_native_dtype, has_native
 from torch import Tensor
 
 from elmokit.ops.functional import linear_logsumexp
@@ -14,10 +14,10 @@ CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-AVX512 = pytest.param("avx512", marks=pytest.mark.native(torch.float32))
+NATIVE = pytest.param("native", marks=pytest.mark.native)
 
 
-@pytest.fixture(params=[AVX512, "portable", "reference"], autouse=True)
+@pytest.fixture(params=[NATIVE, "portable", "reference"], autouse=True)
 def each_backend(
     request: pytest.FixtureRequest, backend: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +55,7 @@ def tolerances(dtype: torch.dtype, depth: int) -> tuple[float, float]:
     if dtype == torch.float32:
         return 1e-5, 1e-5
     # The compiled passes round only probabilities to bfloat16, PyTorch's products logits too.
-    return (1e-5, 4e-3) if has_avx512(dtype, depth) else (5e-2, 5e-2)
+    return (1e-5, 4e-3) if has_native(dtype, depth) else (5e-2, 5e-2)
 
 
 def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> None:
@@ -163,9 +163,9 @@ def test_no_positions() -> None:
     assert all(not grad.any() for grad in torch.autograd.grad(found.sum(), inputs))
 
 
-@pytest.mark.parametrize("each_backend", [AVX512], indirect=True)
-@each_avx512_dtype
-def test_avx512_gives_the_same_bits_on_any_number_of_threads(
+@pytest.mark.parametrize("each_backend", [NATIVE], indirect=True)
+@each_native_dtype
+def test_native_gives_the_same_bits_on_any_number_of_threads(
     dtype: torch.dtype, num_threads: Callable[[int], None]
 ) -> None:
     inputs, excluded, found = case(200, 700, 10, dtype), some_excluded(200, 700), []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from backends import FAST_BACKENDS, each_avx512_dtype
+from backends import FAST_BACKENDS, each_native_dtype
 from torch import Tensor
 
 from elmokit.config import LSTMConfig
@@ -209,7 +209,7 @@ def test_the_caller_keeps_its_state(each_backend: str) -> None:
 # --- Threads ---------------------------------------------------------------------------------------------------------
 
 
-@each_avx512_dtype
+@each_native_dtype
 @pytest.mark.parametrize("rows", [9, 130])
 def test_prepacked_lstm_gives_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype, rows: int
@@ -284,7 +284,7 @@ def test_an_index_reads_shared_rows(backend_name: str, chunk_slots: int, backend
     assert again is out and torch.equal(out, gathered[0])
 
 
-@each_avx512_dtype
+@each_native_dtype
 @pytest.mark.parametrize("rows", [*range(1, 14), 64, 130])
 def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int) -> None:
     """To the last bit."""
@@ -308,7 +308,7 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
         assert all(torch.equal(one[0], each[row]) for one, each in zip(final_alone, final, strict=True))
 
 
-@each_avx512_dtype
+@each_native_dtype
 def test_prepacked_weights_refuse_what_does_not_fit(dtype: torch.dtype) -> None:
     case = Case((6, 20), "none", "carried", torch.float32)
     x, h, c, *weights = case.leaves

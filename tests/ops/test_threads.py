@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from backends import has_avx512
+from backends import has_native
 
 import elmokit
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
@@ -157,7 +157,7 @@ def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_t
 def test_vectors_are_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: str, batch_words: int
 ) -> None:
-    if dtype == "int8" and not has_avx512(torch.int8):
+    if dtype == "int8" and not has_native(torch.int8):
         pytest.skip("no compiled int8 products on this machine")
     model, found = elmokit.load(), []
     for threads in THREADS:
@@ -177,7 +177,7 @@ def test_vectors_are_the_same_bits_on_any_number_of_threads(
 def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype
 ) -> None:
-    if not has_avx512(dtype):
+    if not has_native(dtype):
         pytest.skip(f"no compiled {dtype} products on this machine")
     torch.manual_seed(0)
     config = BiLMConfig(LSTMConfig(cell_dim=70, projection_dim=36), CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1))

@@ -9,14 +9,13 @@ FLOAT_DTYPES = (torch.float32, torch.bfloat16)
 FAST_BACKENDS = [
     "portable",
     pytest.param("native", marks=pytest.mark.native),
-    pytest.param("avx512", marks=pytest.mark.native(torch.float32)),
 ]
 
-each_avx512_dtype = pytest.mark.parametrize(
+each_native_dtype = pytest.mark.parametrize(
     "dtype", [pytest.param(dtype, marks=pytest.mark.native(dtype), id=str(dtype)[6:]) for dtype in FLOAT_DTYPES]
 )
 
 
-def has_avx512(dtype: torch.dtype, *depths: int) -> bool:
-    """Whether the AVX-512 backend multiplies weights of this type, in dot products of these lengths."""
+def has_native(dtype: torch.dtype, *depths: int) -> bool:
+    """Whether the compiled kernels multiply weights of this type, in dot products of these lengths."""
     return has_prepacked_products(torch.device("cpu"), dtype, *depths)

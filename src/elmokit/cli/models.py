@@ -38,9 +38,11 @@ class Info:
     def run(self) -> None:
         from elmokit.checkpoints.loading import describe
         from elmokit.ops.dispatch import available_backends, get_backend
+        from elmokit.ops.native.library import describe_target
 
         description = describe(self.model)
         card = description.pop("card", [])
-        show({**description, "backend": get_backend(), "available backends": list(available_backends())})
+        backends = {"backend": get_backend(), "available backends": list(available_backends())}
+        show({**description, **backends, "instruction set": describe_target()})
         if card:
             print("", *card, sep="\n")

@@ -28,7 +28,7 @@ ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
         help="Number type to compute in: float32 (exact), bfloat16 (faster on hardware that supports it), int8 (faster "
-        "still; needs a CPU with AVX-512 VNNI), or auto (bfloat16 where the hardware supports it, else float32)."
+        "still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, else float32)."
     ),
 ]
 StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type of the vectors on disk.")]

@@ -61,7 +61,7 @@ class Embedder:
             device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
             dtype: The number type to compute in: "float32" (exact, the default), "bfloat16", "float16" (on a GPU),
                 "int8", or "auto", which is bfloat16 where the machine multiplies it, else float32. int8, the fastest,
-                quantises the weights, and the rows that are multiplied by them: it needs a CPU with AVX-512 VNNI.
+                quantises the weights, and the rows that are multiplied by them: it needs the compiled kernels.
                 Vectors are float32 in any case.
             sizes: How much is computed at a time; no vector depends on it.
 

@@ -155,7 +155,7 @@ class Pipeline:
             if dtype != torch.int8:
                 raise
             raise ValueError(
-                "int8 needs a CPU with AVX-512 VNNI and the native library (see elmokit info): use bfloat16 or float32"
+                "int8 needs a CPU and the compiled kernels (see elmokit info): use bfloat16 or float32"
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
         encoder = self.bilm.token_encoder

@@ -70,7 +70,7 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
 class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a model.
 
-    Where the processor has AVX-512 a frozen biLM's weights are prepacked once, not for every batch: that is 1.4 to 1.8
+    Where the compiled kernels run a frozen biLM's weights are prepacked once, not for every batch: that is 1.4 to 1.8
     times as fast, and takes the memory of the weights again (`nn.inference.Frozen`).
     """
 

@@ -5,8 +5,7 @@ allowed and that has it for the device, the number type and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
     portable    PyTorch with gradients of our own, in bounded memory; any device
-    native      C, for any processor
-    avx512      C on prepacked weights, for processors with AVX-512
+    native      C, compiled for several instruction sets (native/library.py says which of them runs)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 
 from elmokit.ops.native import library
 
-BACKENDS = ("reference", "portable", "native", "avx512")
+BACKENDS = ("reference", "portable", "native")
 VARIABLE = "ELMOKIT_BACKEND"
 MAX_INT8_DEPTH = 1 << 16  # as many products, 255 * 127 at most, add up to 32 bits
 
@@ -62,15 +61,9 @@ def _prepacked_products(request: Request) -> str | None:
     dtype, depths = request.dtype, request.depths
     if (reason := _library_on_cpu(request)) is not None:
         return reason
-    if library.avx512_level() < 1:
-        return "this processor has no AVX-512"
     if dtype == torch.bfloat16:
-        if library.avx512_level() < 2:
-            return "this processor does not multiply bfloat16"
         return "bfloat16 is multiplied in pairs: a size is odd" if any(depth % 2 for depth in depths) else None
     if dtype == torch.int8:
-        if not library.multiplies_int8():
-            return "this processor has no AVX-512 VNNI"
         return "too many products for a sum of 32 bits" if max(depths, default=0) > MAX_INT8_DEPTH else None
     return None if dtype == torch.float32 else f"it is for float32, bfloat16 and int8, not {dtype}"
 
@@ -84,7 +77,7 @@ def _prepacked_float_products(request: Request) -> str | None:
 Requirement = Callable[[Request], str | None]
 IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     "lstm": {
-        "avx512": ("native.lstm", _prepacked_products),
+        "native": ("native.lstm", _prepacked_products),
         "portable": ("portable.lstm", _floats),
         "reference": ("reference", _floats),
     },
@@ -93,11 +86,11 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "reference": ("reference", _floats),
     },
     "prepacked linear": {
-        "avx512": ("native.gemm", _prepacked_products),
+        "native": ("native.gemm", _prepacked_products),
         "reference": ("reference", _floats),
     },
     "prepacked highway": {
-        "avx512": ("native.gemm", _prepacked_products),
+        "native": ("native.gemm", _prepacked_products),
         "reference": ("reference", _floats),
     },
     "highway": {
@@ -109,7 +102,7 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "reference": ("reference", _floats),
     },
     "logsumexp": {
-        "avx512": ("native.logsumexp", _prepacked_float_products),
+        "native": ("native.logsumexp", _prepacked_float_products),
         "portable": ("portable.logsumexp", _floats),
         "reference": ("reference", _floats),
     },
@@ -141,7 +134,7 @@ def set_backend(name: str | None) -> None:
     Weights that were prepacked before stay with the implementation that prepacked them.
 
     Args:
-        name: "reference", "portable", "native" or "avx512"; None: what ELMOKIT_BACKEND says, else the fastest.
+        name: "reference", "portable" or "native"; None: what ELMOKIT_BACKEND says, else the fastest.
 
     Raises:
         ValueError: If there is no such backend.
@@ -158,9 +151,7 @@ def get_backend() -> str:
 
 def available_backends() -> tuple[str, ...]:
     """The backends that have something to run on this machine's CPU."""
-    request = Request("", "cpu", torch.float32)
-    requirements = {"native": _library_on_cpu, "avx512": _prepacked_products}
-    return tuple(name for name in BACKENDS if requirements.get(name, _anything)(request) is None)
+    return BACKENDS if library.is_built() else BACKENDS[:-1]
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:
@@ -200,14 +191,14 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> A
         depths: The lengths of its dot products.
 
     Raises:
-        ValueError: If no backend that is allowed has it, as int8 without AVX-512 VNNI.
+        ValueError: If no backend that is allowed has it, as int8 without compiled kernels.
     """
     return _chosen(Request(op, device.type, dtype, depths), get_backend())
 
 
 def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
     """Whether products with prepacked weights run there: faster, and the same bits for a row in any batch."""
-    return explain("prepacked linear", device.type, dtype, *depths).get("avx512", "") is None
+    return explain("prepacked linear", device.type, dtype, *depths).get("native", "") is None
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from backends import has_avx512
+from backends import has_native
 from oracle import relu, sigmoid
 from torch import Tensor
 
@@ -78,7 +78,7 @@ def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
         a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
         torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH)))
-    assert not has_avx512(torch.int8, MAX_INT8_DEPTH + 1)
+    assert not has_native(torch.int8, MAX_INT8_DEPTH + 1)
 
 
 @needs_int8
@@ -301,11 +301,11 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Embedder.load(dtype="int8").encode(texts))
 
 
-def test_where_it_is_not_there_that_is_said(without_avx512: None) -> None:
-    assert not has_avx512(torch.int8, 4)
+def test_where_it_is_not_there_that_is_said(without_native: None) -> None:
+    assert not has_native(torch.int8, 4)
     with pytest.raises(ValueError, match=r"nothing here runs .* in int8"):
         choose("lstm", CPU, torch.int8, 4)
-    with pytest.raises(ValueError, match=r"int8 needs a CPU with AVX-512 VNNI.*: use bfloat16 or float32"):
+    with pytest.raises(ValueError, match=r"int8 needs a CPU and the compiled kernels.*: use bfloat16 or float32"):
         Embedder.load(dtype="int8")
 
 

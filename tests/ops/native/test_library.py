@@ -1,7 +1,7 @@
 """The library of compiled kernels: built in whichever way the compiler can, and left alone where it does not fit."""
 
 import importlib.util
-import re
+import platform
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -36,37 +36,43 @@ def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: 
     assert extension is not None
     for path in (tmp_path / "absent.so", tmp_path / "no_library.so", Path(str(extension.origin))):
         use(path, monkeypatch)
-        assert not library.is_built() and library.avx512_level() == 0 and not library.multiplies_int8()
+        assert not library.is_built() and library.targets.__wrapped__() == ()
 
 
-@pytest.mark.parametrize("needed", ["", "-DFOR_EACH_TARGET=", "-DNO_AVX512"])
-def test_kernels_are_built_by_compilers_that_cannot_do_everything(
-    needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unknown", [" -mavxvnni", " -m"])
+def test_a_compiler_builds_for_the_targets_that_it_knows(
+    unknown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiler that cannot build a function for several processors, or for AVX-512, is asked for less.
-
-    Without optimisation, which would take most of the time and is the business of other tests.
-    """
+    """Without optimisation, which would take most of the time and is the business of other tests."""
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
+    if platform.machine() != "x86_64":
+        pytest.skip("the flags are those of x86-64")
     pytest.importorskip("hatchling")
     build = load_build_script()
     wrapper = tmp_path / "cc"
-    wrapper.write_text(f'#!/bin/sh\ncase "$* " in *"{needed}"*) exec {compiler} "$@" -O0;; esac\nexit 1\n')
+    fails = f'case "$*" in *"{unknown}"*) exit 1;; esac\n'
+    wrapper.write_text(f'#!/bin/sh\n{fails}exec {compiler} "$@" -O0\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
     build.build_library(library.SOURCES, tmp_path / "_native.so")
     use(tmp_path / "_native.so", monkeypatch)
     assert library.is_built()
-    found, types = library._library(), ["float", "bfloat16", "int8"]
-    declared = library._declarations()
-    names = [name + kind for name in declared for kind in (types if name.endswith("_") else [""])]
-    names = [name.replace("unpack_bfloat16", "unpack_float16") for name in names]
-    trained = [name for name in names if not re.search("(backward|logsumexp|unpack)_.*int8", name)]
-    packed = ["avx512", "prepack", "product_", "quantize", "lstm_", "logsumexp_"]
-    there = [name for name in trained if needed != "-DNO_AVX512" or not name.startswith(tuple(packed))]
-    assert len(there) > 3 and all(hasattr(found, f"elmokit_{name}") for name in there)
+    flags = {name: " ".join(["", *of_target]) for name, of_target in build.TARGETS.items() if name != "neon_dotprod"}
+    expected = [name for name in flags if unknown not in flags[name]]
+    for name, (_, is_typed, _) in library._declarations().items():
+        for kind in ("float", "bfloat16", "int8") if is_typed else ("",):
+            if kind == "int8" and name in ("lstm_backward", "logsumexp", "logsumexp_backward"):
+                continue
+            symbol = f"elmokit_{name}_{kind}_" if is_typed else f"elmokit_{name}_"
+            found = [target for target in library.TARGETS if hasattr(library._library(), symbol + target)]
+            assert found == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_native.so", "cc"]
+
+
+def test_the_loader_knows_the_targets_that_are_built() -> None:
+    pytest.importorskip("hatchling")
+    assert tuple(load_build_script().TARGETS) == library.TARGETS
 
 
 def test_no_library_is_left_where_nothing_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +91,9 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("hatchling")
     build, folder = load_build_script(), tmp_path / "kernels"
     folder.mkdir()
-    (folder / "other.c").write_text("const char elmokit_sources[] = ELMOKIT_SOURCES;\n")
+    for name in ("characters", "unpack", "kernels"):
+        (folder / f"{name}.c").touch()
+    (folder / "library.c").write_text("const char elmokit_sources[] = ELMOKIT_SOURCES;\n")
     build.build_library(folder, tmp_path / "_native.so")
     with pytest.warns(UserWarning, match="of other sources"):
         use(tmp_path / "_native.so", monkeypatch)
@@ -94,16 +102,16 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_the_header_declares_what_python_calls() -> None:
     declared = library._declarations()
-    result, parameters = declared["unpack_"]
-    assert result == "int" and parameters[0] == library.Parameter("layers", "ptrdiff_t", False)
+    result, is_typed, parameters = declared["unpack_float16"]
+    assert result == "int" and not is_typed and parameters[0] == library.Parameter("layers", "ptrdiff_t", False)
     assert parameters[4] == library.Parameter("streams", "float", True)
-    assert [each.name for each in declared["lstm_forward_"][1]][:3] == ["steps", "batch_sizes", "resets"]
-    assert declared["avx512"] == ("int", [])
+    assert declared["lstm_forward"].is_typed
+    assert [each.name for each in declared["lstm_forward"].parameters][:3] == ["steps", "batch_sizes", "resets"]
 
 
-@pytest.mark.skipif(library.avx512_level() < 1, reason="this function is compiled for AVX-512")
+@pytest.mark.native
 def test_a_function_refuses_what_it_would_misread() -> None:
-    call = library.native("quantize")
+    call = library.native("quantize", torch.int8)
     sizes, tensors = {"rows": 2, "depth": 4}, {"values": torch.zeros(2, 4)}
     tensors["quantized"] = torch.zeros(2, 8, dtype=torch.uint8)
     call(**sizes, **tensors)

@@ -1,4 +1,4 @@
-"""Matrix products with prepacked weights, for processors with AVX-512 (csrc/gemm.c)."""
+"""Matrix products with prepacked weights (csrc/kernels.c)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.ops.native.library import Strided, native, require
-from elmokit.ops.threads import parallel_for
+from elmokit.ops.threads import num_threads, parallel_for
 from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
 MAX_STRIDE = 1 << 27  # of a weight's columns, which are found by 32 bits
 CHUNK_PANELS = 16  # that a thread prepacks before it takes the next ones
+BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: less is multiplied before a second thread has started
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -31,7 +32,7 @@ def result_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def quantized_bytes(depth: int) -> int:
-    """The size of a row of int8 values and their scale (csrc/avx512_int8.h)."""
+    """The size of a row of int8 values and their scale (csrc/number.h)."""
     return -(-depth // QUAD) * QUAD + 4
 
 
@@ -39,7 +40,7 @@ def quantize(values: Tensor) -> Tensor:
     """values (M, depth) float32 -> rows of bytes."""
     values = values.contiguous()
     rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8)
-    native("quantize")(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
+    native("quantize", torch.int8)(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
     return rows
 
 
@@ -61,6 +62,7 @@ class PrepackedWeight:
     """A weight (columns, depth) in the order in which a product reads it."""
 
     panels: Tensor
+    num_panels: int
     columns: int
     depth: int
 
@@ -70,6 +72,19 @@ class PrepackedWeight:
         if size < HUGE_PAGE:
             return self
         return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
+
+    def for_each_range(self, work: Callable[[int, int], None]) -> None:
+        """work(first_panel, end_panel) on as many threads as the caller may use, where the weight is worth them.
+
+        Of few rows, whose product takes as long as reading the weight, every thread so reads a part of it.
+        """
+        size = self.panels.numel() * self.panels.itemsize
+        ranges = max(1, min(num_threads(), size // BYTES_WORTH_A_THREAD))
+        bounds = [self.num_panels * number // ranges for number in range(ranges + 1)]
+        if ranges == 1:
+            work(*bounds)
+        else:
+            parallel_for(lambda number: work(bounds[number], bounds[number + 1]), ranges)
 
 
 def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeight:
@@ -98,13 +113,13 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
         )  # fmt: skip
 
     parallel_for(run, -(-num_panels // CHUNK_PANELS))
-    return PrepackedWeight(panels, columns, depth)
+    return PrepackedWeight(panels, num_panels, columns, depth)
 
 
 def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """Multiply rows by a prepacked weight, on the calling thread.
+    """Multiply rows by a prepacked weight.
 
-    A row's result is the same, to the last bit, in any batch.
+    A row's result is the same, to the last bit, in any batch and on any number of threads.
 
     Args:
         a: (M, depth); for a weight in int8 its rows are quantized.
@@ -124,10 +139,15 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
     bias = None if bias is None else bias.float().contiguous()
     require(bias is None or bias.shape == (weight.columns,), bias)
     rows = quantize(a) if dtype == torch.int8 else a
-    native("product", dtype)(
-        rows=len(a), columns=weight.columns, depth=weight.depth, a=rows, stride=rows.shape[1], panels=weight.panels,
-        bias=bias, out=Strided(out), out_stride=out.stride(0), wide=out.dtype == torch.float32,
-    )  # fmt: skip
+
+    def run(first_panel: int, end_panel: int) -> None:
+        native("product", dtype)(
+            rows=len(a), columns=weight.columns, depth=weight.depth, first_panel=first_panel, end_panel=end_panel,
+            a=rows, stride=rows.shape[1], panels=weight.panels, bias=bias, out=Strided(out), out_stride=out.stride(0),
+            wide=out.dtype == torch.float32,
+        )  # fmt: skip
+
+    weight.for_each_range(run)
     return out
 
 
@@ -137,15 +157,20 @@ def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:
-    """x (M, F) through a highway layer whose weight is prepacked as two gates, on the calling thread."""
+    """x (M, F) through a highway layer whose weight is prepacked as two gates."""
     dtype = gates.panels.dtype
     x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
     require((gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,), x.shape)
     out = torch.empty_like(x)
-    native("prepacked_highway", dtype)(
-        rows=len(x), units=x.shape[1], x=x, panels=gates.panels, bias=bias, out=out,
-        quantized=quantize(x) if dtype == torch.int8 else None,
-    )  # fmt: skip
+    quantized = quantize(x) if dtype == torch.int8 else None
+
+    def run(first_panel: int, end_panel: int) -> None:
+        native("highway", dtype)(
+            rows=len(x), units=x.shape[1], first_panel=first_panel, end_panel=end_panel, x=x, quantized=quantized,
+            panels=gates.panels, bias=bias, out=out,
+        )  # fmt: skip
+
+    gates.for_each_range(run)
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import warnings
 from functools import cache
@@ -21,7 +22,7 @@ NUMBERS = {"ptrdiff_t": ctypes.c_ssize_t, "float": ctypes.c_float, "int": ctypes
 DTYPES = {
     "float": (torch.float32,),
     "bfloat16": (torch.bfloat16,),
-    "int8": (torch.uint8,),
+    "int8": (torch.uint8, torch.int8),
     "int64_t": (torch.int64,),
     "int32_t": (torch.int32,),
     "uint8_t": (torch.uint8, torch.bool),
@@ -53,16 +54,6 @@ def is_built() -> bool:
     return _library() is not None
 
 
-def avx512_level() -> int:
-    """0: no AVX-512 here, or none that was built; 1: float32 products; 2: bfloat16 ones too."""
-    return _library().elmokit_avx512() if is_built() else 0  # type: ignore[union-attr]
-
-
-def multiplies_int8() -> bool:
-    """Whether there are products of int8."""
-    return avx512_level() > 0 and bool(_library().elmokit_avx512_int8())  # type: ignore[union-attr]
-
-
 # --- Signatures, from the header -----------------------------------------------------------------------------------
 
 
@@ -74,7 +65,7 @@ class Parameter(NamedTuple):
     is_pointer: bool
 
 
-DECLARATION = re.compile(r"\b(void|int) elmokit_(\w+?)(##TYPE)?\(([^()]*)\);")
+DECLARATION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\);")
 PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 
 
@@ -84,16 +75,23 @@ def require(condition: bool, message: object) -> None:
         raise AssertionError(message)
 
 
+class Declaration(NamedTuple):
+    """A function of the header: its result, whether there is one for each number type, its parameters."""
+
+    result: str
+    is_typed: bool
+    parameters: list[Parameter]
+
+
 @cache
-def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
-    """Of each function its result and its parameters; those of a macro end in an underscore, for the type's name."""
-    text = re.sub(r"\\\n|/\*.*?\*/", " ", (SOURCES / "elmokit.h").read_text(encoding="utf-8"), flags=re.DOTALL)
+def _declarations() -> dict[str, Declaration]:
+    text = re.sub(r"/\*.*?\*/", " ", (SOURCES / "elmokit.h").read_text(encoding="utf-8"), flags=re.DOTALL)
     declarations = {}
-    for result, name, _, parameters in DECLARATION.findall(" ".join(text.split())):
-        parts = [] if parameters == "void" else [part.strip() for part in parameters.split(",")]
-        matches = list(map(PARAMETER.fullmatch, parts))
+    for result, kind, name, parameters in DECLARATION.findall(" ".join(text.split())):
+        matches = [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
         require(None not in matches, f"a parameter of elmokit_{name} in elmokit.h cannot be read: {parameters}")
-        declarations[name] = result, [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
+        declared = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
+        declarations[name] = Declaration(result, kind == "TYPED", declared)
     return declarations
 
 
@@ -121,11 +119,11 @@ class NativeFunction:
     The call holds its tensors until the function has returned, whatever becomes of whoever called it.
     """
 
-    def __init__(self, name: str, type_name: str = "") -> None:
-        result, self._parameters = _declarations()[f"{name}_" if type_name else name]
+    def __init__(self, name: str, type_name: str, target: str) -> None:
+        result, is_typed, self._parameters = _declarations()[name]
         library = _library()
         assert library is not None, "ask dispatch which implementation runs"
-        self._function = library[f"elmokit_{name}_{type_name}" if type_name else f"elmokit_{name}"]
+        self._function = library["_".join(["elmokit", name, *([type_name] if is_typed else []), target])]
         self._function.restype = ctypes.c_int if result == "int" else None
         self._function.argtypes = [
             ctypes.c_void_p if parameter.is_pointer else NUMBERS[parameter.type] for parameter in self._parameters
@@ -143,7 +141,72 @@ class NativeFunction:
         return self._function(*values)
 
 
+_function = cache(NativeFunction)
+
+
+# --- Targets ---------------------------------------------------------------------------------------------------------
+
+# Instruction sets that the library may be compiled for (hatch_build.py), best first.
+TARGETS = ("avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2", "neon_dotprod", "baseline")
+VARIABLE = "ELMOKIT_ISA"
+
+
+def multiplies_correctly(target: str) -> bool:
+    """Whether a tiny product of integers, exact in every type, is that of NumPy."""
+    rows, columns, depth = 7, 70, 6
+    weight, a = torch.arange(columns * depth) % 7 - 3.0, torch.arange(rows * depth) % 5 - 2.0
+    expected = a.view(rows, depth).numpy() @ weight.view(columns, depth).numpy().T
+    for dtype in (torch.float32, torch.bfloat16):
+        panels, out = torch.empty(128 * depth, dtype=dtype), torch.empty(rows, columns)
+        sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
+        _function("prepack", TYPE_NAMES[dtype], target)(
+            gates=1, weight=weight, column_stride=depth, depth_stride=1, **sizes
+        )
+        _function("product", TYPE_NAMES[dtype], target)(
+            rows=rows, a=a.to(dtype), stride=depth, bias=None, out=out, out_stride=columns, wide=True, **sizes
+        )
+        if not np.array_equal(out.numpy(), expected):
+            return False
+    return True
+
+
 @cache
+def targets() -> tuple[str, ...]:
+    """The targets that the library has and this processor runs, best first; one that computes nonsense is left out."""
+    library = _library()
+    there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
+    runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]  # type: ignore[index]
+    correct = [name for name in runnable if multiplies_correctly(name)]
+    if correct != runnable:
+        wrong = ", ".join(sorted({*runnable} - {*correct}))
+        warnings.warn(f"elmokit's native library multiplies wrongly with {wrong}, which it leaves out", stacklevel=2)
+    return tuple(correct)
+
+
+@cache
+def target() -> str | None:
+    """The target that runs: the best one, or that of $ELMOKIT_ISA; None where there is no library.
+
+    Raises:
+        ValueError: If it is not one of this library and this processor.
+    """
+    asked = os.environ.get(VARIABLE)
+    if asked and is_built() and asked not in targets():
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(targets())} on this machine, not {asked!r}")
+    return asked if asked and is_built() else next(iter(targets()), None)
+
+
+def describe_target() -> str:
+    """The target that runs, and why."""
+    running = target()
+    if running is None:
+        return "none: there was no C compiler when elmokit was installed"
+    why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best of this processor"
+    return f"{running} ({why}, which runs {', '.join(targets())})"
+
+
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
-    """The function elmokit_{name}, or elmokit_{name}_{dtype} where there is one for each number type."""
-    return NativeFunction(name, "" if dtype is None else TYPE_NAMES[dtype])
+    """The function of the target that runs; of one number type, where there is one for each."""
+    running = target()
+    assert running is not None, "ask dispatch which implementation runs"
+    return _function(name, "" if dtype is None else TYPE_NAMES[dtype], running)

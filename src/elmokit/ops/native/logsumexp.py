@@ -1,4 +1,4 @@
-"""`logsumexp` as compiled passes (csrc/avx512_logsumexp.h), which keep logits in registers."""
+"""`logsumexp` as compiled passes (csrc/logsumexp.h), which keep logits in registers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elmokit.ops.native.gemm import PANEL, prepack
 from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
 
-TILE = 256  # classes and positions of a tile of the gradient, as in csrc/gemm.c
+TILE = 256  # classes and positions of a tile of the gradient, as in csrc/elmokit.h
 MAX_GROUPS = 4  # of classes, each with a gradient of `hidden` of its own
 
 

@@ -1,5 +1,5 @@
 """`lstm` on prepacked weights: all steps as one call for a range of rows, the cell computed on a product's sums
-(csrc/gemm.c).
+(csrc/kernels.c).
 
 Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight holds the four
 gates of 16 units. With gradients a step multiplies [x; h] by both weights at once, since x, which the step before it

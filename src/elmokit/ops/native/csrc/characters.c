@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "elmokit.h"
-#include "targets.h"
 
 #define LANES 32
 #define INLINE static inline __attribute__((always_inline))
@@ -67,7 +66,7 @@ INLINE void forward_block(ptrdiff_t width, ptrdiff_t words, ptrdiff_t characters
 }
 
 /* Blocks `first` to `end`: values <- the maximum over all places of a word; places, unless NULL, <- where it is. */
-FOR_EACH_TARGET void elmokit_characters_forward(
+void PLAIN(characters_forward)(
     ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
     ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, const float *table,
     const int32_t *used, float *values, uint8_t *places) {
@@ -93,7 +92,7 @@ INLINE void backward_block(ptrdiff_t width, ptrdiff_t words, ptrdiff_t character
 }
 
 /* Blocks `first` to `end`: grad_table <- the table's gradient, from that of the values. */
-FOR_EACH_TARGET void elmokit_characters_backward(
+void PLAIN(characters_backward)(
     ptrdiff_t words, ptrdiff_t characters, ptrdiff_t alphabet, ptrdiff_t width, ptrdiff_t filters, ptrdiff_t stride,
     ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, float *grad_table,
     const uint8_t *places, const float *grad) {

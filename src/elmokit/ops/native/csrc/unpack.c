@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "elmokit.h"
-#include "targets.h"
 
 static inline float from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
@@ -40,7 +39,7 @@ static inline void prefetch_row(const float *row, ptrdiff_t width) {
 
 /* Returns 1, and not 0, where finite numbers were too large for float16 and have become infinite. */
 #define DEFINE_UNPACK(TYPE, VALUE)                                                                                       \
-    FOR_EACH_TARGET int elmokit_unpack_##TYPE(                                                                           \
+    int PLAIN(unpack_##TYPE)(                                                                           \
         ptrdiff_t layers, ptrdiff_t slots, ptrdiff_t width, ptrdiff_t tokens, const float *streams, const int64_t *fwd,  \
         const int64_t *bwd, const int64_t *outs, const int64_t *layer_strides) {                                         \
         uint32_t overflows = 0;                                                                                          \

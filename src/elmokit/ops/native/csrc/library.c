@@ -1,0 +1,31 @@
+/* What the library was built of, and which of its targets this processor can run. */
+#include "elmokit.h"
+
+const char elmokit_sources[] = ELMOKIT_SOURCES; /* their digest (hatch_build.py): library.py takes no other */
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Of AVX-VNNI not every compiler's __builtin_cpu_supports knows. */
+static int has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+#define HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature))
+int elmokit_runs_avx2(void) { return HAS("avx2") && HAS("fma"); }
+int elmokit_runs_avx2_vnni(void) { return elmokit_runs_avx2() && has_avx_vnni(); }
+int elmokit_runs_avx512(void) {
+    return elmokit_runs_avx2() && HAS("avx512f") && HAS("avx512bw") && HAS("avx512vl") && HAS("avx512dq");
+}
+int elmokit_runs_avx512_vnni(void) { return elmokit_runs_avx512() && HAS("avx512vnni"); }
+int elmokit_runs_avx512_bf16(void) { return elmokit_runs_avx512_vnni() && HAS("avx512bf16"); }
+#elif defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+int elmokit_runs_neon_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; } /* HWCAP_ASIMDDP */
+#else
+int elmokit_runs_neon_dotprod(void) { return 1; } /* every Apple processor that runs macOS */
+#endif
+#endif
+int elmokit_runs_baseline(void) { return 1; }

@@ -1,0 +1,125 @@
+/* Included by kernels.c for float and bfloat16: the gradient of a layer of the LSTM. */
+
+typedef struct {
+    const TYPE *recurrent, *projection, *input; /* panels of the transposed weights */
+    const float *outputs;
+    const TYPE *gates;
+    const float *cells, *previous_c;
+    float *grad_outputs, *grad_h, *grad_c;
+    TYPE *grad_gates, *low;
+    float *grad_x, *grad_bias;
+} backward_pass;
+
+/* From the gradient `from` of LANES hidden values of a row to that of their gates, which is added to `total`; in grad_c
+ * that of the cell before them. */
+INLINE void backward_cell(
+    const steps_of_layer *layer, const backward_pass *pass, vector from, ptrdiff_t row, ptrdiff_t slot, ptrdiff_t unit,
+    ptrdiff_t count, vector total[GATES]) {
+    ptrdiff_t units = layer->hidden, at = slot + row;
+    const TYPE *gates = pass->gates + at * GATES * units + unit;
+    float *grad_c = pass->grad_c + row * units + unit;
+    vector i = load_value(gates, count), g = load_value(gates + units, count);
+    vector f = load_value(gates + 2 * units, count), o = load_value(gates + 3 * units, count);
+    vector cell = load_float(pass->cells + at * units + unit, count), tanh_c = hyperbolic_tangent(cell);
+    vector before = load_float(pass->previous_c + at * units + unit, count);
+    vector of_c = from * o * (1.0f - tanh_c * tanh_c) + load_float(grad_c, count);
+    of_c = where(magnitude(cell) < layer->cell_clip, of_c);
+    vector grad[GATES] = {
+        of_c * g * (i * (1.0f - i)), of_c * i * (1.0f - g * g), of_c * before * (f * (1.0f - f)),
+        from * tanh_c * (o * (1.0f - o))};
+    for (int gate = 0; gate < GATES; gate++) {
+        store_value(pass->grad_gates + (at * GATES + gate) * units + unit, count, grad[gate]);
+        total[gate] += grad[gate];
+    }
+    store_float(grad_c, count, of_c * f);
+}
+
+/* The rows of a tile, 64 units from `first` on: their gradients are a product with the projection, where there is one. */
+INLINE void backward_tile(
+    ptrdiff_t rows, const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
+    ptrdiff_t first, const float *grad_outputs, const TYPE *panel, prefetch_plan *plan) {
+    float *grad_bias = pass->grad_bias + (layer->first_row + row) / ROWS_OF_A_SUM * GATES * layer->hidden;
+    ptrdiff_t units = layer->hidden, width = layer->width;
+    tile sums;
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (ptrdiff_t unit = first; unit < first + PANEL; unit += LINE_OF(float)) {
+            plan_line(plan, pass->cells + (slot + row + r) * units + unit);
+            plan_line(plan, pass->previous_c + (slot + row + r) * units + unit);
+        }
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int gate = 0; gate < GATES; gate++)
+            for (ptrdiff_t unit = first; unit < first + PANEL; unit += LINE_OF(TYPE)) {
+                ptrdiff_t place = ((slot + row + r) * GATES + gate) * units + unit;
+                plan_line(plan, pass->gates + place);
+                plan_line(plan, pass->grad_gates + place);
+            }
+    if (panel) multiply(rows, width, pass->low + row * width, width, panel, plan, &sums);
+    for (ptrdiff_t unit = first, count; unit < first + PANEL && (count = units - unit) > 0; unit += LANES) {
+        vector total[GATES] = {{0}};
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            const float *of_row = grad_outputs + (row + r) * width + unit;
+            vector from = panel ? of_tile(&sums, r, unit - first) : load_float(of_row, count);
+            if (count >= LANES) backward_cell(layer, pass, from, row + r, slot, unit, LANES, total);
+            else backward_cell(layer, pass, from, row + r, slot, unit, count, total);
+        }
+        for (int gate = 0; gate < GATES; gate++) {
+            float *place = grad_bias + gate * units + unit;
+            store_float(place, count, load_float(place, count) + total[gate]);
+        }
+    }
+}
+
+/* Adds to grad_outputs the gradient through h, and zeroes it outside the clip; the same as TYPE into pass->low. */
+INLINE void backward_outputs(
+    const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t rows, const float *outputs, float *grad_outputs) {
+    for (ptrdiff_t k = 0, count; (count = rows * layer->width - k) > 0; k += LANES) {
+        vector grad = load_float(grad_outputs + k, count) + load_float(pass->grad_h + k, count);
+        if (pass->projection) grad = where(magnitude(load_float(outputs + k, count)) < layer->projection_clip, grad);
+        store_float(grad_outputs + k, count, grad);
+        store_value(pass->low + k, count, grad);
+    }
+}
+
+/* Last step first. */
+void TYPED(lstm_backward)(
+    ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
+    ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,
+    const TYPE *recurrent, const TYPE *projection, const TYPE *input, const float *outputs, const TYPE *gates,
+    const float *cells, const float *previous_c, float *all_grad_outputs, float *grad_h, float *grad_c, TYPE *grad_gates,
+    TYPE *low, float *grad_x, float *grad_bias) {
+    const steps_of_layer layer = {steps,  first_row,   end_row,     hidden_size, width,
+                                  input_width, batch_sizes, resets, cell_clip,   projection_clip};
+    const backward_pass pass = {
+        recurrent, projection, input, outputs, gates, cells, previous_c, all_grad_outputs, grad_h + first_row * width,
+        grad_c + first_row * hidden_size, grad_gates, low, grad_x, grad_bias};
+    ptrdiff_t deep = GATES * hidden_size, size = panel_size(width), slot = first_row;
+    for (ptrdiff_t t = 0; t < steps; t++) slot += batch_sizes[t];
+    for (ptrdiff_t t = steps - 1; t >= 0; t--) {
+        ptrdiff_t rows = rows_of_step(&layer, t);
+        slot -= batch_sizes[t];
+        float *grad_outputs = all_grad_outputs + slot * width;
+        backward_outputs(&layer, &pass, rows, outputs + slot * width, grad_outputs);
+        const TYPE *panel = projection;
+        for (ptrdiff_t unit = 0; unit < hidden_size; unit += PANEL) {
+            const TYPE *next = panel ? panel + size : NULL;
+            for (ptrdiff_t row = 0, height; row < rows; row += height) {
+                prefetch_plan plan;
+                height = tile_rows(smaller((row / ROWS_OF_A_SUM + 1) * ROWS_OF_A_SUM, rows) - row);
+                plan_panel(&plan, next, next ? size : 0, row, row + height, rows);
+                backward_tile(height, &layer, &pass, slot, row, unit, grad_outputs, panel, &plan);
+            }
+            panel = next;
+        }
+        const TYPE *now = grad_gates + slot * deep;
+        TYPED(product)(
+            rows, width, deep, 0, (width + PANEL - 1) / PANEL, now, deep, recurrent, NULL, pass.grad_h, width, 1);
+        TYPED(product)(
+            rows, input_width, deep, 0, (input_width + PANEL - 1) / PANEL, now, deep, input, NULL,
+            grad_x + slot * input_width, input_width, 1);
+        for (ptrdiff_t row = 0; resets && row < rows; row++)
+            if (resets[slot + row]) {
+                memset(pass.grad_h + row * width, 0, width * sizeof *grad_h);
+                memset(pass.grad_c + row * hidden_size, 0, hidden_size * sizeof *grad_c);
+            }
+    }
+}

@@ -1,0 +1,162 @@
+/* The micro-kernel of all products, in the terms of BLIS: MR rows of a times NR columns of a weight are summed in
+ * registers over the depth, which is in blocks of KC.
+ *
+ * A panel has 64 columns, block by block of its depth; in a block micro-panels of NR columns follow one another, and in a
+ * micro-panel depth by depth the values of its columns, of each column STEP values together. A tile is MR rows by one
+ * panel: in the recurrence the four gates of 16 units, so that the cell is computed on sums that are still in cache. Gates
+ * never see memory, except as the trace for training.
+ */
+#ifndef ELMOKIT_MICROKERNEL_H
+#define ELMOKIT_MICROKERNEL_H
+
+#include "number.h"
+
+#define MR 6
+#define NR (LANES * (REGISTERS == 32 ? 4 : 2))
+#define KC 256
+#define GATES 4
+#define UNITS (PANEL / GATES) /* of the recurrence in a panel */
+
+/* Where in a panel the value of a column lies at one depth. */
+INLINE ptrdiff_t place_in_panel(ptrdiff_t depth, ptrdiff_t k, ptrdiff_t column) {
+    ptrdiff_t begin = k / KC * KC, of_block = smaller(in_steps(depth) - begin, KC);
+    return begin * PANEL + column / NR * NR * of_block + (k - begin - k % STEP) * NR + column % NR * STEP + k % STEP;
+}
+
+/* --- Prefetching --------------------------------------------------------------------------------------------------- */
+
+#define LINE 64 /* bytes */
+#define LINE_OF(TYPE) ((ptrdiff_t)(LINE / sizeof(TYPE)))
+/* at most, in the backward pass: cells before and after; gates and their gradients, 64 units of each */
+#define LINES_OF_A_ROW (2 * GATES + 2 * GATES * (PANEL / LINE_OF(float)))
+
+/* A stretch of the next weights, for the larger cache, and lines that lie here and there, for the smaller one. They are
+ * prefetched bit by bit while a tile is multiplied: all at once they would keep the tile's own weights waiting. */
+typedef struct {
+    const char *next, *end;
+    ptrdiff_t count;
+    const void *lines[MR * LINES_OF_A_ROW];
+} prefetch_plan;
+
+static const prefetch_plan no_prefetch;
+
+/* Of the next panel the share of the rows from `row` to `end` out of `rows` that pass by this one; no lines yet. */
+INLINE void plan_panel(
+    prefetch_plan *plan, const TYPE *panel, ptrdiff_t size, ptrdiff_t row, ptrdiff_t end, ptrdiff_t rows) {
+    ptrdiff_t bytes = size * (ptrdiff_t)sizeof(TYPE);
+    plan->next = (const char *)panel + bytes * row / rows / LINE * LINE;
+    plan->end = (const char *)panel + bytes * end / rows / LINE * LINE;
+    plan->count = 0;
+}
+
+INLINE void plan_line(prefetch_plan *plan, const void *line) { plan->lines[plan->count++] = line; }
+
+/* The rest of a plan, and how much of it is prefetched at a time. */
+typedef struct {
+    const char *next, *end;
+    const void *const *line, *const *last;
+    ptrdiff_t bytes, lines;
+} prefetcher;
+
+INLINE prefetcher start_prefetch(const prefetch_plan *plan, ptrdiff_t times) {
+    ptrdiff_t stretch = (plan->end - plan->next) / LINE;
+    return (prefetcher){
+        .next = plan->next,
+        .end = plan->end,
+        .line = plan->lines,
+        .last = plan->lines + plan->count,
+        .bytes = (stretch + times - 1) / times * LINE,
+        .lines = (plan->count + times - 1) / times,
+    };
+}
+
+INLINE void prefetch_some(prefetcher *left) {
+    for (const char *stop = left->next + left->bytes; left->next < stop && left->next < left->end; left->next += LINE)
+        __builtin_prefetch(left->next, 0, 2);
+    for (const void *const *stop = left->line + left->lines; left->line < stop && left->line < left->last; left->line++)
+        __builtin_prefetch(*left->line, 0, 3);
+}
+
+/* --- A tile: rows times a panel -------------------------------------------------------------------------------------- */
+
+/* A tile's sums, in memory: the sums of a loop stay in registers only in a function that needs no others. */
+typedef struct { _Alignas(64) float values[MR][PANEL]; } tile;
+
+INLINE vector of_tile(const tile *sums, ptrdiff_t row, ptrdiff_t column) {
+    return load_float(sums->values[row] + column, LANES);
+}
+INLINE void to_tile(tile *sums, ptrdiff_t row, ptrdiff_t column, vector x) {
+    store_float(sums->values[row] + column, LANES, x);
+}
+
+/* How many rows the next tile takes, so that tiles are about equally high. */
+INLINE ptrdiff_t tile_rows(ptrdiff_t rows_left) {
+    ptrdiff_t tiles = (rows_left + MR - 1) / MR;
+    return (rows_left + tiles - 1) / tiles;
+}
+
+/* Sums that a loop finds by an index would be in memory. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* `rows` and `vectors`, of columns from `column` on, are known when this is compiled: sums stay in registers. */
+INLINE void micro_kernel(
+    const int rows, const int vectors, ptrdiff_t column, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride,
+    const TYPE *panel, prefetcher *left, tile *result) {
+    sums sum[MR][PANEL / LANES];
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++) sum[row][v] = first_sum(panel, depth, column + v * LANES);
+    for (ptrdiff_t begin = 0; begin < depth; begin += KC) {
+        ptrdiff_t of_block = smaller(in_steps(depth) - begin, KC);
+        const TYPE *block = panel + begin * PANEL + column * of_block;
+        for (ptrdiff_t line = 0; line < of_block; line += LINE_OF(TYPE)) {
+            prefetch_some(left);
+            for (ptrdiff_t k = line, end = smaller(line + LINE_OF(TYPE), of_block); k < end; k += STEP)
+                UNROLL for (int part = 0; part < PARTS; part++) {
+                    integers weights[PANEL / LANES];
+                    UNROLL for (int v = 0; v < vectors; v++) {
+                        ptrdiff_t place = v * LANES / NR * NR * of_block + k * NR + v * LANES % NR * STEP;
+                        memcpy(&weights[v], block + place, sizeof weights[v]);
+                        weights[v] = part_of(weights[v], part);
+                    }
+                    UNROLL for (int row = 0; row < rows; row++) {
+                        int32_t bits;
+                        memcpy(&bits, a + row * stride + begin + k, sizeof bits);
+                        integers value = part_of(broadcast_integer(bits), part);
+                        UNROLL for (int v = 0; v < vectors; v++) sum[row][v] = add_products(sum[row][v], value, weights[v]);
+                    }
+                }
+        }
+    }
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            to_tile(result, row, column + v * LANES, scaled(sum[row][v], depth, a + row * stride, panel, column + v * LANES));
+}
+
+/* One row has NR columns' sums alone, which would wait for each other: it takes several micro-panels at a time. */
+INLINE void multiply_rows(
+    const int rows, const int columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel,
+    const prefetch_plan *plan, tile *result) {
+    prefetcher left = start_prefetch(plan, (depth / LINE_OF(TYPE) + 1) * (PANEL / columns));
+    for (ptrdiff_t column = 0; column < PANEL; column += columns)
+        micro_kernel(rows, columns / LANES, column, depth, a, stride, panel, &left, result);
+}
+
+/* result = a (rows, depth) times a panel */
+static __attribute__((noinline)) void multiply(
+    ptrdiff_t rows, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel, const prefetch_plan *plan,
+    tile *result) {
+    switch (rows) {
+        case 1: multiply_rows(1, NR < 32 ? 4 * NR : PANEL, depth, a, stride, panel, plan, result); break;
+        case 2: multiply_rows(2, NR < 64 ? 2 * NR : PANEL, depth, a, stride, panel, plan, result); break;
+        case 3: multiply_rows(3, NR, depth, a, stride, panel, plan, result); break;
+        case 4: multiply_rows(4, NR, depth, a, stride, panel, plan, result); break;
+        case 5: multiply_rows(5, NR, depth, a, stride, panel, plan, result); break;
+        default: multiply_rows(6, NR, depth, a, stride, panel, plan, result);
+    }
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* A register of floats on the target that a file is compiled for: the vector extensions of GCC and Clang, and
+ * intrinsics for the few operations that these cannot express. Further: exp2, sigmoid and tanh, which are the same
+ * operations on every target. */
+#ifndef ELMOKIT_VECTOR_H
+#define ELMOKIT_VECTOR_H
+
+#include <float.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "elmokit.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define BYTES (4 * LANES)
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define LANES 16
+#define REGISTERS 32
+#define INTRINSIC(name) _mm512_##name
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define LANES 8
+#define REGISTERS 16
+#define INTRINSIC(name) _mm256_##name
+#elif defined(__SSE2__)
+#include <immintrin.h>
+#define LANES 4
+#define REGISTERS 16
+#define INTRINSIC(name) _mm_##name
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define LANES 4
+#define REGISTERS 32
+#else
+#define LANES 4
+#define REGISTERS 16
+#endif
+
+typedef float vector __attribute__((vector_size(BYTES)));
+typedef int32_t integers __attribute__((vector_size(BYTES)));
+typedef uint32_t words __attribute__((vector_size(BYTES)));
+typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
+typedef uint8_t bytes __attribute__((vector_size(BYTES / 4)));
+
+INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+INLINE vector broadcast(float x) { return x - (vector){0}; }
+INLINE integers broadcast_integer(int32_t x) { return x - (integers){0}; }
+INLINE vector where(integers mask, vector x) { return (vector)(mask & (integers)x); } /* 0 elsewhere */
+INLINE vector magnitude(vector x) { return (vector)((integers)x & 0x7fffffff); }
+
+/* minimum and maximum of a NaN in the second place are NaN; reciprocal_estimate is good to some bits. */
+#if defined(INTRINSIC)
+INLINE vector minimum(vector a, vector b) { return INTRINSIC(min_ps)(a, b); }
+INLINE vector maximum(vector a, vector b) { return INTRINSIC(max_ps)(a, b); }
+#elif defined(__aarch64__)
+INLINE vector minimum(vector a, vector b) { return vminq_f32(a, b); }
+INLINE vector maximum(vector a, vector b) { return vmaxq_f32(a, b); }
+#else
+INLINE vector minimum(vector a, vector b) { return where(a < b, a) + where(~(a < b), b); }
+INLINE vector maximum(vector a, vector b) { return where(a > b, a) + where(~(a > b), b); }
+#endif
+
+#if defined(__AVX512F__)
+#define NEWTON_STEPS 1
+INLINE vector reciprocal_estimate(vector x) { return _mm512_rcp14_ps(x); }
+#elif defined(__SSE2__)
+#define NEWTON_STEPS 1
+INLINE vector reciprocal_estimate(vector x) { return INTRINSIC(rcp_ps)(x); }
+#elif defined(__aarch64__)
+#define NEWTON_STEPS 2
+INLINE vector reciprocal_estimate(vector x) { return vrecpeq_f32(x); }
+#else
+#define NEWTON_STEPS 0
+INLINE vector reciprocal_estimate(vector x) { return 1.0f / x; }
+#endif
+
+/* --- From and to memory: the first `count` lanes, zeros beyond ------------------------------------------------------ */
+
+INLINE vector load_float(const float *from, ptrdiff_t count) {
+    vector x = {0};
+    if (count >= LANES) memcpy(&x, from, sizeof x);
+    else if (count > 0) memcpy(&x, from, (size_t)count * sizeof *from);
+    return x;
+}
+
+INLINE void store_float(float *to, ptrdiff_t count, vector x) {
+    if (count >= LANES) memcpy(to, &x, sizeof x);
+    else if (count > 0) memcpy(to, &x, (size_t)count * sizeof *to);
+}
+
+INLINE vector load_strided(const float *from, ptrdiff_t stride, ptrdiff_t count) {
+    if (stride == 1) return load_float(from, count);
+    float x[LANES] = {0};
+    for (ptrdiff_t lane = 0; lane < smaller(LANES, count); lane++) x[lane] = from[lane * stride];
+    return load_float(x, LANES);
+}
+
+/* In the upper half of each word the nearest bfloat16, ties to even, as torch rounds. */
+INLINE words rounded(vector x) {
+    words bits = (words)x, nearest = bits + 0x7fff + ((bits >> 16) & 1), is_nan = (words)(x != x);
+    return (nearest & ~is_nan) | (0x7fc00000u & is_nan);
+}
+
+INLINE vector load_bfloat16(const bfloat16 *from, ptrdiff_t count) {
+    halves x = {0};
+    if (count >= LANES) memcpy(&x, from, sizeof x);
+    else if (count > 0) memcpy(&x, from, (size_t)count * sizeof *from);
+    return (vector)(__builtin_convertvector(x, words) << 16);
+}
+
+INLINE void store_bfloat16(bfloat16 *to, ptrdiff_t count, vector x) {
+#ifdef __AVX512BF16__
+    __m256bh low = _mm512_cvtneps_pbh(x); /* below float's normal numbers: 0 */
+#else
+    halves low = __builtin_convertvector(rounded(x) >> 16, halves);
+#endif
+    if (count >= LANES) memcpy(to, &low, sizeof low);
+    else if (count > 0) memcpy(to, &low, (size_t)count * sizeof *to);
+}
+
+/* --- Functions ------------------------------------------------------------------------------------------------------ */
+
+#define LOG2_E 1.44269504088896341f
+
+/* 2^x to about 2e-7, for x brought between -126 and 126; NaN of a NaN. 2^x = 2^n 2^r, where adding ROUNDS rounds to n
+ * and leaves it in the lowest bits; the polynomial is the one of least relative error for -1/2 <= r <= 1/2. */
+#define ROUNDS 12582912.0f /* 1.5 * 2^23 */
+INLINE vector exp2_of(vector x) {
+    x = minimum(broadcast(126.0f), maximum(broadcast(-126.0f), x));
+    vector n = x + ROUNDS, r = x - (n - ROUNDS);
+    vector power = (vector)(((integers)n << 23) + 0x3f800000);
+    vector p = r * 1.32647273e-3f + 9.67151299e-3f;
+    p = p * r + 5.55073358e-2f;
+    p = p * r + 2.40222424e-1f;
+    p = p * r + 6.93147004e-1f;
+    p = p * r + 1.0f;
+    return p * power;
+}
+
+INLINE vector reciprocal(vector x) {
+    vector y = reciprocal_estimate(x);
+    for (int step = 0; step < NEWTON_STEPS; step++) y = y * (1.0f - x * y) + y;
+    return y;
+}
+
+INLINE vector sigmoid(vector x) { return reciprocal(1.0f + exp2_of(x * -LOG2_E)); }
+INLINE vector hyperbolic_tangent(vector x) { return 1.0f - 2.0f * reciprocal(1.0f + exp2_of(x * (2 * LOG2_E))); }
+INLINE vector clipped(vector x, float clip) { return minimum(broadcast(clip), maximum(broadcast(-clip), x)); }
+
+#endif

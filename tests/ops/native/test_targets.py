@@ -1,0 +1,121 @@
+"""Every target of the library that this processor runs: the same results, but for rounding."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from oracle import sigmoid
+from torch import Tensor
+
+from elmokit.embed.embedder import Embedder
+from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, linear_logsumexp, lstm
+from elmokit.ops.native import library
+from elmokit.ops.native.gemm import prepack, prepacked_highway, product
+from elmokit.ops.packing import Packing
+
+pytestmark = pytest.mark.native
+DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+SENTENCES = [["I", "like", "to", "eat", "apple"], ["The", "quick", "brown", "fox"]]
+
+
+@pytest.fixture(params=library.targets())
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(library, "target", lambda: request.param)
+    return request.param
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_integers_are_exact_on_each_target(target: str, dtype: torch.dtype) -> None:
+    for rows, columns, depth in [(1, 70, 6), (2, 64, 256), (3, 5, 258), (13, 200, 770)]:
+        a, weight = torch.arange(rows * depth) % 7 - 3.0, torch.arange(columns * depth) % 5 - 2.0
+        a, weight = a.view(rows, depth), weight.view(columns, depth)
+        a[:, 0], weight[:, 1] = 127, 127  # so that the scales of int8 are 1
+        found = product(a, prepack(weight, dtype), out=torch.empty(rows, columns))
+        np.testing.assert_array_equal(found.numpy(), a.numpy() @ weight.numpy().T)
+
+
+def test_gates_are_those_of_float64_on_each_target(target: str) -> None:
+    """A highway layer of weights 0 shows its sigmoid: of any number, from x = 0 and a transform of 1."""
+    values = torch.cat([torch.linspace(-30, 30, 3999), torch.tensor([-80.0, 80.0, 0.0])])
+    units = len(values)
+    x, bias = torch.zeros(1, units), torch.cat([torch.ones(units), values])
+    found = prepacked_highway(x, prepack(torch.zeros(2 * units, units), torch.float32, gates=2), bias)
+    np.testing.assert_allclose(found[0].double(), sigmoid(values.double().numpy()), atol=3e-7, rtol=0)
+
+
+def in_float64(run: Callable[..., list[Tensor]], *inputs: Tensor) -> list[Tensor]:
+    return run(*(tensor.double() for tensor in inputs))
+
+
+def layer(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> list[Tensor]:
+    leaves = [tensor.requires_grad_() for tensor in (x, h, c, *weights)]
+    packing = Packing.rectangle(5, len(h))
+    outputs, state = lstm(x, packing, LSTMState(h, c), LSTMWeights(*weights), Clips(1.0, 0.8))
+    return [outputs, *state, *torch.autograd.grad([outputs.sum(), state.c.square().sum()], leaves)]
+
+
+def test_a_layer_and_its_gradient_are_those_of_float64_on_each_target(target: str) -> None:
+    rows, width, cell, dim = 37, 20, 50, 34
+    inputs = draw(5 * rows, width), draw(rows, dim), draw(rows, cell)
+    weights = 0.3 * draw(4 * cell, width), 0.2 * draw(4 * cell, dim), draw(4 * cell), 0.3 * draw(dim, cell)
+    exact = in_float64(layer, *inputs, *weights)
+    for found, expected in zip(layer(*inputs, *weights), exact, strict=True):
+        torch.testing.assert_close(
+            found.double(), expected, rtol=2e-5, atol=2e-6 * float(expected.detach().abs().max())
+        )
+
+
+def softmax(hidden: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    leaves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    found = linear_logsumexp(hidden, weight, bias, torch.arange(len(hidden)) % len(weight) - 1)
+    return [found, *torch.autograd.grad(found.sum(), leaves)]
+
+
+def test_a_softmax_and_its_gradient_are_those_of_float64_on_each_target(target: str) -> None:
+    inputs = draw(300, 34), draw(513, 34), draw(513)
+    for found, expected in zip(softmax(*inputs), in_float64(softmax, *inputs), strict=True):
+        torch.testing.assert_close(
+            found.double(), expected, rtol=2e-5, atol=2e-6 * float(expected.detach().abs().max())
+        )
+
+
+def test_vectors_of_words_agree_across_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for name in library.targets():
+        monkeypatch.setattr(library, "target", lambda name=name: name)
+        found[name] = np.concatenate(Embedder.load().embed(SENTENCES, layers="all"), axis=1)
+    for name, vectors in found.items():
+        np.testing.assert_allclose(vectors, found["baseline"], rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+# --- The choice ------------------------------------------------------------------------------------------------------
+
+
+def in_a_new_process(isa: str) -> subprocess.CompletedProcess[str]:
+    code = "from elmokit.ops.native import library; print(library.target())"
+    environment = os.environ | {"ELMOKIT_ISA": isa}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_the_best_target_runs_unless_the_environment_names_another() -> None:
+    assert in_a_new_process("").stdout.strip() == library.targets()[0]
+    assert in_a_new_process("baseline").stdout.strip() == "baseline"
+
+
+def test_a_target_that_is_not_there_is_refused() -> None:
+    assert "ELMOKIT_ISA must be one of" in in_a_new_process("avx1024").stderr
+
+
+def test_a_target_that_multiplies_wrongly_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, *others = library.targets()
+    monkeypatch.setattr(library, "multiplies_correctly", lambda name: name != best)
+    with pytest.warns(UserWarning, match=f"multiplies wrongly with {best}"):
+        assert library.targets.__wrapped__() == tuple(others)
