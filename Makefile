@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # read, write and split text. The slow ones kill processes and learn for a while, and do so on the fastest backend.
 OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train tasks compat)
 
-.PHONY: demo test test-portable test-reference check clean
+.PHONY: demo test test-portable test-reference test-kernels check clean
 
 # Real vectors of real sentences from the bundled English model.
 demo: .venv/installed
@@ -29,6 +29,10 @@ test-portable: .venv/installed-dev
 # On the specification of every operation.
 test-reference: .venv/installed-dev
 	ELMOKIT_BACKEND=reference $(PYTEST) $(OF_BACKENDS)
+
+# The compiled kernels as programs: with sanitizers, and those for ARM in emulation.
+test-kernels: .venv/installed-dev
+	$(BIN)/python tools/test_kernels.py
 
 check: .venv/installed-dev
 	$(BIN)/ruff check

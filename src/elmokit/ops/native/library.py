@@ -54,7 +54,7 @@ def is_built() -> bool:
     return _library() is not None
 
 
-# --- Signatures, from the header -----------------------------------------------------------------------------------
+# --- Signatures, from the sources ----------------------------------------------------------------------------------
 
 
 class Parameter(NamedTuple):
@@ -65,7 +65,7 @@ class Parameter(NamedTuple):
     is_pointer: bool
 
 
-DECLARATION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\);")
+DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 
 
@@ -75,8 +75,8 @@ def require(condition: bool, message: object) -> None:
         raise AssertionError(message)
 
 
-class Declaration(NamedTuple):
-    """A function of the header: its result, whether there is one for each number type, its parameters."""
+class Definition(NamedTuple):
+    """A function of the library: its result, whether there is one for each number type, its parameters."""
 
     result: str
     is_typed: bool
@@ -84,15 +84,16 @@ class Declaration(NamedTuple):
 
 
 @cache
-def _declarations() -> dict[str, Declaration]:
-    text = re.sub(r"/\*.*?\*/", " ", (SOURCES / "elmokit.h").read_text(encoding="utf-8"), flags=re.DOTALL)
-    declarations = {}
-    for result, kind, name, parameters in DECLARATION.findall(" ".join(text.split())):
+def _definitions() -> dict[str, Definition]:
+    text = "".join(file.read_text(encoding="utf-8") for file in (*SOURCES.glob("*.c"), *SOURCES.glob("*.h")))
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    definitions = {}
+    for result, kind, name, parameters in DEFINITION.findall(" ".join(text.split())):
         matches = [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
-        require(None not in matches, f"a parameter of elmokit_{name} in elmokit.h cannot be read: {parameters}")
-        declared = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
-        declarations[name] = Declaration(result, kind == "TYPED", declared)
-    return declarations
+        require(None not in matches, f"a parameter of elmokit_{name} cannot be read: {parameters}")
+        found = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
+        definitions[name] = Definition(result, kind == "TYPED", found)
+    return definitions
 
 
 class Strided(NamedTuple):
@@ -120,7 +121,7 @@ class NativeFunction:
     """
 
     def __init__(self, name: str, type_name: str, target: str) -> None:
-        result, is_typed, self._parameters = _declarations()[name]
+        result, is_typed, self._parameters = _definitions()[name]
         library = _library()
         assert library is not None, "ask dispatch which implementation runs"
         self._function = library["_".join(["elmokit", name, *([type_name] if is_typed else []), target])]

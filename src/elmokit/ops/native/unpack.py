@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.ops.native.library import TYPE_NAMES, native, require
+from elmokit.ops.native.library import native, require
 from elmokit.ops.threads import num_threads, parallel_for
 
 VALUES_WORTH_A_THREAD = 1 << 18
@@ -24,7 +24,7 @@ def _unpack(
 ) -> bool:
     """Write each word's vectors to its address within `outs`, its layers so many values from one to the next."""
     layers, _, num_slots, width = streams.shape
-    streams, unpack = streams.float().contiguous(), native("unpack_" + TYPE_NAMES[dtype])
+    streams, unpack = streams.float().contiguous(), native("unpack", dtype)
     chunks = max(1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD))
     bounds, overflows = np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(), [0] * chunks
 

@@ -7,14 +7,9 @@
  *
  * Blocks are the outermost loop: their part of the table stays in the nearest cache while all words pass.
  */
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
 #include "elmokit.h"
 
 #define LANES 32
-#define INLINE static inline __attribute__((always_inline))
 
 /* Where a width is known the loops over a window unroll; the published ones are. */
 #define FOR_WIDTH(width, CALL)                                                                                           \
@@ -28,8 +23,6 @@
         case 7: CALL(7); break;                                                                                          \
         default: CALL(width);                                                                                            \
     }
-
-INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
 /* sum <- the sums of the filters of a block in the window that begins at `id`: one pass, so that it stays in registers */
 INLINE void window(ptrdiff_t width, const int32_t *id, const float *table, float *sum) {

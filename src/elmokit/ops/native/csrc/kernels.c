@@ -4,6 +4,7 @@
 
 /* --- Weights to panels, rows to numbers ------------------------------------------------------------------------------- */
 
+/* Rows of floats to rows of TYPE; for int8 with their scales. */
 void TYPED(quantize)(ptrdiff_t rows, ptrdiff_t depth, const float *values, TYPE *quantized) {
     for (ptrdiff_t row = 0; row < rows; row++) to_row(depth, values + row * depth, quantized + row * row_size(depth));
 }
@@ -53,7 +54,8 @@ INLINE void pack_columns(
 }
 #endif
 
-/* Panels are filled up with zeros. */
+/* Panels first_panel to end_panel of a weight whose column j has at depth k weight[j * column_stride + k * depth_stride],
+ * filled up with zeros; for int8 its columns are rows that quantize wrote. */
 void TYPED(prepack)(
     ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t gates, ptrdiff_t first_panel, ptrdiff_t end_panel, const void *weight,
     ptrdiff_t column_stride, ptrdiff_t depth_stride, TYPE *panels) {
@@ -85,7 +87,8 @@ INLINE void store_tile(
         }
 }
 
-/* Only float can take a sum in parts of its depth. */
+/* Columns of panels first_panel to end_panel of out (rows, columns) = a (rows, depth) times the weight, plus a bias; out is
+ * of float where `wide`, and only then takes a sum in parts of its depth. */
 void TYPED(product)(
     ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t first_panel, ptrdiff_t end_panel, const TYPE *a,
     ptrdiff_t stride, const TYPE *panels, const float *bias, void *out, ptrdiff_t out_stride, int wide) {
@@ -105,13 +108,12 @@ void TYPED(product)(
             }
 }
 
-/* carry relu(transform) + (1 - carry) x: a panel has both sums of 32 units. */
+/* carry relu(transform) + (1 - carry) x for x (rows, units): a panel of the weight has both sums of 32 units. `quantized`: x
+ * as rows of int8. */
 void TYPED(highway)(
-    ptrdiff_t rows, ptrdiff_t units, ptrdiff_t first_panel, ptrdiff_t end_panel, const void *values,
-    const TYPE *quantized, const TYPE *panels, const float *bias, void *result) {
-    const TYPE *a = STEP < 4 ? values : quantized;
-    const VALUE *x = values;
-    VALUE *out = result;
+    ptrdiff_t rows, ptrdiff_t units, ptrdiff_t first_panel, ptrdiff_t end_panel, const VALUE *x, const TYPE *quantized,
+    const TYPE *panels, const float *bias, VALUE *out) {
+    const TYPE *a = STEP < 4 ? (const TYPE *)x : quantized;
     for (ptrdiff_t number = first_panel; number < end_panel; number++)
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
             ptrdiff_t first = number * (PANEL / 2), size = panel_size(units);

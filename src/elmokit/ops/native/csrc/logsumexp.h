@@ -10,14 +10,12 @@
 #define VECTORS (PANEL / LANES)
 
 typedef struct {
-    ptrdiff_t positions, classes, depth;
-    const TYPE *panels, *across, *weight;
+    ptrdiff_t positions, depth;
+    const TYPE *panels, *weight;
     const float *bias;
     const int32_t *excluded;
     const float *result, *grad;
-    float *grad_hidden, *grad_weight, *grad_bias;
-    TYPE *scratch;
-} logsumexp_pass;
+} softmax;
 
 INLINE integers excluded_at(const int32_t *excluded, ptrdiff_t position, ptrdiff_t count) {
     integers classes = broadcast_integer(-1);
@@ -38,7 +36,7 @@ INLINE void logits_tile(
         }
 }
 
-/* For each position the `max` of its logits, and the `total` of 2^(logit - max). */
+/* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2. */
 void TYPED(logsumexp)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *weight, const float *bias,
     const int32_t *excluded, float *max, float *total) {
@@ -77,10 +75,10 @@ void TYPED(logsumexp)(
 /* --- Gradient ----------------------------------------------------------------------------------------------------- */
 
 /* The gradient of the logits of `classes` from `first` on at the 64 positions from `position` on: as rows of classes,
- * `by_class`, and as a panel of positions over the classes, `by_position`. Adds it up in grad_bias, LANES sums a class. */
+ * `by_class`, and as a panel of positions over the classes, `by_position`. Adds it up in `sums`, LANES of a class. */
 INLINE void grad_logits(
-    const logsumexp_pass *pass, ptrdiff_t first, ptrdiff_t classes, ptrdiff_t position, TYPE *by_class,
-    TYPE *by_position, float *grad_bias) {
+    const softmax *pass, ptrdiff_t first, ptrdiff_t classes, ptrdiff_t position, TYPE *by_class,
+    TYPE *by_position, float *sums) {
     const TYPE *panel = pass->panels + position * pass->depth;
     integers left_out[VECTORS];
     vector result[VECTORS], grad[VECTORS];
@@ -95,7 +93,7 @@ INLINE void grad_logits(
         ptrdiff_t rows = smaller(classes - begin, MR);
         logits_tile(rows, first + begin, pass->depth, pass->weight, pass->bias, panel, left_out, &logits);
         for (ptrdiff_t row = 0; row < rows; row++) {
-            vector sum = load_float(grad_bias + (begin + row) * LANES, LANES);
+            vector sum = load_float(sums + (begin + row) * LANES, LANES);
             for (int v = 0; v < VECTORS; v++) {
                 integers in = left_out[v] != (int32_t)(first + begin + row);
                 vector part = where(in, exp2_of(of_tile(&logits, row, v * LANES) - result[v]) * grad[v]);
@@ -103,7 +101,7 @@ INLINE void grad_logits(
                 to_tile(&logits, row, v * LANES, part);
                 store_value(by_class + (begin + row) * POSITIONS + v * LANES, LANES, part);
             }
-            store_float(grad_bias + (begin + row) * LANES, LANES, sum);
+            store_float(sums + (begin + row) * LANES, LANES, sum);
         }
         for (ptrdiff_t row = 0; row < rows; row += STEP)
             for (ptrdiff_t column = 0; column < PANEL; column += LANES) {
@@ -127,42 +125,36 @@ INLINE void add_product(
         }
 }
 
-/* Adds to grad_weight (classes, depth), grad_bias (classes) and grad_hidden (depth, positions). */
-INLINE void add_gradients(const logsumexp_pass *pass) {
-    ptrdiff_t depth = pass->depth, positions = pass->positions;
-    ptrdiff_t over_positions = (positions + 1) / 2 * 2;
-    TYPE *by_class = pass->scratch, *by_position = by_class + CLASSES * POSITIONS;
-    TYPE *transposed = by_position + CLASSES * POSITIONS; /* weights (depth, CLASSES) */
-    for (ptrdiff_t first = 0; first < pass->classes; first += CLASSES) {
-        ptrdiff_t classes = smaller(pass->classes - first, CLASSES), over_classes = in_steps(classes);
-        const TYPE *weight = pass->weight + first * depth;
-        float grad_bias[CLASSES * LANES];
-        memset(grad_bias, 0, sizeof grad_bias);
-        for (ptrdiff_t from = 0; from < over_classes; from += LINE_OF(float)) /* a block of lines that stay in cache */
-            for (ptrdiff_t k = 0; k < depth; k++)
-                for (ptrdiff_t class = from; class < from + LINE_OF(float); class++)
-                    transposed[k * CLASSES + class] = class < classes ? weight[class * depth + k] : 0;
-        for (ptrdiff_t begin = 0; begin < positions; begin += POSITIONS) {
-            ptrdiff_t deep = smaller(over_positions - begin, POSITIONS), here = smaller(positions - begin, POSITIONS);
-            for (ptrdiff_t at = 0; at < here; at += PANEL)
-                grad_logits(pass, first, classes, begin + at, by_class + at, by_position + at * over_classes, grad_bias);
-            add_product(
-                classes, depth, deep, by_class, POSITIONS, pass->across + begin * PANEL, over_positions * PANEL,
-                pass->grad_weight + first * depth, depth);
-            add_product(
-                depth, here, over_classes, transposed, CLASSES, by_position, over_classes * PANEL,
-                pass->grad_hidden + begin, positions);
-        }
-        for (ptrdiff_t class = 0; class < classes; class++)
-            for (int lane = 0; lane < LANES; lane++) pass->grad_bias[first + class] += grad_bias[class * LANES + lane];
-    }
-}
-
+/* Adds to grad_hidden (depth, positions), grad_weight (classes, depth) and grad_bias; scratch is of
+ * 2 * CLASSES * POSITIONS + depth * CLASSES values. */
 void TYPED(logsumexp_backward)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *across, const TYPE *weight,
     const float *bias, const int32_t *excluded, const float *result, const float *grad, float *grad_hidden,
     float *grad_weight, float *grad_bias, TYPE *scratch) {
-    const logsumexp_pass pass = {positions, classes, depth, panels, across, weight, bias, excluded, result, grad,
-                                 grad_hidden, grad_weight, grad_bias, scratch};
-    add_gradients(&pass);
+    const softmax softmax = {positions, depth, panels, weight, bias, excluded, result, grad};
+    ptrdiff_t over_positions = (positions + 1) / 2 * 2;
+    TYPE *by_class = scratch, *by_position = by_class + CLASSES * POSITIONS;
+    TYPE *transposed = by_position + CLASSES * POSITIONS; /* weights (depth, CLASSES) */
+    for (ptrdiff_t first = 0; first < classes; first += CLASSES) {
+        ptrdiff_t count = smaller(classes - first, CLASSES), over_classes = in_steps(count);
+        float sums[CLASSES * LANES];
+        memset(sums, 0, sizeof sums);
+        for (ptrdiff_t from = 0; from < over_classes; from += LINE_OF(float)) /* a block of lines that stay in cache */
+            for (ptrdiff_t k = 0; k < depth; k++)
+                for (ptrdiff_t class = from; class < from + LINE_OF(float); class++)
+                    transposed[k * CLASSES + class] = class < count ? weight[(first + class) * depth + k] : 0;
+        for (ptrdiff_t begin = 0; begin < positions; begin += POSITIONS) {
+            ptrdiff_t deep = smaller(over_positions - begin, POSITIONS), here = smaller(positions - begin, POSITIONS);
+            for (ptrdiff_t at = 0; at < here; at += PANEL)
+                grad_logits(&softmax, first, count, begin + at, by_class + at, by_position + at * over_classes, sums);
+            add_product(
+                count, depth, deep, by_class, POSITIONS, across + begin * PANEL, over_positions * PANEL,
+                grad_weight + first * depth, depth);
+            add_product(
+                depth, here, over_classes, transposed, CLASSES, by_position, over_classes * PANEL, grad_hidden + begin,
+                positions);
+        }
+        for (ptrdiff_t class = 0; class < count; class++)
+            for (int lane = 0; lane < LANES; lane++) grad_bias[first + class] += sums[class * LANES + lane];
+    }
 }

@@ -80,25 +80,28 @@ INLINE void backward_outputs(
     }
 }
 
-/* Last step first. */
+/* The same rows, last step first. The panels are those of transposed weights. grad_h and grad_c become the gradient of the
+ * state before the first step, grad_outputs that of the projection before it was clipped; grad_gates may be `gates`, low is
+ * scratch for a step; grad_bias, one row for every ROWS_OF_A_SUM rows, is added to. first_row is a multiple of
+ * ROWS_OF_A_SUM, so that sums are the same however rows are split. */
 void TYPED(lstm_backward)(
     ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
     ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,
     const TYPE *recurrent, const TYPE *projection, const TYPE *input, const float *outputs, const TYPE *gates,
-    const float *cells, const float *previous_c, float *all_grad_outputs, float *grad_h, float *grad_c, TYPE *grad_gates,
+    const float *cells, const float *previous_c, float *grad_outputs, float *grad_h, float *grad_c, TYPE *grad_gates,
     TYPE *low, float *grad_x, float *grad_bias) {
     const steps_of_layer layer = {steps,  first_row,   end_row,     hidden_size, width,
                                   input_width, batch_sizes, resets, cell_clip,   projection_clip};
     const backward_pass pass = {
-        recurrent, projection, input, outputs, gates, cells, previous_c, all_grad_outputs, grad_h + first_row * width,
+        recurrent, projection, input, outputs, gates, cells, previous_c, grad_outputs, grad_h + first_row * width,
         grad_c + first_row * hidden_size, grad_gates, low, grad_x, grad_bias};
     ptrdiff_t deep = GATES * hidden_size, size = panel_size(width), slot = first_row;
     for (ptrdiff_t t = 0; t < steps; t++) slot += batch_sizes[t];
     for (ptrdiff_t t = steps - 1; t >= 0; t--) {
         ptrdiff_t rows = rows_of_step(&layer, t);
         slot -= batch_sizes[t];
-        float *grad_outputs = all_grad_outputs + slot * width;
-        backward_outputs(&layer, &pass, rows, outputs + slot * width, grad_outputs);
+        float *grad = grad_outputs + slot * width;
+        backward_outputs(&layer, &pass, rows, outputs + slot * width, grad);
         const TYPE *panel = projection;
         for (ptrdiff_t unit = 0; unit < hidden_size; unit += PANEL) {
             const TYPE *next = panel ? panel + size : NULL;
@@ -106,7 +109,7 @@ void TYPED(lstm_backward)(
                 prefetch_plan plan;
                 height = tile_rows(smaller((row / ROWS_OF_A_SUM + 1) * ROWS_OF_A_SUM, rows) - row);
                 plan_panel(&plan, next, next ? size : 0, row, row + height, rows);
-                backward_tile(height, &layer, &pass, slot, row, unit, grad_outputs, panel, &plan);
+                backward_tile(height, &layer, &pass, slot, row, unit, grad, panel, &plan);
             }
             panel = next;
         }

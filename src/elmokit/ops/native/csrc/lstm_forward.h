@@ -1,4 +1,4 @@
-/* Included by kernels.c: a layer of the LSTM in one direction; elmokit.h says what its arguments are. */
+/* Included by kernels.c: a layer of the LSTM in one direction. */
 
 typedef struct {
     ptrdiff_t steps, first_row, end_row;
@@ -71,14 +71,13 @@ INLINE void forward_tile(
         }
     }
     multiply(rows, depth, xh + row * stride, stride, panel, plan, &sums);
-    for (ptrdiff_t r = 0; r < rows; r++) {
+    for (ptrdiff_t r = 0; r < rows; r++)
         if (units - unit >= UNITS) /* the usual case, without counts */
             for (ptrdiff_t lane = 0; lane < UNITS; lane += LANES)
                 forward_cell(layer, pass, inputs[r], &sums, r, row + r, slot, unit + lane, LANES, hidden);
         else
             for (ptrdiff_t lane = 0; unit + lane < units; lane += LANES)
                 forward_cell(layer, pass, inputs[r], &sums, r, row + r, slot, unit + lane, units - unit - lane, hidden);
-    }
 }
 
 /* The outputs of a step from its hidden values: projected and clipped, or as they are. */
@@ -98,14 +97,17 @@ INLINE void forward_outputs(
     }
 }
 
-/* First step first (portable/lstm.py has the same in PyTorch). */
+/* Rows first_row to end_row through all steps (portable/lstm.py has the same in PyTorch). A clip of infinity is none.
+ * Without a trace (gates NULL) low_h and low_hidden are scratch for a step; with one, input_width columns of xh are filled
+ * already. `index`: the row of `inputs` that each slot reads, NULL for its own; rows, gates and 16 units of `inputs` lie in
+ * those strides. h and c become the state after the last step. */
 void TYPED(lstm_forward)(
     ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
     ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,
-    const TYPE *recurrent, const TYPE *projection, const void *inputs, const int64_t *index, ptrdiff_t row_stride,
+    const TYPE *recurrent, const TYPE *projection, const RESULT *inputs, const int64_t *index, ptrdiff_t row_stride,
     ptrdiff_t gate_stride, ptrdiff_t unit_stride, float *outputs, float *h, float *c, const float *start_h,
-    const float *start_c, void *gates, void *hidden, TYPE *xh, float *cells, float *previous_c, TYPE *low_h,
-    void *low_hidden) {
+    const float *start_c, VALUE *gates, VALUE *hidden, TYPE *xh, float *cells, float *previous_c, TYPE *low_h,
+    VALUE *low_hidden) {
     const steps_of_layer layer = {steps,  first_row,   end_row,     hidden_size, width,
                                   input_width, batch_sizes, resets, cell_clip,   projection_clip};
     const forward_pass pass = {

@@ -95,13 +95,6 @@ INLINE ptrdiff_t tile_rows(ptrdiff_t rows_left) {
     return (rows_left + tiles - 1) / tiles;
 }
 
-/* Sums that a loop finds by an index would be in memory. */
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* `rows` and `vectors`, of columns from `column` on, are known when this is compiled: sums stay in registers. */
 INLINE void micro_kernel(
     const int rows, const int vectors, ptrdiff_t column, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride,

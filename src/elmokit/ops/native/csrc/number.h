@@ -39,31 +39,27 @@ INLINE void store_result(RESULT *to, ptrdiff_t count, vector x) { OF_RESULT(stor
 
 /* --- The products of one step: those of each of the PARTS into which values are widened first ------------------------ */
 
-#define PARTS 1
-#define OFFSET 0
-#if STEP < 4
-typedef vector sums;
-#else
+#if STEP == 4
 typedef integers sums;
+#else
+typedef vector sums;
 #endif
 
 #if STEP == 1
-INLINE integers part_of(integers x, int part) { return (void)part, x; }
+#define PARTS 1
 INLINE sums add_products(sums sum, integers value, integers weights) { return sum + (vector)value * (vector)weights; }
 #elif STEP == 2 && defined(__AVX512BF16__)
-INLINE integers part_of(integers x, int part) { return (void)part, x; }
+#define PARTS 1
 INLINE sums add_products(sums sum, integers value, integers weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)value, (__m512bh)weights);
 }
 #elif STEP == 2
-#undef PARTS
 #define PARTS 2
 INLINE integers part_of(integers x, int part) { return part ? x & (int32_t)0xffff0000 : x << 16; }
 INLINE sums add_products(sums sum, integers value, integers weights) { return sum + (vector)value * (vector)weights; }
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#undef OFFSET
+#define PARTS 1
 #define OFFSET 128
-INLINE integers part_of(integers x, int part) { return (void)part, x; }
 INLINE sums add_products(sums sum, integers value, integers weights) {
 #ifdef __AVX512VNNI__
     return (sums)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)value, (__m512i)weights);
@@ -72,12 +68,11 @@ INLINE sums add_products(sums sum, integers value, integers weights) {
 #endif
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
-INLINE integers part_of(integers x, int part) { return (void)part, x; }
+#define PARTS 1
 INLINE sums add_products(sums sum, integers value, integers weights) {
     return vdotq_s32(sum, (int8x16_t)value, (int8x16_t)weights);
 }
 #elif defined(__SSE2__) /* numbers 0 and 2, then 1 and 3, as integers of 16 bits */
-#undef PARTS
 #define PARTS 2
 typedef int16_t shorts __attribute__((vector_size(BYTES)));
 INLINE integers part_of(integers x, int part) { return (integers)((part ? (shorts)x : (shorts)x << 8) >> 8); }
@@ -91,10 +86,16 @@ INLINE sums add_products(sums sum, integers value, integers weights) {
 #endif
 }
 #else
-#undef PARTS
 #define PARTS 4
 INLINE integers part_of(integers x, int part) { return x << (24 - 8 * part) >> 24; }
 INLINE sums add_products(sums sum, integers value, integers weights) { return sum + value * weights; }
+#endif
+
+#if PARTS == 1
+INLINE integers part_of(integers x, int part) { return (void)part, x; }
+#endif
+#ifndef OFFSET
+#define OFFSET 0
 #endif
 
 /* --- Rows and panels in memory ---------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ INLINE void to_row(ptrdiff_t count, const float *from, TYPE *to) {
         max = (now & larger) | (max & ~larger);
     }
     int32_t largest_bits = 0;
-    for (int lane = 0; lane < LANES; lane++) largest_bits = max[lane] > largest_bits ? max[lane] : largest_bits;
+    UNROLL for (int lane = 0; lane < LANES; lane++) largest_bits = max[lane] > largest_bits ? max[lane] : largest_bits;
     float largest;
     memcpy(&largest, &largest_bits, sizeof largest);
     float per_number = largest < 1e-30f ? 0.0f : 127.0f / largest, scale = largest / 127.0f;

@@ -5,76 +5,70 @@
 #define ELMOKIT_VECTOR_H
 
 #include <float.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "elmokit.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define BYTES (4 * LANES)
-
+/* minimum and maximum are NaN where the second place is NaN; reciprocal_estimate is good to some bits, which each of the
+ * NEWTON_STEPS doubles. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define LANES 16
 #define REGISTERS 32
-#define INTRINSIC(name) _mm512_##name
+#define minimum _mm512_min_ps
+#define maximum _mm512_max_ps
+#define reciprocal_estimate _mm512_rcp14_ps
+#define NEWTON_STEPS 1
 #elif defined(__AVX2__)
 #include <immintrin.h>
 #define LANES 8
 #define REGISTERS 16
-#define INTRINSIC(name) _mm256_##name
+#define minimum _mm256_min_ps
+#define maximum _mm256_max_ps
+#define reciprocal_estimate _mm256_rcp_ps
+#define NEWTON_STEPS 1
 #elif defined(__SSE2__)
 #include <immintrin.h>
 #define LANES 4
 #define REGISTERS 16
-#define INTRINSIC(name) _mm_##name
+#define minimum _mm_min_ps
+#define maximum _mm_max_ps
+#define reciprocal_estimate _mm_rcp_ps
+#define NEWTON_STEPS 1
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define LANES 4
 #define REGISTERS 32
+#define minimum vminq_f32
+#define maximum vmaxq_f32
+#define reciprocal_estimate vrecpeq_f32
+#define NEWTON_STEPS 2
 #else
 #define LANES 4
 #define REGISTERS 16
+#define minimum(a, b) (where((a) < (b), (a)) + where(~((a) < (b)), (b)))
+#define maximum(a, b) (where((a) > (b), (a)) + where(~((a) > (b)), (b)))
+#define reciprocal_estimate(x) (1.0f / (x))
+#define NEWTON_STEPS 0
 #endif
 
+#define BYTES (4 * LANES)
 typedef float vector __attribute__((vector_size(BYTES)));
 typedef int32_t integers __attribute__((vector_size(BYTES)));
 typedef uint32_t words __attribute__((vector_size(BYTES)));
 typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
 typedef uint8_t bytes __attribute__((vector_size(BYTES / 4)));
 
-INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+/* A variable that a loop finds by an index has a register only where the loop is unrolled. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 INLINE vector broadcast(float x) { return x - (vector){0}; }
 INLINE integers broadcast_integer(int32_t x) { return x - (integers){0}; }
 INLINE vector where(integers mask, vector x) { return (vector)(mask & (integers)x); } /* 0 elsewhere */
 INLINE vector magnitude(vector x) { return (vector)((integers)x & 0x7fffffff); }
-
-/* minimum and maximum of a NaN in the second place are NaN; reciprocal_estimate is good to some bits. */
-#if defined(INTRINSIC)
-INLINE vector minimum(vector a, vector b) { return INTRINSIC(min_ps)(a, b); }
-INLINE vector maximum(vector a, vector b) { return INTRINSIC(max_ps)(a, b); }
-#elif defined(__aarch64__)
-INLINE vector minimum(vector a, vector b) { return vminq_f32(a, b); }
-INLINE vector maximum(vector a, vector b) { return vmaxq_f32(a, b); }
-#else
-INLINE vector minimum(vector a, vector b) { return where(a < b, a) + where(~(a < b), b); }
-INLINE vector maximum(vector a, vector b) { return where(a > b, a) + where(~(a > b), b); }
-#endif
-
-#if defined(__AVX512F__)
-#define NEWTON_STEPS 1
-INLINE vector reciprocal_estimate(vector x) { return _mm512_rcp14_ps(x); }
-#elif defined(__SSE2__)
-#define NEWTON_STEPS 1
-INLINE vector reciprocal_estimate(vector x) { return INTRINSIC(rcp_ps)(x); }
-#elif defined(__aarch64__)
-#define NEWTON_STEPS 2
-INLINE vector reciprocal_estimate(vector x) { return vrecpeq_f32(x); }
-#else
-#define NEWTON_STEPS 0
-INLINE vector reciprocal_estimate(vector x) { return 1.0f / x; }
-#endif
 
 /* --- From and to memory: the first `count` lanes, zeros beyond ------------------------------------------------------ */
 

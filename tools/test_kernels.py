@@ -1,0 +1,57 @@
+"""Test the kernels as programs (tests/ops/native/kernels_test.c), where pytest cannot: with sanitizers, and emulated.
+
+    python tools/test_kernels.py     # status 1 where a result is wrong or a sanitizer finds something
+
+Each target that this processor runs is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, by $CC or cc. Where
+aarch64-linux-gnu-gcc and qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for ARM run
+in emulation, optimised as they are in the library.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from elmokit.ops.native import library
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+import hatch_build  # noqa: E402
+
+SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+NUMBERS = ("float", "bfloat16", "int8")
+
+
+def run(compiler: list[str], options: list[str], emulator: list[str], target: str, number: str, folder: str) -> int:
+    """Compile the test of one target and number type, and run it."""
+    program = f"{folder}/{target}-{number}-{len(emulator)}"
+    options = [*hatch_build.FLAGS, *hatch_build.TARGETS[target], *options, f"-DTARGET={target}", f"-DTYPE={number}"]
+    source = ROOT / "tests" / "ops" / "native" / "kernels_test.c"
+    include = ROOT / hatch_build.SOURCES
+    command = [*compiler, *options, "-Wall", "-Wextra", "-Werror", f"-I{include}", str(source), "-lm", "-o", program]
+    subprocess.run(command, check=True)
+    return subprocess.run([*emulator, program]).returncode
+
+
+def main() -> int:
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    ways = [(compiler, SANITIZERS, [], target) for target in library.targets()]
+    if shutil.which(CROSS_COMPILER) and shutil.which(EMULATOR):
+        options = [*hatch_build.OF_PRODUCTS, "-static"]
+        ways += [([CROSS_COMPILER], options, [EMULATOR], target) for target in ("neon_dotprod", "baseline")]
+    else:
+        print(f"not emulated: {CROSS_COMPILER} or {EMULATOR} is missing")
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = [pool.submit(run, *way, number, folder) for way in ways for number in NUMBERS]
+        return max(each.result() for each in running)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
