@@ -185,6 +185,7 @@ def word_map(
     layers: str | int = "top",
     device: str | None = None,
     config: MapConfig | None = None,
+    tokenize: bool = True,
 ) -> WordMap:
     """Collect the uses of a word in a corpus, and cluster them by their vectors.
 
@@ -197,6 +198,7 @@ def word_map(
         layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
         The map.
@@ -209,7 +211,7 @@ def word_map(
     files = find_files([corpus])
     embedder = resolve_embedder(model, device, softmax=True)
     weights = layer_weights(embedder.model, layers).numpy()
-    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder) for use in of_sentence)
+    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
     uses, uses_in_corpus = _sample(in_corpus, config.max_uses, config.seed)

@@ -47,7 +47,8 @@ def embed_file(
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
         state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
-        tokenize: Split lines as the model's training text was; else at white space.
+        tokenize: Split raw lines as the model's training text was; else, and for text of `elmokit prepare`, at white
+            space.
         device: Where to compute, unless `model` is an embedder.
         dtype: The number type to compute in, unless `model` is an embedder; see `Embedder`.
         storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
