@@ -28,8 +28,8 @@ PRETRAINING = (
 FINETUNING = (
     "tokenize=True, language=None, new_vocab=False, epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, "
     "min_count=2, batch_size=32, unroll_steps=20, num_samples=8192, learning_rate=0.0005, fresh_starts=0.1, "
-    "dropout=0.1, dtype='auto', device=None, threads=None, seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, "
-    "checkpoint_every=200, keep_checkpoints=2"
+    "dropout=0.1, dtype='auto', device=None, threads=None, seed=0, log_every=20, evaluate_every=500, "
+    "evaluate_words=20000, checkpoint_every=200, keep_checkpoints=2"
 )
 FILTERS = "((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))"
 SIGNATURES = {

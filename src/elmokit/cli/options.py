@@ -8,7 +8,10 @@ from tyro.conf import arg
 UNSET = arg(help_behavior_hint="")
 Model = Annotated[
     str | None,
-    arg(help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub (default: bundled English)."),
+    arg(
+        help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub, which is also hf:OWNER/NAME "
+        "(default: bundled English)."
+    ),
     UNSET,
 ]
 Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
