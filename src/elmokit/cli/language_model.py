@@ -144,7 +144,7 @@ class Substitutes:
     top: int = 10
     """Number of candidates per word."""
     direction: Literal["both", "forward", "backward"] = "both"
-    """Context: the words before (forward), the words after (backward), or both (adding log-probabilities)."""
+    """Context: the words before (forward), the words after (backward), or both."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
     """Initial LSTM state: zeros, or the model's warm state."""

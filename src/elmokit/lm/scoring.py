@@ -29,7 +29,7 @@ from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_u
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
-from elmokit.text.vocab import Vocab
+from elmokit.text.vocab import Vocab, is_mark
 
 Sentence = str | Sequence[str]
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
@@ -179,21 +179,32 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
     return outputs.to(softmax.weight.dtype)
 
 
+def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
+    """log p(word | words before, words after) of every word (P, V), from those of the two directions.
+
+    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word):
+    their product alone counts the frequency of the word twice, so that function words win. p(word) is taken as
+    1 / rank (Zipf), since vocabularies are sorted by descending frequency.
+    """
+    log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
+    return (forward + backward + log_rank).log_softmax(dim=1)
+
+
 @torch.no_grad()
-def _best(model: Pretrained, outputs: Tensor, excluded: list[int], top: int) -> list[list[Candidate]]:
-    """The most likely words at P positions, by the sum of log p over the d directions of `outputs`, (d, P, D)."""
+def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
+    """The most likely words at P positions, without the excluded ones of each, from the outputs (1 or 2, P, D)."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = _language_model(model)
-    candidates, count = [], min(top, len(vocab) - len(excluded))
+    candidates = []
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
-        log_p = torch.zeros((), device=outputs.device)
-        for hidden in chunk:
-            log_p = log_p + torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
-        log_p[:, excluded] = -math.inf
-        values, ids = log_p.topk(count, dim=1)
-        for row in zip(values.tolist(), ids.tolist(), strict=True):
-            candidates.append([Candidate(vocab.words[number], value) for value, number in zip(*row, strict=True)])
+        directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
+        log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
+        for row in log_p:
+            row[excluded[len(candidates)]] = -math.inf
+            values, ids = row.topk(min(top, len(vocab)))
+            named = zip(ids.tolist(), values.tolist(), strict=True)
+            candidates.append([Candidate(vocab.words[number], value) for number, value in named if value > -math.inf])
     return candidates
 
 
@@ -216,7 +227,8 @@ def substitutes(
 ) -> list[list[Candidate]]:
     """Predict the most likely replacements of words, given their contexts.
 
-    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded.
+    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded, and
+    for a word with a letter or a digit the words without one, such as commas.
 
     Args:
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
@@ -224,7 +236,7 @@ def substitutes(
         positions: Positions of the words to replace, from 0; all by default.
         top: Number of candidates for each word.
         direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
-            log-probabilities of the two directions are added.
+            probabilities of the two directions are multiplied and divided by that of the word in any context.
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
         tokenize: As in `score`.
@@ -245,7 +257,10 @@ def substitutes(
     outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
     selected = torch.stack([outputs[d, indices + d] for d in directions])
     vocab = _language_model(model)[2]
-    return _best(model, selected, [vocab.bos, vocab.eos, vocab.unk], top)
+    specials = [vocab.bos, vocab.eos, vocab.unk]
+    of_word = [*specials, *vocab.marks.tolist()]
+    excluded = [specials if is_mark(words[position]) else of_word for position in positions]
+    return _best(model, selected, excluded, top)
 
 
 def next_words(
@@ -281,7 +296,7 @@ def next_words(
     model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
     outputs = _outputs(model, words_of(model, sentence, tokenize), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
-    return _best(model, end[None], [], top)[0]
+    return _best(model, end[None], [[]], top)[0]
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
