@@ -160,7 +160,7 @@ def _doubts(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) -> Iter
     lines = list(_beginning(file))
     words = [line.split() for line in lines]
     if tokenizer.name == TOKENIZED:
-        if example := _attached_mark(words):
+        if example := attached_mark(words):
             yield (
                 f"is read as tokenized text, whose words are separated by spaces, but looks raw, as in {example!r}: "
                 "tokenize it (with --tokenize, tokenize=True in Python, if the model records a tokenizer; or with "
@@ -189,7 +189,7 @@ def _beginning(file: Path) -> Iterator[str]:
             return
 
 
-def _attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
+def attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
     """A word with an attached mark, if at least two and at least 2 % of the words have one."""
     total, marked = 0, []
     for words in lines:
@@ -202,7 +202,7 @@ def _attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
 def _are_marks_separate(lines: Sequence[Sequence[str]]) -> bool:
     total = sum(map(len, lines))
     separate = sum(word in SEPARATE for words in lines for word in words)
-    return separate >= max(2, MARK_SHARE * total) and _attached_mark(lines) is None
+    return separate >= max(2, MARK_SHARE * total) and attached_mark(lines) is None
 
 
 def _are_long(lines: Sequence[Sequence[str]]) -> bool:

@@ -20,6 +20,20 @@ from elmokit.storage.store import EmbeddingStore
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
+OTHER_SUFFIXES = (
+    ".npy",
+    ".npz",
+    ".pt",
+    ".pth",
+    ".pkl",
+    ".safetensors",
+    ".parquet",
+    ".txt",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+)
 
 
 def embed_file(
@@ -64,6 +78,11 @@ def embed_file(
         OSError: The output cannot be written.
     """
     output = Path(output)
+    if output.suffix in OTHER_SUFFIXES:
+        raise ValueError(
+            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 (`elmokit encode` "
+            "writes one vector a line as .npy)"
+        )
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(
