@@ -13,13 +13,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from elmokit.config import StatePolicy
-from elmokit.data.text_files import TOKENIZED, file_tokenizers, line_tokenizer
+from elmokit.data.text_files import file_tokenizers, line_tokenizer
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZED
 
 
 @dataclass(frozen=True)
