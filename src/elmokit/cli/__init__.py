@@ -13,7 +13,7 @@ from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
-    "`elmokit --version` prints the version."
+    "`elmokit --version` prints the version. In the place of a text file, - is standard input."
 )
 
 

@@ -307,6 +307,7 @@ def _to_json(number: int, score: SentenceScore) -> str:
     values = {
         "line": number,
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        "unknown": score.unknown,
         "words": score.words,
         "forward": score.forward.tolist(),
         "backward": score.backward.tolist(),
@@ -328,7 +329,7 @@ def score_file(
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
         output: File for the scores (.jsonl, .jsonl.gz or .jsonl.zst): one object per sentence with its line number
-            from 1, perplexity, words, and the log-probabilities as in `SentenceScore`.
+            from 1, perplexity, number of unknown words, words, and the log-probabilities as in `SentenceScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
