@@ -61,7 +61,8 @@ def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) ->
         )
     unknown, characters = sum(map(tokenizer.count_unknown, lines)), sum(map(len, lines))
     if unknown >= max(2, UNKNOWN_SHARE * characters):
-        yield f"has {unknown / characters:.0%} letters of scripts for which {tokenizer.name} has no rules: {ADVICE}"
+        share = f"{unknown / characters:.0%} of its characters"
+        yield f"has letters of scripts for which {tokenizer.name} has no rules ({share}): {ADVICE}"
     elif doubt := english_doubt(lines, tokenizer):
         yield doubt
 

@@ -55,13 +55,21 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
 
 
 def file_tokenizers(
-    files: Sequence[Path], tokenizer: Tokenizer, *, by_line: bool = False, long_lines: bool = False
+    files: Sequence[Path],
+    name: str | None,
+    tokenize: bool = True,
+    language: str | None = None,
+    *,
+    by_line: bool = False,
+    long_lines: bool = False,
 ) -> list[Tokenizer]:
-    """The tokenizer for the lines of each file: `tokenizer`, or for files of `elmokit prepare` whitespace-1.
+    """The tokenizer for the lines of each file: `line_tokenizer`, or for files of `elmokit prepare` whitespace-1.
 
     Args:
         files: Text files.
-        tokenizer: From `line_tokenizer`.
+        name: As in `line_tokenizer`.
+        tokenize: As in `line_tokenizer`.
+        language: As in `line_tokenizer`.
         by_line: Every line is used as one sentence. Otherwise raw lines are split into sentences.
         long_lines: Lines may be longer than sentences are.
 
@@ -69,21 +77,19 @@ def file_tokenizers(
         UserWarning: The first file that does not look like what it is taken for; or shards of another tokenizer.
     """
     shards = [tokenizer_of_shard(file) for file in files]
-    lines_are_sentences = (by_line or tokenizer.name == TOKENIZED) and not long_lines
-    doubts = (
-        list(_doubts(file, shard, tokenizer, lines_are_sentences)) for file, shard in zip(files, shards, strict=True)
-    )
-    for doubt in next(filter(None, doubts), []):
-        warnings.warn(doubt, stacklevel=3)
-    return [get_tokenizer(TOKENIZED) if shard else tokenizer for shard in shards]
-
-
-def _doubts(file: Path, shard: str | None, tokenizer: Tokenizer, lines_are_sentences: bool) -> Iterator[str]:
-    """Doubts about a file, of which `shard` says by which tokenizer `elmokit prepare` wrote it."""
-    if shard is None:
-        yield from (f"{file} {doubt}" for doubt in doubts_about(file, tokenizer, lines_are_sentences))
-    elif tokenizer.name not in (shard, TOKENIZED):
-        yield f"{file} was tokenized with {shard}, the model's training text with {tokenizer.name}"
+    tokenized = get_tokenizer(TOKENIZED)
+    # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.
+    raw = tokenized if all(shards) else line_tokenizer(name, tokenize, language)
+    lines_are_sentences = (by_line or raw is tokenized) and not long_lines
+    for file, shard in zip(files, shards, strict=True):
+        doubts = [f"{file} {doubt}" for doubt in doubts_about(file, raw, lines_are_sentences)] if shard is None else []
+        if shard is not None and tokenize and name not in (None, shard):
+            doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
+        for doubt in doubts:
+            warnings.warn(doubt, stacklevel=3)
+        if doubts:
+            break
+    return [tokenized if shard else raw for shard in shards]
 
 
 def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
@@ -94,13 +100,17 @@ def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
                 yield words
 
 
-def tokenized_files(files: Sequence[Path], tokenizer: Tokenizer, directory: Path) -> list[Path]:
+def tokenized_files(
+    files: Sequence[Path], directory: Path, name: str | None, tokenize: bool = True, language: str | None = None
+) -> list[Path]:
     """The files, with tokenized copies in place of raw ones: one sentence per line, in the order of the text.
 
     Args:
         files: Text files.
-        tokenizer: From `line_tokenizer`.
         directory: Directory for the copies. Those of an earlier call are used again where the files are the same.
+        name: As in `line_tokenizer`.
+        tokenize: As in `line_tokenizer`.
+        language: As in `line_tokenizer`.
 
     Returns:
         As many files.
@@ -109,14 +119,14 @@ def tokenized_files(files: Sequence[Path], tokenizer: Tokenizer, directory: Path
         ValueError: A file has no sentences, or is not UTF-8; the message names the line.
     """
     return [
-        file if splits.name == TOKENIZED else _tokenized_copy(file, splits, directory)
-        for file, splits in zip(files, file_tokenizers(files, tokenizer), strict=True)
+        file if tokenizer.name == TOKENIZED else _tokenized_copy(file, tokenizer, directory)
+        for file, tokenizer in zip(files, file_tokenizers(files, name, tokenize, language), strict=True)
     ]
 
 
 def _tokenized_copy(file: Path, tokenizer: Tokenizer, directory: Path) -> Path:
     status = file.stat()
-    source = (str(file.absolute()), status.st_size, status.st_mtime_ns, tokenizer.name)
+    source = (str(file.absolute()), status.st_size, status.st_mtime_ns, tokenizer.name, tokenizer.language)
     name = blake2b(repr(source).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     copy = directory / f"{name}.txt.zst"
     if not copy.exists():

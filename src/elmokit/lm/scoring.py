@@ -348,7 +348,7 @@ def score_file(
     if not count:
         raise ValueError(f"{file} has no sentence to score")
     lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
-    (tokenizer,) = file_tokenizers([Path(file)], line_tokenizer(pretrained.tokenizer, tokenize), by_line=True)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
