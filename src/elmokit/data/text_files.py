@@ -86,7 +86,7 @@ def file_tokenizers(
         if shard is not None and tokenize and name not in (None, shard):
             doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
         for doubt in doubts:
-            warnings.warn(doubt, stacklevel=3)
+            warnings.warn(doubt, stacklevel=1)  # from here, so that a file that is read twice is reported once
         if doubts:
             break
     return [tokenized if shard else raw for shard in shards]
