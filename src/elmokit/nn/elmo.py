@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -14,7 +15,13 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
-from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences
+from elmokit.text.characters import (
+    MAX_CHARACTERS,
+    TruncationWarning,
+    count_truncated,
+    encode_sentences,
+    truncation_message,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,8 +55,9 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
-    if truncated := sum(count_truncated(sentence, max_characters) for sentence in sentences):
-        message = f"{truncated} words have more than {max_characters - 2} bytes and were truncated"
+    count = partial(count_truncated, max_characters=max_characters)
+    if any(map(count, sentences)):
+        message = truncation_message(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
