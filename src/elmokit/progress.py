@@ -19,7 +19,7 @@ class _Lines:
         pass
 
 
-class Progress(tqdm):
+class ProgressBar(tqdm):
     """tqdm's bar, with its arguments. Without a terminal a job that takes less than half a minute prints nothing."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 
 class Use(NamedTuple):
@@ -56,7 +56,7 @@ def uses_in_files(word: str | None, files: Iterable[Path], embedder: Embedder) -
         The uses in each sentence that has any.
     """
     lines = chain.from_iterable(map(read_lines, files))
-    for line in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
+    for line in ProgressBar(lines, desc="search", unit=" sentences", unit_scale=True):
         if word is not None and word.lower() not in line.lower():
             continue  # skip the tokenizer, which takes most of the time
         sentence = tuple(embedder.tokenize(line))

@@ -18,7 +18,7 @@ from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
-from elmokit.progress import Progress
+from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
 from elmokit.text.characters import TruncationWarning, truncation_message
 from elmokit.text.tokenizers import get_tokenizer
@@ -107,8 +107,8 @@ class Embedder:
         `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        found = locate(model, revision=revision, local_files_only=local_files_only)
-        return cls(found.path, device, dtype, softmax=softmax)
+        source = locate(model, revision=revision, local_files_only=local_files_only).path
+        return cls(source, device, dtype, softmax=softmax)
 
     def fingerprint(self) -> str:
         """The `fingerprint` of the model, for which weights that were not kept are read from its files again."""
@@ -297,7 +297,8 @@ class Embedder:
         pool = Pooling(pooling, normalize_embeddings)
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
         spec = OutputSpec(select_layers(self.model, layers), pool)
-        pooled = self._embed(tokens, spec, state, batch_size, show_progress_bar)
+        with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar) as bar:
+            pooled = self._embed(tokens, spec, state, batch_size, bar)
         vectors = np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
         vectors = vectors[0] if isinstance(texts, str) else vectors
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
@@ -353,20 +354,20 @@ class Embedder:
         spec: OutputSpec,
         state: StatePolicy | BiLMState | None,
         batch_size: int | None,
-        show_progress_bar: bool = False,
+        bar: ProgressBar | None = None,
     ) -> Embeddings:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
         batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
-        with Progress(total=len(tokens), desc="embed", unit=" sentences", disable=not show_progress_bar) as bar:
-            for result in self._results(batches, spec, state, batch_size):
-                embeddings += result.vectors
-                embeddings.truncated_words += result.truncated_words
+        for result in self._results(batches, spec, state, batch_size):
+            embeddings += result.vectors
+            embeddings.truncated_words += result.truncated_words
+            if embeddings.state is not None:
+                embeddings.state = result.state
+            if bar is not None:
                 bar.update(len(result.vectors))
-                if embeddings.state is not None:
-                    embeddings.state = result.state
         if embeddings.truncated_words:
             encoder = self._pipeline.bilm.token_encoder
             message = truncation_message(tokens, encoder.count_truncated, encoder.word_limit)

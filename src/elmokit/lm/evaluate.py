@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.config import BiLMConfig, StatePolicy
@@ -26,6 +25,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
@@ -206,7 +206,7 @@ def _total(files: Sequence[Perplexity]) -> Perplexity:
 
 def _sentences(file: Path) -> Iterator[list[str]]:
     lines = (line for line in read_lines(file) if line.strip())
-    for line in tqdm(lines, desc=f"evaluate {file.name}", unit=" sentences", unit_scale=True, disable=None):
+    for line in ProgressBar(lines, desc=f"evaluate {file.name}", unit=" sentences", unit_scale=True):
         yield line.split()
 
 

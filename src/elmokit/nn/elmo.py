@@ -94,13 +94,19 @@ class Elmo(nn.Module):
         """Put a biLM under mixes.
 
         Args:
-            bilm: The biLM itself, not a copy.
+            bilm: The biLM, of which no copy is made.
             num_mixes: How many mixes learn, each with weights of its own.
             dropout: On each mix.
-            freeze: Whether the biLM's parameters stop requiring gradients; the mixes learn in any case.
+            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, so that
+                everything else that uses it is frozen, or not, as well.
             fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
+
+        Raises:
+            ValueError: `bilm` is something else, such as the whole model.
         """
         super().__init__()
+        if not isinstance(bilm, BiLM):
+            raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
@@ -117,8 +123,10 @@ class Elmo(nn.Module):
             state: The state that the rows start from; None: zeros.
 
         Raises:
-            ValueError: If padding stands before words, or the state does not fit.
+            ValueError: If padding stands before words, the state does not fit, or words were given in place of ids.
         """
+        if not isinstance(ids, Tensor):
+            raise ValueError("Elmo takes ids, not words: write elmo(elmokit.batch_to_ids(sentences))")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
         mask = self.bilm.token_encoder.is_word(ids)

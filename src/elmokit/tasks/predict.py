@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from elmokit.data.readers import write_predictions
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.tasks.tagging import TaggingTask
 from elmokit.tasks.task import find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
@@ -68,7 +67,7 @@ def predict_file(
     file, output = Path(file), Path(output)
     _check_output(file, output, overwrite)
     model = _loaded(model, device, task)
-    bar = tqdm(desc="predict", unit=" examples", unit_scale=True, disable=None)
+    bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
 
     def predictions() -> Iterator[Any]:
         for prediction in model.predict_examples(_examples(model, file, text)):

@@ -43,7 +43,7 @@ def truncation_message(
     number = next(number for number, count in enumerate(counts) if count)
     first = next(word for word in sentences[number] if count_truncated([word]))
     words = "1 word is" if sum(counts) == 1 else f"{sum(counts)} words are"
-    return f"{words} too long and cut after {limit}, the first in sentence {number} (from 0): {first[:60]!r}"
+    return f"{words} too long and cut after {limit}, the first in sentence {number}: {first[:60]!r}"
 
 
 def encode_words(
