@@ -3,13 +3,16 @@
 A verb imports the function that does its work when it runs, so that `--help` does not load PyTorch.
 """
 
+import re
 from collections.abc import Sequence
+from inspect import cleandoc
 from typing import Annotated, Any, Union, get_args
 
 from tyro.conf import subcommand
 
 from elmokit.cli.analysis import Probe, Senses, Wsd
 from elmokit.cli.compat import Compat
+from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info
 from elmokit.cli.tasks import EvaluateTask, Fit, NoTask, Predict, fit_verb
@@ -24,9 +27,27 @@ Verb = (
 RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit)
 
 
+def name_of(verb: type) -> str:
+    """The name of a verb on the command line: `evaluate-task` of EvaluateTask."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", verb.__name__).lower()
+
+
 def verbs_for(arguments: Sequence[str]) -> Any:
-    """The union of the verbs for a command line: `fit` has the options of the task named there."""
-    names_task = arguments[:1] == ["fit"] and len(arguments) > 1 and not arguments[1].startswith("-")
-    fit = fit_verb(arguments[1]) if names_task else Fit[NoTask]
-    named = Annotated[fit, subcommand("fit", description=fit.__doc__)]
-    return Union[tuple(named if verb is Fit else verb for verb in get_args(Verb))]  # noqa: UP007 (made at run time)
+    """The union of the verbs for a command line.
+
+    The verb that it names has its whole help and its examples, the others a paragraph for the list of verbs; `fit` has
+    the options of the task that it names.
+    """
+    named, verbs = next(iter(arguments), ""), []
+    for verb in get_args(Verb):
+        name = name_of(verb)
+        if verb is Fit:
+            has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
+            verb = fit_verb(arguments[1]) if has_task else Fit[NoTask]
+        text = cleandoc(verb.__doc__ or "")
+        if named == name:
+            text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
+        else:
+            text = text.partition("\n\n")[0]
+        verbs.append(Annotated[verb, subcommand(name, description=text)])
+    return Union[tuple(verbs)]  # noqa: UP007 (made at run time)
