@@ -73,6 +73,8 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     last = str(result).split("\n\n")[-1].splitlines()
     assert last[0].startswith("mean similarity") and len(last) == 1 + len(result.similarities)
     assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
+    header, row = str(compare("plant", plant, embedder, layers="top", other=works)).split("\n\n")[-1].splitlines()
+    assert len(header) == len(row) and row.startswith("top ")
     assert compare("plant", plant, embedder).contrasts == {}
     with pytest.raises(ValueError, match="at least two uses of 'plant' in each sense"):
         compare("plant", plant, embedder, other=works[:1])

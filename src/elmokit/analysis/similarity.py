@@ -57,8 +57,9 @@ class Comparison(NamedTuple):
         return {name: SenseContrast.of(matrix, self.num_other) for name, matrix in matrices.items()}
 
     def _summary(self) -> str:
-        width, count = max(map(len, self.similarities)), len(self.uses)
-        lines = [f"{'mean similarity':{width}}  same sense  other sense  nearest use has the same sense"]
+        title, count = "mean similarity", len(self.uses)
+        width = max(map(len, [title, *self.similarities]))
+        lines = [f"{title:{width}}  same sense  other sense  nearest use has the same sense"]
         for name, (same, other, nearest) in self.contrasts.items():
             lines.append(f"{name:{width}}{same:12.2f}{other:13.2f}{f'{nearest} of {count}':>32}")
         return "\n".join(lines)
