@@ -34,7 +34,7 @@ __all__ = [
 
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
-CARD_LINES = 12
+CARD_LINES = 16
 
 # From the path that `detect` found, and whether the softmax is to be read, to the model.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
