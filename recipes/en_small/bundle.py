@@ -47,9 +47,9 @@ WEAKNESSES = """
 ## Weak points
 
 It tells senses apart that grammar tells apart (*they play*, *the play*) better than those of two nouns. Of {of} uses of
-ambiguous nouns, each among two others in its sense and three in another, {right} are most similar to one in their own sense;
-by chance it would be {chance:.0f}. The mean of a text's vectors says little of its sentiment: a linear classifier on it is right
-for {mean_vectors:.1f} % of the test sentences of SST-2, one on TF-IDF for {tf_idf:.1f} %.
+ambiguous words, each among two others in its sense and three in another, {right} are most similar to one in their own
+sense; by chance it would be {chance:.0f}. The mean of a text's vectors says little of its sentiment: a linear
+classifier on it is right for {mean_vectors:.1f} % of the test sentences of SST-2, one on TF-IDF for {tf_idf:.1f} %.
 """
 PERPLEXITIES = """
 ## Held-out perplexity
