@@ -86,6 +86,7 @@ def compare(
     model: Embedder | str | Path | None = None,
     layers: str | int = "all",
     device: str | None = None,
+    tokenize: bool = True,
     other: Sequence[str | Sequence[str]] = (),
 ) -> Comparison:
     """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
@@ -96,6 +97,7 @@ def compare(
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: "all" (every layer, and the mix), or one representation as in `Embedder.embed`.
         device: Device to compute on; ignored if `model` is an `Embedder`.
+        tokenize: Split strings with the model's tokenizer; else at white space.
         other: Sentences in which the word has another sense than in `sentences`.
 
     Returns:
@@ -105,8 +107,9 @@ def compare(
         ValueError: A sentence lacks the word, or there are fewer than two uses, with `other` of each sense.
     """
     embedder = resolve_embedder(model, device)
+    split = embedder.tokenize if tokenize else str.split
     all_sentences = [*sentences, *other]
-    tokens = [embedder.tokenize(each) if isinstance(each, str) else list(each) for each in all_sentences]
+    tokens = [split(sentence) if isinstance(sentence, str) else list(sentence) for sentence in all_sentences]
     uses = uses_in_each(word, tokens)
     num_other = len(uses_in_each(word, tokens[len(sentences) :]))
     if min(len(uses) - num_other, num_other or 2) < 2:

@@ -8,6 +8,7 @@ import tyro
 
 import elmokit
 from elmokit.cli.messages import is_debugging, one_line, one_line_warnings
+from elmokit.cli.standard_input import spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 
 DESCRIPTION = (
@@ -18,8 +19,8 @@ DESCRIPTION = (
 
 def _run(verb: Verb) -> int:
     try:
-        with one_line_warnings():
-            verb.run()
+        with one_line_warnings(), spool_standard_input(verb) as with_files:
+            with_files.run()
     except KeyboardInterrupt:
         advice = "; run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
         print(f"elmokit: interrupted{advice}", file=sys.stderr)

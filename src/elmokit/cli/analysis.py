@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
+from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite, Tokenize
 from elmokit.cli.show import show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
@@ -88,6 +88,7 @@ class Senses:
     layers: OneLayer = "top"
     """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -96,6 +97,7 @@ class Senses:
 
         config = MapConfig(self.max_uses, self.match_case, self.clusters, self.seed)
         options = {"layers": self.layers, "device": self.device, "config": config, "overwrite": self.overwrite}
+        options["tokenize"] = self.tokenize
         show(map_senses(self.word, self.corpus, self.output, self.model, **options))
         if self.output is not None:
             print(f"\n{self.output}: {', '.join(sorted(file.name for file in self.output.iterdir()))}")

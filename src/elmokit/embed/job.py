@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from elmokit.config import StatePolicy
+from elmokit.data.text_files import TOKENIZED, file_tokenizers, line_tokenizer
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
@@ -18,7 +19,6 @@ from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import get_tokenizer
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ class FileJob:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
+        tokenizer = line_tokenizer(self.embedder.model.tokenizer, self.tokenize)
+        is_pooled = self.pooling is not None
+        return file_tokenizers([self.text.path], tokenizer, by_line=True, long_lines=is_pooled)[0]
 
     @cached_property
     def index(self) -> StoreIndex:
@@ -78,7 +80,7 @@ class FileJob:
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
-            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
+            "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
             "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
             "text": self.text.digest,

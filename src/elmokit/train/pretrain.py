@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -13,10 +14,13 @@ import torch
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.data.text_files import line_tokenizer, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity
+from elmokit.lm.evaluate import Perplexity, warn_of_unknown
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
@@ -25,6 +29,7 @@ from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
 ORDER_SAMPLE_LINES = 100_000
+TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
 
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
@@ -90,13 +95,17 @@ def print_statistics(name: str, report: CorpusReport) -> None:
     print(f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
 
 
-def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
-    """The tokenizer recorded by `elmokit prepare` in corpus.json; None for text from other sources."""
-    for path in corpus:
-        summary = (path if path.is_dir() else path.parent) / "corpus.json"
-        if summary.is_file():
-            return json.loads(summary.read_text(encoding="utf-8"))["options"]["tokenizer"]
-    return None
+def corpus_tokenizer(files: Sequence[Path]) -> str | None:
+    """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other sources."""
+    return next(filter(None, map(tokenizer_of_shard, files)), None)
+
+
+def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> Tokenizer:
+    """The tokenizer of raw text."""
+    name = settings.tokenizer or corpus_tokenizer(files)
+    if name is None and settings.tokenize:
+        return tokenizer_for(None, settings.language)
+    return line_tokenizer(name, settings.tokenize, settings.language)
 
 
 @dataclass(frozen=True)
@@ -120,10 +129,8 @@ class PretrainReport:
     def __str__(self) -> str:
         reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {reasons[self.reason]}"]
-        if (ppl := self.perplexity) is not None:
-            lines.append(
-                f"held-out perplexity: {ppl.mean:.2f} (forward {ppl.forward:.2f}, backward {ppl.backward:.2f})"
-            )
+        if self.perplexity is not None:
+            lines.append(f"held-out perplexity: {self.perplexity}")
         none_yet = "model: none yet, run the same command again to resume"
         lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
@@ -150,7 +157,7 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
     if final is not None:
         lines.append(
             f"- held-out perplexity (exact softmax, state carried): forward {final.forward:.2f}, "
-            f"backward {final.backward:.2f}, mean {final.mean:.2f}"
+            f"backward {final.backward:.2f}, mean {final.mean:.2f}; {final.unknown_share:.1%} of the words unknown"
         )
     return "\n".join(lines) + "\n"
 
@@ -202,6 +209,9 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
+    splits = _tokenizer(settings, files)
+    tokenizer = splits.name if settings.tokenize else settings.tokenizer or corpus_tokenizer(files)
+    files, heldout = (tokenized_files(each, splits, settings.output / TEXT) for each in (files, heldout))
     report = check_corpus(files)
     print_statistics("corpus", report)
     if heldout:
@@ -214,10 +224,12 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         config = _model_config(settings, vocab)
         trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest, cool_down)
         outcome = train(trainer, directory, report, heldout)
+        if outcome.perplexity is not None:
+            advice = "raise vocab_size or lower min_count"
+            warn_of_unknown(outcome.perplexity.unknown_share, "held-out text", advice)
         words = round(trainer.step * words_per_step(settings, report))
         model = None
         if outcome.reason != "hours" or trainer.last_step is None:
             model = directory / "model"
-            tokenizer = settings.tokenizer or corpus_tokenizer(settings.corpus)
             save(trainer.pretrained(tokenizer, _card(trainer, report, words, outcome)), model, overwrite=True)
     return PretrainReport(model, outcome.reason, trainer.step, words, outcome.perplexity)
