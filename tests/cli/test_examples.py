@@ -45,4 +45,4 @@ def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: 
         for command in commands:
             run_command(command)
     written = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "tales", "tagger", "tagged.conllu", "hdf5"} <= written
+    assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written

@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"elmokit evaluate {DATA}/heldout.txt --model runs/tiny/model",
     ),
     "finetune": (
-        f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 5000 --output runs/tales",
+        f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 --output runs/speeches",
     ),
     "score": (f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",),
     "substitutes": ('elmokit substitutes "The house stands near the river." --positions 1 5',),
@@ -36,7 +36,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
     "fit": (
-        f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu --output runs/tagger",
+        f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu --batch-size 4 "
+        "--output runs/tagger",
     ),
     "predict": (
         f"elmokit predict runs/tagger {DATA}/test.conllu --output runs/tagged.conllu",
