@@ -63,6 +63,7 @@ class Prepare:
         from elmokit.data.prepare import prepare
 
         show(prepare(**vars(self)))
+        show(f"{self.output}: the shards, and corpus.json with these counts and all options")
 
 
 @dataclass(frozen=True)
