@@ -150,7 +150,7 @@ def test_fit_and_predict_file_round_trip(
     task = TaggingTask(replace(SMALL, tag_column=column))
     _, report = fit(task, *files, words=WITHOUT_ELMO, config=QUICK, output=tmp_path / "tagger")
     loaded = load_task_model(tmp_path / "tagger", device="cpu")
-    assert predict_file(loaded, files[1], tmp_path / f"out{suffix}") == len(DEV)
+    assert predict_file(loaded, files[1], tmp_path / f"out{suffix}").examples == len(DEV)
     layout = Layout.of(files[1], None, 0, column)
     predicted = list(read_tagged(tmp_path / f"out{suffix}", layout))
     assert [sentence.words for sentence in predicted] == [sentence.words for sentence in DEV]
@@ -161,18 +161,18 @@ def test_fit_and_predict_file_round_trip(
 def test_predict_file_reads_raw_text_and_overwrites_on_request(tagger: TaskModel, tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("Alpha x gamma\n\nx\n")
     output = tmp_path / "out.jsonl"
-    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True) == 3
+    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True).examples == 3
     assert output.read_text().count("\n") == 3
     with pytest.raises(FileExistsError, match="exists"):
         predict_file(tagger, tmp_path / "raw.txt", output, text=True)
     with pytest.raises(ValueError, match="is the input"):
         predict_file(tagger, output, output, text=True, overwrite=True)
-    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True, overwrite=True) == 3
+    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True, overwrite=True).examples == 3
 
 
 def test_score_counts_unknown_tags_as_wrong(tagger: TaskModel) -> None:
     scores = tagger.score([TaggedSentence(("Alpha", "x"), ("UP", "NEW"))])
-    assert scores["accuracy"] == 0.5
+    assert scores.values["accuracy"] == 0.5
 
 
 def test_fit_raises_for_a_sentence_with_more_words_than_tags() -> None:

@@ -64,7 +64,8 @@ def test_loaded_task_model_predicts_like_the_saved_one(toy: ToyTask, model: Pret
     loaded = load_task_model(tmp_path / "model", device="cpu")
     inputs = [toy.text, toy.text]
     assert loaded.predict(inputs) == fitted.predict(inputs)
-    assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.dev
+    assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.final
+    assert report.final.values == report.dev
     json.dumps([loaded.task.to_json(prediction) for prediction in loaded.predict(inputs)])
     assert not list(tmp_path.glob(".fit-*"))
 

@@ -43,21 +43,46 @@ class Fit(Generic[TaskConfig]):
     words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009 (it is frozen)
     config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009 (it is frozen)
     cache: Annotated[Path | None, UNSET] = None
-    """Directory for the layers of frozen biLMs, shared by all runs. None: elmokit in the user's cache."""
+    """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the user's cache)."""
+    seeds: Annotated[str | None, arg(metavar="N,N,..."), UNSET] = None
+    """Seeds of several runs, as in 0,1,2; output then holds seed-0, ..., and report.json with means and deviations."""
+    plot: bool = False
+    """Write a picture, report.png, next to report.json: learning curve and layer weights (needs matplotlib)."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.tasks.fit import fit
+        from elmokit.tasks.fit import fit, fit_seeds
         from elmokit.tasks.task import find_task
 
         if isinstance(self.settings, NoTask):
             raise ValueError(f"name the task first: elmokit fit {self.task} ...")
+        if self.plot:
+            from elmokit.plots import require_matplotlib
+
+            require_matplotlib()
         task = find_task(self.task)(self.settings)
-        model = None if self.words.elmo == "none" else self.model
-        options = {"words": self.words, "config": self.config, "cache": self.cache, "overwrite": self.overwrite}
-        _, report = fit(task, self.train, self.dev, self.test, model=model, output=self.output, **options)
-        show(report.summary())
+        options = {
+            "model": None if self.words.elmo == "none" else self.model,
+            "output": self.output,
+            **{name: getattr(self, name) for name in ("words", "config", "cache", "overwrite")},
+        }
+        if self.seeds is None:
+            _, report = fit(task, self.train, self.dev, self.test, **options)
+        else:
+            report = fit_seeds(task, self.train, self.dev, self.test, seeds=_numbers(self.seeds), **options)
+        show(report)
         print(f"{self.output}: the model and its report.json")
+        if self.plot:
+            from elmokit.tasks.plots import plot_reports
+
+            print(plot_reports(self.output))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"seeds are numbers separated by commas, as in 0,1,2, not {text!r}") from None
 
 
 def fit_verb(name: str) -> type[Fit]:
@@ -77,7 +102,7 @@ def fit_verb(name: str) -> type[Fit]:
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict with a task model that `fit` trained."""
+    """Predict with a task model that `fit` trained; a file with correct answers is scored."""
 
     task_model: Positional[Path]
     """Directory that fit wrote."""
@@ -96,7 +121,7 @@ class Predict:
         from elmokit.tasks.predict import predict_file
 
         options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
-        print(f"{self.output}: {predict_file(self.task_model, self.file, self.output, **options)} examples")
+        print(f"{self.output}: {predict_file(self.task_model, self.file, self.output, **options)}")
 
 
 @dataclass(frozen=True)
@@ -114,5 +139,4 @@ class EvaluateTask:
     def run(self) -> None:
         from elmokit.tasks.predict import score_file
 
-        scores = score_file(self.task_model, self.file, device=self.device, task=self.task)
-        show({name: f"{100 * value:.2f}" for name, value in scores.items()})
+        show(score_file(self.task_model, self.file, device=self.device, task=self.task))

@@ -7,9 +7,9 @@ its inputs are that text, and a pooled baseline: the mean and the maximum of the
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -115,7 +116,7 @@ class PooledNetwork(TaskNetwork):
         """Mean negative log-likelihood of the correct labels."""
         return F.cross_entropy(self(batch), batch.labels, ignore_index=-1)
 
-    def decode(self, batch: ClassificationBatch) -> list[list[float]]:
+    def decode(self, batch: ClassificationBatch, with_probabilities: bool = True) -> list[list[float]]:
         """For each text the probabilities of the labels."""
         return self(batch).softmax(dim=1).tolist()
 
@@ -214,9 +215,12 @@ class ClassificationTask(Task[LabelledText, Classification]):
         network = BiattentiveNetwork if self.config.network == "biattentive" else PooledNetwork
         return network(self.config, words, len(self.labels["labels"]))
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels["labels"])}
+
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
-        number_of = {label: number for number, label in enumerate(self.labels["labels"])}
-        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
         return ClassificationBatch(words([example.words for example in examples]), labels)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -234,13 +238,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
         correct = [example.label == prediction.label for example, prediction in zip(examples, predictions, strict=True)]
         return {"accuracy": sum(correct) / max(len(correct), 1)}
 
-    def confusion(
-        self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
-    ) -> dict[str, dict[str, int]]:
-        counts: dict[str, Counter[str]] = {}
-        for example, prediction in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[prediction.label] += 1
-        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+    def confusion(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> Confusion:
+        return confusion_counts((str(example.label) for example in examples), (each.label for each in predictions))
 
     def to_json(self, prediction: Classification) -> dict[str, Any]:
         return {"words": prediction.words, "label": prediction.label, "scores": prediction.scores}

@@ -192,7 +192,7 @@ class SpanRanker(TaskNetwork):
         missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
         return loss + self.config.mention_loss * missed / max(len(gold), 1)
 
-    def decode(self, batch: CorefBatch) -> list[list[list[Mention]]]:
+    def decode(self, batch: CorefBatch, with_probabilities: bool = True) -> list[list[list[Mention]]]:
         """The clusters of the document."""
         _, mentions, scores = self(batch)
         spans = bounds(mentions)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -126,7 +127,7 @@ class ESIM(TaskNetwork):
             return F.mse_loss(outputs.squeeze(1), batch.scores)
         return F.cross_entropy(outputs, batch.labels, ignore_index=-1)
 
-    def decode(self, batch: PairBatch) -> list[list[float]]:
+    def decode(self, batch: PairBatch, with_probabilities: bool = True) -> list[list[float]]:
         """For each pair the probabilities of the labels, or its standardized score."""
         outputs = self(batch)
         return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
@@ -190,9 +191,12 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def network(self, words: WordEncoder) -> ESIM:
         return ESIM(self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels.get("labels", ()))}
+
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        number_of = {label: number for number, label in enumerate(self.labels.get("labels", ()))}
-        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
@@ -232,15 +236,10 @@ class PairsTask(Task[SentencePair, PairPrediction]):
             scores["f1"] = 2 * both / max(either, 1)
         return scores
 
-    def confusion(
-        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
-    ) -> dict[str, dict[str, int]] | None:
+    def confusion(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> Confusion | None:
         if self.config.target == "score":
             return None
-        counts: dict[str, Counter[str]] = {}
-        for example, prediction in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[str(prediction.label)] += 1
-        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+        return confusion_counts((str(example.label) for example in examples), (str(each.label) for each in predictions))
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}

@@ -158,7 +158,7 @@ class BiDAF(TaskNetwork):
         losses = [F.nll_loss(scores, batch.spans[:, side], ignore_index=-1) for side, scores in enumerate((start, end))]
         return losses[0] + losses[1]
 
-    def decode(self, batch: ReadingBatch) -> list[tuple[int, int, float]]:
+    def decode(self, batch: ReadingBatch, with_probabilities: bool = True) -> list[tuple[int, int, float]]:
         """For each question the first and last word of the best answer, and its probability."""
         start, end = self(batch)
         scores = start[:, :, None] + end[:, None, :]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.tasks.config import FitConfig
+from elmokit.tasks.metrics import Confusion, F1Score, score_by_label
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
@@ -47,8 +48,14 @@ class TaskNetwork(nn.Module, ABC):
         """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by the training loop."""
 
     @abstractmethod
-    def decode(self, batch: Any) -> list[Any]:
-        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result."""
+    def decode(self, batch: Any, with_probabilities: bool = True) -> list[Any]:
+        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result.
+
+        Args:
+            batch: The batch.
+            with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a network that computes
+                them at some cost may leave them out.
+        """
 
 
 class Task(ABC, Generic[Example, Prediction]):
@@ -120,11 +127,16 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Scores in 0..1 by name, `metric` among them."""
 
-    def confusion(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, int]] | None:
+    def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None
+
+    def score_by_label(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> dict[str, F1Score] | None:
+        """Precision, recall and F1 of each label, by default from `confusion`; None if answers are not labels."""
+        confusion = self.confusion(examples, predictions)
+        return None if confusion is None else score_by_label(confusion)
 
     @abstractmethod
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
