@@ -74,7 +74,13 @@ def test_fit_with_an_encoder_is_saved_whole(directory: Path, tmp_path: Path) -> 
     words = WordsConfig(elmo="none", word_dim=0, encoder=str(directory), word_dropout=0.0)
     config = replace(toy.config, max_epochs=3)
     fitted, report = fit(
-        toy.task, toy.examples, toy.examples, words=words, config=config, output=tmp_path / "model", cache=tmp_path / "c"
+        toy.task,
+        toy.examples,
+        toy.examples,
+        words=words,
+        config=config,
+        output=tmp_path / "model",
+        cache=tmp_path / "c",
     )
     assert report.encoder_mix is not None and len(report.encoder_mix.weights) == 3
     for file in directory.iterdir():

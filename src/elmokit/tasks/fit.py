@@ -51,6 +51,7 @@ def _read(task: Task, name: str, examples: Examples) -> list[Any]:
     for number, example in enumerate(checked, start=1):
         try:
             task.check(example)
+            task.check_length(example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
     if not any(task.length(example) for example in checked):

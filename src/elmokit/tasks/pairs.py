@@ -151,6 +151,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     metric = "score"
     Config = PairsConfig
     fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
+    max_words = 5_000  # of which each attends to each
     config: PairsConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------

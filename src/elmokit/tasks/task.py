@@ -67,6 +67,7 @@ class Task(ABC, Generic[Example, Prediction]):
         Config: A frozen dataclass: the settings of the network and of the files.
         fit_config: Settings of the training that suit the task.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
+        max_words: The longest example that the network reads, by `length`; None: any.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
     """
@@ -76,6 +77,7 @@ class Task(ABC, Generic[Example, Prediction]):
     Config: ClassVar[type]
     fit_config: ClassVar[FitConfig] = FitConfig()
     prediction_batch_size: ClassVar[int] = 64
+    max_words: ClassVar[int | None] = None
 
     def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
         self.config = self.Config() if config is None else config
@@ -98,6 +100,11 @@ class Task(ABC, Generic[Example, Prediction]):
     def length(self, example: Example) -> int:
         """The length by which examples are batched: the words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
+
+    def check_length(self, example: Example) -> None:
+        """ValueError if an example is longer than the network can read."""
+        if self.max_words is not None and (length := self.length(example)) > self.max_words:
+            raise ValueError(f"it has {length:,} words, but {self.name} reads at most {self.max_words:,}: split it")
 
     @abstractmethod
     def check(self, example: Example) -> None:

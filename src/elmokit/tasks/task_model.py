@@ -162,7 +162,11 @@ class TaskModel:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time."""
         batch: list[Any] = []
         words = 0
-        for example in examples:
+        for number, example in enumerate(examples, start=1):
+            try:
+                self.task.check_length(example)
+            except ValueError as error:
+                raise ValueError(f"example {number}: {error}") from error
             batch.append(example)
             words += sum(map(len, self.task.sentences(example)))
             if words >= WORDS_AT_ONCE:
