@@ -56,7 +56,7 @@ SIGNATURES = {
     "Vocab": "(words)",
     "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
     "vectors=None, vectors_kept=50000, encoder=None, encoder_pooling='first', "
-    "character_dim=0, word_dropout=0.5, rare_word_dropout=0.5)",
+    "character_dim=0, word_dropout=0.5, storage_dtype='float16', rare_word_dropout=0.5)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "

@@ -1,11 +1,13 @@
 """Predictions for files: scored where the file holds answers, for every task."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from toy_tasks import toy_tasks
 
+from elmokit.data.readers import Layout, read_tagged
 from elmokit.tasks.classification import ClassificationTask
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
@@ -41,6 +43,16 @@ def test_predict_file_without_answers_is_not_scored(tagger: TaskModel, tmp_path:
     assert predict_file(tagger, tmp_path / "words.txt", tmp_path / "out.txt").scores is None
     with pytest.raises(ValueError, match="there is no column of tags"):
         score_file(tagger, tmp_path / "words.txt")
+
+
+def test_predict_file_writes_raw_text_in_columns_or_as_json(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("Ann sees red dogs.\n\nBob sleeps\n")
+    assert predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.conll", text=True).examples == 3
+    sentences = list(read_tagged(tmp_path / "out.conll", Layout.of(tmp_path / "out.conll")))
+    assert [" ".join(sentence.words) for sentence in sentences] == ["Ann sees red dogs .", "Bob sleeps"]
+    predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in sentences]
 
 
 def test_predict_file_is_not_scored_if_some_examples_have_no_answer(tmp_path: Path) -> None:

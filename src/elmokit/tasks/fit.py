@@ -45,7 +45,7 @@ def _snapshot_of(output: Path) -> Path:
     return output.absolute().with_name(f".fit-{output.absolute().name}")
 
 
-def _read(task: Task, name: str, examples: Examples) -> list[Any]:
+def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
     """The examples of a set. ValueError names the first that is invalid."""
     checked = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
     for number, example in enumerate(checked, start=1):
@@ -144,9 +144,9 @@ def fit(
     if output is not None:
         _check_free(Path(output))
     start_time = time.perf_counter()
-    sets = [_read(task, "training", train_examples), _read(task, "development", dev_examples)]
+    sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
-        sets.append(_read(task, "test", test_examples))
+        sets.append(read_examples(task, "test", test_examples))
     task = type(task)(task.config, task.learn(sets[0]))  # the given task stays as it is
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
@@ -241,7 +241,7 @@ def fit_seeds(
     if (output / "config.json").exists():
         raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all seeds")
     sets = [
-        examples if examples is None else _read(task, name, examples)
+        examples if examples is None else read_examples(task, name, examples)
         for name, examples in (("training", train_examples), ("development", dev_examples), ("test", test_examples))
     ]
     reports = {}

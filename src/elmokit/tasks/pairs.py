@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
@@ -226,8 +227,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         if self.config.target == "score":
             gold = np.array([example.score for example in examples])
             predicted = np.array([prediction.score for prediction in predictions])
-            pearson, spearman = correlation(gold, predicted), correlation(ranks(gold), ranks(predicted))
-            return {"score": pearson, "pearson": pearson, "spearman": spearman}
+            linear = pearson(gold, predicted)
+            return {"score": linear, "pearson": linear, "spearman": spearman(gold, predicted)}
         pairs = [(example.label, prediction.label) for example, prediction in zip(examples, predictions, strict=True)]
         accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
         scores = {"score": accuracy, "accuracy": accuracy}
@@ -244,20 +245,6 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}
-
-
-def correlation(left: np.ndarray, right: np.ndarray) -> float:
-    """Pearson's correlation of two samples; 0 where one of them is constant."""
-    left, right = left - left.mean(), right - right.mean()
-    spread = float(np.sqrt((left**2).sum() * (right**2).sum()))
-    return float((left * right).sum()) / spread if spread else 0.0
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values sharing their mean rank."""
-    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[number]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

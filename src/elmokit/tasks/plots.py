@@ -78,7 +78,7 @@ def plot_reports(directory: str | Path) -> Path:
 
 def plot_layer_weights(mixes: Mapping[str, LearnedMix], path: str | Path) -> Path:
     """Draw the layer weights of several runs into one picture."""
-    figure = new_figure(6, max(2.5, 0.6 + 0.4 * len(mixes)))
+    figure = new_figure(3 + 0.08 * max(map(len, mixes)), max(2.5, 0.6 + 0.4 * len(mixes)))  # the names need space
     draw_layer_weights(figure.subplots(), mixes)
     return save_figure(figure, path)
 

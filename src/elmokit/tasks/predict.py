@@ -15,7 +15,7 @@ from elmokit.data.readers import write_predictions
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.report import TaskScores
-from elmokit.tasks.tagging import TaggingTask
+from elmokit.tasks.tagging import Tagging, TaggingTask
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
 
@@ -71,6 +71,15 @@ def _loaded(model: TaskModel | str | Path, device: str | None, task: str | None)
     return load_task_model(model, device, find_task(task) if task else None)
 
 
+def _json_line(task: Task, prediction: Any) -> str:
+    return json.dumps(task.to_json(prediction), ensure_ascii=False) + "\n"
+
+
+def _columns(tagging: Tagging) -> str:
+    """A sentence as lines "WORD TAG", and an empty line."""
+    return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
+
+
 def predict_file(
     model: TaskModel | str | Path,
     file: str | Path,
@@ -89,7 +98,8 @@ def predict_file(
         model: The task model, or its directory.
         file: A file in the task's format, or with `text` raw text, one input per line.
         output: JSON lines, one for each example; with a tagger and a suffix other than .jsonl, a copy of the file
-            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files.
+            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files. Of raw text the
+            copy has a word and its tag in each line.
         text: The file is raw text, to be tokenized with the model's tokenizer.
         device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
@@ -119,14 +129,15 @@ def predict_file(
             yield prediction
 
     with bar:
-        if isinstance(model.task, TaggingTask) and not text and ".jsonl" not in output.suffixes:
+        in_columns = isinstance(model.task, TaggingTask) and ".jsonl" not in output.suffixes
+        if isinstance(model.task, TaggingTask) and in_columns and not text:
             tags = (prediction.tags for prediction in predictions())
             write_predictions(file, tags, output, model.task.layout(file))
         else:
+            written = _columns if in_columns else lambda prediction: _json_line(model.task, prediction)
             with atomic_path(output) as partial, create_bytes(partial) as stream:
                 for prediction in predictions():
-                    line = json.dumps(model.task.to_json(prediction), ensure_ascii=False)
-                    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
+                    stream.write(written(prediction).encode("utf-8", "surrogatepass"))
     return PredictedFile(count, None if kept is None else _scores(model.task, file, kept))
 
 

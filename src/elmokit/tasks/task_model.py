@@ -122,8 +122,9 @@ class TaskModel:
 
     def open_caches(self, directory: str | Path | None = None) -> FrozenVectors:
         """Caches of frozen vectors in a directory; None: in memory."""
-        layers = LayerCache(self._bilm_layers(), directory) if self.reads_layers else None
-        return FrozenVectors(layers, None if self.encoder is None else LayerCache(self.encoder, directory))
+        encoders = (self._bilm_layers() if self.reads_layers else None, self.encoder)
+        dtype = self.config.storage_dtype
+        return FrozenVectors(*(each and LayerCache(each, directory, dtype) for each in encoders))
 
     def _bilm_layers(self) -> BiLMLayers:
         if self._layers is None:
