@@ -72,7 +72,7 @@ def read_scws(path: str | Path) -> Iterator[RatedPair]:
 def scws(path: str | Path, model: Embedder | str | Path | None = None, device: str | None = None) -> ScwsReport:
     """Correlate the cosine similarity of words in context with human ratings, for each layer and the model's mix.
 
-    Layer 0 knows no context: for pairs of the same word all its cosines are 1.
+    Layer 0 knows no context: for pairs of words that are spelled alike its cosine is 1.
 
     Args:
         path: ratings.txt of SCWS.
@@ -95,7 +95,7 @@ def scws(path: str | Path, model: Embedder | str | Path | None = None, device: s
     embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
     vectors = (_representations(layers[:, use.position], weights) for use, layers in embedded)
     for row, (first, second) in zip(cosines, zip(vectors, vectors, strict=True), strict=True):
-        row[:] = (first * second).sum(1)
+        row[:] = (first * second).sum(1).round(6)  # or rounding errors would rank equal vectors
     names = [*(f"layer {number}" for number in range(embedder.num_layers)), "mix"]
     ratings = np.array([pair.rating for pair in pairs])
     same = np.array([_word(pair.first) == _word(pair.second) for pair in pairs])
