@@ -15,10 +15,9 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean, stdev
 from sys import path as import_path
 from typing import Any
 
@@ -28,13 +27,13 @@ import_path[:0] = [str(HERE), str(HERE.parent)]
 import torch  # noqa: E402
 from result_files import RESULTS, write_result  # noqa: E402
 from task_sets import BENCHMARKS, Benchmark  # noqa: E402
+from task_table import WITHOUT, table  # noqa: E402
 
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint  # noqa: E402
 from elmokit.tasks.config import FitConfig  # noqa: E402
 from elmokit.tasks.fit import fit  # noqa: E402
 
-WITHOUT = "without ELMo"
 Figures = dict[str, Any]
 
 
@@ -74,52 +73,13 @@ def run(
     figures = asdict(report)
     kept = ("best_epoch", "mixes", "parameters", "examples", "words", "seconds", "words_per_second", "settings")
     return {
+        "scores": [benchmark.score, *more],
+        "paper": benchmark.paper,
         "dev": report.dev,
         "test": {**report.test, **more},
         "epochs": len(report.epochs),
         **{name: figures[name] for name in kept},
     }
-
-
-# --- The table -------------------------------------------------------------------------------------------------------
-
-
-def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
-    """A row for each task and kind of words: test scores in percent over the seeds, and the error reduction by ELMo."""
-    for name, kinds in results.items():
-        baseline = None
-        for kind in sorted(kinds, key=lambda kind: kind != WITHOUT):
-            runs = list(kinds[kind].values())
-            scores = [100 * each["test"][BENCHMARKS[name].score] for each in runs]
-            average = mean(scores)
-            row = {
-                "task": name,
-                "words": kind,
-                "score": BENCHMARKS[name].score,
-                "seeds": len(runs),
-                "mean": round(average, 2),
-                "deviation": round(stdev(scores), 2) if len(scores) > 1 else None,
-                "seconds": round(mean(each["seconds"] for each in runs)),
-                "words_per_second": round(mean(each["words_per_second"] for each in runs)),
-                "paper": BENCHMARKS[name].paper,
-                "error_reduction": None
-                if baseline is None
-                else round(100 * (average - baseline) / (100 - baseline), 1),
-            }
-            baseline = average if kind == WITHOUT else baseline
-            yield row
-
-
-def table(results: Mapping[str, Any]) -> str:
-    """The summary in Markdown."""
-    lines = ["| task | words | score | seeds | test | fewer errors | paper | seconds | words/s |", "|---" * 9 + "|"]
-    for row in summary(results):
-        score = f"{row['mean']:.2f}" + ("" if row["deviation"] is None else f" ± {row['deviation']:.2f}")
-        fewer = "" if row["error_reduction"] is None else f"{row['error_reduction']:.1f} %"
-        paper = "" if row["paper"] is None else f"{row['paper'][row['words'] != WITHOUT]:.1f}"
-        cells = [row["task"], row["words"], row["score"], row["seeds"], score, fewer, paper]
-        lines.append("| " + " | ".join(map(str, [*cells, row["seconds"], row["words_per_second"]])) + " |")
-    return "\n".join(lines)
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_finished_runs_are_skipped_and_summarized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     import task_sets
+    import task_table
     import tasks
 
     toy = toy_tasks()["tagging"]
@@ -54,10 +55,12 @@ def test_finished_runs_are_skipped_and_summarized(tmp_path: Path, monkeypatch: p
     printed = capsys.readouterr().out
     assert "toy, tiny, seed 2" in printed and "seed 1\n" not in printed
     assert json.loads(output.read_text())["toy"]["tiny"]["1"] == recorded
-    rows = list(tasks.summary(json.loads(output.read_text())))
-    assert [(row["words"], row["seeds"]) for row in rows] == [("without ELMo", 2), ("tiny", 2)]
-    without, with_elmo = (row["mean"] for row in rows)
-    assert rows[1]["error_reduction"] == pytest.approx(100 * (with_elmo - without) / (100 - without), abs=0.1)
+    rows = list(task_table.summary(json.loads(output.read_text())))
+    assert {(row["words"], row["score"]): row["seeds"] for row in rows} == {
+        (words, score): 2 for words in ("without ELMo", "tiny") for score in ("f1", "length")
+    }
+    without, with_elmo = (row["mean"] for row in rows if row["score"] == "f1")
+    assert rows[2]["error_reduction"] == pytest.approx(100 * (with_elmo - without) / (100 - without), abs=0.1)
     with pytest.raises(SystemExit, match="of another setup"):
         tasks.main([*map(str, command), "1", "--max-minutes", "1"])
 
