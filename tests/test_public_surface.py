@@ -44,8 +44,8 @@ SIGNATURES = {
     "Embedder": "(model=None, device=None, dtype=None, *, softmax=False, sizes=None)",
     "EmbeddingStore": "(directory)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
-    "FitConfig": "(seed=1, max_epochs=30, patience=4, batch_size=32, learning_rate=0.002, halve_after=1, "
-    "finetune_learning_rate=0.0001, max_grad_norm=5.0, device=None)",
+    "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
+    "halve_after=1, finetune_learning_rate=0.0001, max_grad_norm=5.0, device=None)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
     "use_skip_connections=True, forget_bias=1.0, interleaved=False)",
     "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, vocab=None, vocab_size=50000, "
@@ -53,11 +53,12 @@ SIGNATURES = {
     "Pretrained": "(bilm, *, softmax=None, vocab=None, card='', tokenizer=None, state_policy='zeros', mix=None, "
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
-    "TaskModel": "(task, network, table, model, tokenizer='whitespace-1')",
+    "TaskModel": "(task, network, table, model, tokenizer='whitespace-1', encoder=None)",
     "VectorBatch": "(words, vectors, mask)",
     "Vocab": "(words)",
     "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
-    "character_dim=0, word_dropout=0.5, rare_word_dropout=0.5)",
+    "vectors=None, vectors_kept=50000, encoder=None, encoder_pooling='first', "
+    "character_dim=0, word_dropout=0.5, storage_dtype='float16', rare_word_dropout=0.5)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
     "collate": "(sentences)",

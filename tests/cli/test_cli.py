@@ -15,7 +15,8 @@ from elmokit.ops.dispatch import available_backends, get_backend
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "probe", "wsd", "senses", "fit", "predict", "convert", "info", "compat",
+    "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "sample-efficiency",
+    "layer-weights", "convert", "info", "compat",
 ]  # fmt: skip
 
 # Required arguments of a verb, and the function that it calls.
@@ -30,6 +31,8 @@ CALLS = [
     ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
     ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
     ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
+    ("scws ratings.txt", "elmokit.analysis.scws.scws"),
+    ("change play --first old.txt --second new.txt", "elmokit.analysis.change.semantic_change"),
     ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.predict.predict_file"),
     ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
     ("info", "elmokit.checkpoints.loading.describe"),

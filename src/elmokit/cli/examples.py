@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
     "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses",),
+    "change": (f"elmokit change mouse the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
     "prepare": (f"elmokit prepare {DATA}/raw/*.txt --output runs/shards",),
     "pretrain": (
         f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny --epochs 10 "
@@ -35,6 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
+    "scws": (f"elmokit scws {DATA}/scws-ratings.txt",),
     "fit": (
         f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu --batch-size 4 "
         "--output runs/tagger",
@@ -44,6 +46,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"elmokit predict runs/tagger {DATA}/sentences.txt --text --output runs/tagged.jsonl",
     ),
     "evaluate-task": (f"elmokit evaluate-task runs/tagger {DATA}/test.conllu",),
+    "layer-weights": ("elmokit layer-weights runs/tagger",),
+    "sample-efficiency": (
+        f"elmokit sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --fractions 0.5,1 "
+        "--seeds 1 --output runs/efficiency",
+    ),
     "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
     "compat": (
         f"elmokit compat allennlp-elmo {DATA}/sentences.txt runs/allennlp.hdf5 --all "
