@@ -5,7 +5,9 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes
     return run
 
 
-@pytest.mark.parametrize("text", [TEXT.encode(), gzip.compress(TEXT.encode())])
+@pytest.mark.parametrize("text", [TEXT.encode(), gzip.compress(TEXT.encode())], ids=["plain", "gzip"])
 def test_embed_reads_standard_input_as_it_reads_a_file(
     text: bytes, model: Path, run: Callable[[str, bytes], int], tmp_path: Path
 ) -> None:
@@ -57,10 +59,29 @@ def test_embed_reads_standard_input_as_it_reads_a_file(
         np.testing.assert_array_equal(vectors, expected)
 
 
-def test_finetune_reads_standard_input(model: Path, run: Callable[[str, bytes], int], tmp_path: Path) -> None:
-    command = "finetune --corpus - --output run --model model --batch-size 1 --unroll-steps 2 --device cpu"
-    assert run(command, TEXT.encode() * 20) == 0
-    assert (tmp_path / "run" / "model" / "config.json").is_file()
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
+        ("prepare --output run -", "elmokit.data.prepare.prepare"),
+        ("senses cat --corpus -", "elmokit.analysis.word_map_files.map_senses"),
+        ("predict tagger - --output tags.jsonl", "elmokit.tasks.predict.predict_file"),
+    ],
+)
+def test_verbs_are_given_a_file_with_the_text_of_standard_input(
+    command: str, function: str, run: Callable[[str, bytes], int]
+) -> None:
+    given: list[str] = []
+
+    def called(*arguments: object, **options: object) -> dict[str, str]:
+        settings = [getattr(each, "corpus", each) for each in (*arguments, *options.values())]
+        paths = chain.from_iterable(each if isinstance(each, tuple) else (each,) for each in settings)
+        given.extend(path.read_text() for path in paths if isinstance(path, Path) and path.is_file())
+        return {}
+
+    with patch(function, called):
+        assert run(command, TEXT.encode()) == 0
+    assert given == [TEXT]
 
 
 def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,24 +131,26 @@ def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
 
 def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, tmp_path: Path) -> None:
     raw = write(tmp_path / "raw.txt", PARAGRAPHS)
-    copy, same = tokenized_files([raw, shard], ENGLISH, tmp_path / "copies")
+    copy, same = tokenized_files([raw, shard], tmp_path / "copies", "english-1")
     assert same == shard and list(read_lines(copy)) == SENTENCES
     written = copy.stat().st_mtime_ns
-    assert tokenized_files([raw], ENGLISH, tmp_path / "copies") == [copy] and copy.stat().st_mtime_ns == written
+    assert tokenized_files([raw], tmp_path / "copies", "english-1") == [copy] and copy.stat().st_mtime_ns == written
+    others = [tokenized_files([raw], tmp_path / "copies", "words-1", True, language) for language in (None, "de")]
+    assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
-    assert tokenized_files([raw], ENGLISH, tmp_path / "copies") != [copy]
+    assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
 
 
 def test_tokenized_files_name_the_raw_file_without_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"blank\.txt has no sentences"):
-        tokenized_files([write(tmp_path / "blank.txt", ["", " "])], ENGLISH, tmp_path / "copies")
+        tokenized_files([write(tmp_path / "blank.txt", ["", " "])], tmp_path / "copies", "english-1")
     assert list((tmp_path / "copies").iterdir()) == []
 
 
 def test_damaged_report_beside_a_shard_is_an_error(shard: Path) -> None:
     (shard.parent / "corpus.json").write_text('{"options": {"tokenizer": 3}}')
     with pytest.raises(ValueError, match=r"corpus\.json is damaged"):
-        file_tokenizers([shard], ENGLISH)
+        file_tokenizers([shard], "english-1")
 
 
 # --- Warnings --------------------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ CHINESE = ["春天来了，花开了，鸟儿在树上唱歌，孩子们在公�
 def doubts(tmp_path: Path, lines: list[str], tokenizer: str, **options: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        file_tokenizers([write(tmp_path / "text.txt", lines)], get_tokenizer(tokenizer), **options)
+        file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, **options)
     return [str(each.message) for each in caught]
 
 
@@ -212,4 +215,11 @@ def test_string_in_an_unknown_script_is_reported(model: Pretrained) -> None:
 
 def test_shards_of_another_tokenizer_are_reported(shard: Path) -> None:
     with pytest.warns(UserWarning, match="was tokenized with english-1, the model's training text with words-1"):
-        file_tokenizers([shard], get_tokenizer("words-1"))
+        file_tokenizers([shard], "words-1")
+
+
+def test_shards_need_no_library_of_their_tokenizer(shard: Path) -> None:
+    report = shard.parent / "corpus.json"
+    report.write_text(report.read_text().replace("english-1", "spacy:xx_none==9"))
+    (tokenizer,) = file_tokenizers([shard], "spacy:xx_none==9")
+    assert tokenizer.name == "whitespace-1"

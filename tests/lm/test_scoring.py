@@ -240,7 +240,7 @@ def test_score_file_writes_one_object_per_sentence(model: Pretrained, tmp_path: 
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["line"] for line in lines] == [1, 4]
     for line, each in zip(lines, score([["a", "b", "zebra"], ["c"]], model), strict=True):
-        assert line["words"] == list(each.words)
+        assert line["words"] == list(each.words) and line["unknown"] == each.unknown
         assert line["forward"] == pytest.approx(each.forward.tolist())
         assert line["backward"] == pytest.approx(each.backward.tolist())
         assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)

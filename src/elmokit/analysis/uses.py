@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.config import StatePolicy
-from elmokit.data.text_files import file_tokenizers, line_tokenizer
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
@@ -59,7 +59,7 @@ def uses_in_files(
     Yields:
         The uses in each sentence that has any.
     """
-    tokenizers = file_tokenizers(files, line_tokenizer(embedder.model.tokenizer, tokenize), by_line=True)
+    tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
     )

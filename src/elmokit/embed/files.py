@@ -21,19 +21,8 @@ from elmokit.storage.store import EmbeddingStore
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 OTHER_SUFFIXES = (
-    ".npy",
-    ".npz",
-    ".pt",
-    ".pth",
-    ".pkl",
-    ".safetensors",
-    ".parquet",
-    ".txt",
-    ".csv",
-    ".tsv",
-    ".json",
-    ".jsonl",
-)
+    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".parquet", ".txt", ".csv", ".tsv", ".json", ".jsonl",
+)  # fmt: skip
 
 
 def embed_file(

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from elmokit.config import StatePolicy
-from elmokit.data.text_files import TOKENIZED, file_tokenizers, line_tokenizer
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
@@ -19,6 +19,7 @@ from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZED
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,8 @@ class FileJob:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        tokenizer = line_tokenizer(self.embedder.model.tokenizer, self.tokenize)
-        is_pooled = self.pooling is not None
-        return file_tokenizers([self.text.path], tokenizer, by_line=True, long_lines=is_pooled)[0]
+        name, has_long_lines = self.embedder.model.tokenizer, self.pooling is not None
+        return file_tokenizers([self.text.path], name, self.tokenize, by_line=True, long_lines=has_long_lines)[0]
 
     @cached_property
     def index(self) -> StoreIndex:

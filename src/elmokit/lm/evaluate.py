@@ -22,7 +22,7 @@ from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
-from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences
+from elmokit.data.text_files import file_tokenizers, read_sentences
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -269,11 +269,12 @@ def evaluate(
     target = pick_device(device) if device is not None or pretrained is not model else pretrained.bilm.device
     bilm, softmax, start = pretrained.bilm.to(target).eval(), pretrained.softmax.to(target), pretrained.warm_state
     start = start and BiLMState(start.h.to(target), start.c.to(target))
-    tokenizers = file_tokenizers(paths, line_tokenizer(pretrained.tokenizer, tokenize, language))
+    tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
     results = {}
     for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):
         name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
-        progress = ProgressBar(read_sentences(file, tokenizer), f"evaluate {file.name}", unit=" sentences")
+        sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
+        progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
         try:
             results[name] = perplexity(bilm, softmax, pretrained.vocab, progress, state, batch_size, start)
         except ValueError as error:

@@ -307,6 +307,7 @@ def _to_json(number: int, score: SentenceScore) -> str:
     values = {
         "line": number,
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        "unknown": score.unknown,
         "words": score.words,
         "forward": score.forward.tolist(),
         "backward": score.backward.tolist(),
@@ -328,7 +329,7 @@ def score_file(
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
         output: File for the scores (.jsonl, .jsonl.gz or .jsonl.zst): one object per sentence with its line number
-            from 1, perplexity, words, and the log-probabilities as in `SentenceScore`.
+            from 1, perplexity, number of unknown words, words, and the log-probabilities as in `SentenceScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
@@ -347,7 +348,7 @@ def score_file(
     if not count:
         raise ValueError(f"{file} has no sentence to score")
     lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
-    (tokenizer,) = file_tokenizers([Path(file)], line_tokenizer(pretrained.tokenizer, tokenize), by_line=True)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:

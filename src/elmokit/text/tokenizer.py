@@ -15,12 +15,14 @@ class Tokenizer:
         tokenize: Splits a sentence into tokens.
         split_sentences: Splits a paragraph into sentences.
         unknown: Matches letters of scripts for which there are no rules; None if these are not known.
+        language: Code of the language by whose rules sentences are split; None: by the tokenizer's own.
     """
 
     name: str
     tokenize: Callable[[str], list[str]]
     split_sentences: Callable[[str], list[str]]
     unknown: re.Pattern[str] | None = None
+    language: str | None = None
 
     def split(self, text: str) -> list[str]:
         """The tokens of a text that stands alone, with a warning if most of it is in a script without rules."""

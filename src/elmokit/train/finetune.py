@@ -12,7 +12,7 @@ import torch
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import line_tokenizer, tokenized_files
+from elmokit.data.text_files import tokenized_files
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
@@ -22,11 +22,10 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import TEXT, corpus_tokenizer, print_statistics, total_steps, vocabulary
+from elmokit.train.pretrain import SAMPLE_LINES, TEXT, corpus_tokenizer, print_statistics, total_steps, vocabulary
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
-SAMPLE_LINES = 100_000
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
         loaded = load(settings.model)
         loaded.tokenizer = name = loaded.tokenizer or corpus_tokenizer(files)
-        splits = line_tokenizer(name, settings.tokenize, settings.language)
-        texts = (tokenized_files(each, splits, settings.output / TEXT) for each in (files, heldout, others))
+        rules = settings.output / TEXT, name, settings.tokenize, settings.language
+        texts = (tokenized_files(each, *rules) for each in (files, heldout, others))
         files, tokenized_heldout, tokenized_others = texts
         report = check_corpus(files)
         print_statistics("corpus", report)

@@ -14,13 +14,12 @@ import torch
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import line_tokenizer, tokenized_files, tokenizer_of_shard
+from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
-from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import tokenizer_for
+from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
@@ -28,7 +27,7 @@ from elmokit.train.schedule import CoolDown
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
-ORDER_SAMPLE_LINES = 100_000
+SAMPLE_LINES = 100_000
 TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
 
@@ -51,7 +50,7 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
     if vocab.words[: len(SPECIALS)] != SPECIALS:
         raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
     counts: Counter[str] = Counter()
-    for line in islice(chain.from_iterable(map(read_lines, files)), ORDER_SAMPLE_LINES):
+    for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
     words = vocab.words[len(SPECIALS) :]
     first, second = (
@@ -100,12 +99,12 @@ def corpus_tokenizer(files: Sequence[Path]) -> str | None:
     return next(filter(None, map(tokenizer_of_shard, files)), None)
 
 
-def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> Tokenizer:
-    """The tokenizer of raw text."""
+def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> str | None:
+    """The name of the tokenizer of the corpus, which the model records; None for tokenized text of other sources."""
     name = settings.tokenizer or corpus_tokenizer(files)
-    if name is None and settings.tokenize:
-        return tokenizer_for(None, settings.language)
-    return line_tokenizer(name, settings.tokenize, settings.language)
+    if not settings.tokenize or all(map(tokenizer_of_shard, files)):
+        return name
+    return tokenizer_for(None, settings.language).name if name is None else get_tokenizer(name).name
 
 
 @dataclass(frozen=True)
@@ -209,9 +208,9 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
-    splits = _tokenizer(settings, files)
-    tokenizer = splits.name if settings.tokenize else settings.tokenizer or corpus_tokenizer(files)
-    files, heldout = (tokenized_files(each, splits, settings.output / TEXT) for each in (files, heldout))
+    tokenizer = _tokenizer(settings, files)
+    rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
+    files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
     report = check_corpus(files)
     print_statistics("corpus", report)
     if heldout:
