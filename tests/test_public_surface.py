@@ -45,7 +45,7 @@ SIGNATURES = {
     "EmbeddingStore": "(directory)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
     "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
-    "halve_after=1, finetune_learning_rate=0.0001, max_grad_norm=5.0, device=None)",
+    "halve_after=1, finetune_learning_rate=0.0001, finetune_after=1, max_grad_norm=5.0, device=None)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
     "use_skip_connections=True, forget_bias=1.0, interleaved=False)",
     "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, vocab=None, vocab_size=50000, "

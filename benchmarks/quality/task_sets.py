@@ -119,7 +119,7 @@ def snli(task: Task, data: Path) -> Sets:
 
 
 def squad(task: Task, data: Path) -> Sets:
-    """SQuAD's development set by articles, which are told apart by the order of their passages."""
+    """SQuAD's development set by articles."""
     articles = json.loads((data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json").read_text(encoding="utf-8"))["data"]
     contexts = [{paragraph["context"] for paragraph in article["paragraphs"]} for article in articles]
     article_of = {context: number for number, of_article in enumerate(contexts) for context in of_article}

@@ -81,16 +81,49 @@ def test_fit_trains_with_every_choice_of_word_vectors(words: WordsConfig, model:
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
 
 
-def test_finetuning_changes_a_copy_of_the_callers_bilm(model: Pretrained, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_epochs, is_trained", [(1, False), (2, True)])
+def test_finetuning_trains_a_copy_of_the_callers_bilm_after_the_first_epoch(
+    max_epochs: int, is_trained: bool, model: Pretrained, tmp_path: Path
+) -> None:
     before = {name: tensor.clone() for name, tensor in model.bilm.state_dict().items()}
     toy = toy_tasks()["tagging"]
-    fitted, _ = fit_toy(
-        toy, tmp_path, replace(NO_DROPOUT, finetune=True), model=model, config=replace(toy.config, max_epochs=1)
-    )
+    # The score rises from each epoch to the next, so that the last weights are kept.
+    config = replace(toy.config, max_epochs=max_epochs, finetune_learning_rate=1e-3)
+    fitted, _ = fit_toy(toy, tmp_path, replace(NO_DROPOUT, finetune=True), model=model, config=config)
     assert fitted.model is not None
     for name, tensor in model.bilm.state_dict().items():
         assert torch.equal(tensor, before[name])
-    assert any(not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items())
+    after = fitted.model.bilm.state_dict()
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items()) == is_trained
+
+
+@pytest.mark.parametrize(
+    "file, damage",
+    [
+        ("state.json", lambda data: b"{}"),
+        ("state.json", lambda data: data[:20]),
+        ("current.safetensors", lambda data: data[:-8]),
+        ("optimizer.safetensors", lambda data: b""),
+    ],
+)
+def test_fit_refuses_a_damaged_snapshot_and_says_what_to_do(
+    file: str, damage: Any, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()["tagging"]
+    real = training.train_epoch
+
+    def killed(*arguments: Any) -> float:
+        if arguments[-1] > 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training, "train_epoch", killed)
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
+    path = tmp_path / ".fit-model" / file
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"is a damaged snapshot .*: remove it to train anew"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
 
 
 def test_predict_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:

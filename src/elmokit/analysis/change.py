@@ -119,12 +119,12 @@ def compare_vectors(
     for row in groups[1:]:
         row[random.permutation(len(vectors))[: len(first)]] = 1
     sums = groups @ vectors
-    found = []
+    measures = []
     for values in distances(sums, total - sums, sizes):
         # With the observed assignment among them, so that no p-value is 0 (Phipson and Smyth 2010).
         as_large = float((values >= values[0] - 1e-12).mean())
-        found.append(Distance(float(values[0]), as_large if permutations else None))
-    return found[0], found[1]
+        measures.append(Distance(float(values[0]), as_large if permutations else None))
+    return measures[0], measures[1]
 
 
 def _sampled(word: str, corpus: str | Path, embedder: Embedder, config: ChangeConfig) -> list[Use]:

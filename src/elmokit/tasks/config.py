@@ -98,13 +98,15 @@ class FitConfig:
     """Halve the learning rate after this many epochs in a row without a better score."""
     finetune_learning_rate: float = 1e-4
     """Learning rate of Adam for the biLM, with finetune."""
+    finetune_after: int = 1
+    """Epochs before the biLM is trained, with finetune: the untrained network on top would disturb it."""
     max_grad_norm: float = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
     """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, ("seed",))
+        check_at_least(self, 0, ("seed", "finetune_after"))
         check_at_least(self, 1, ("max_epochs", "patience", "batch_size", "halve_after"))
         check_positive(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))
         if self.max_minutes is not None:

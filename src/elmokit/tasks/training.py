@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from elmokit.checkpoints.errors import check_shapes
 from elmokit.fs.atomic import atomic_directory
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.progress import ProgressBar
@@ -124,14 +126,26 @@ def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str,
     of_bilm = set() if elmo is None else {id(parameter) for parameter in elmo.bilm.parameters()}
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     groups = [
-        ([parameter for parameter in trained if id(parameter) not in of_bilm], config.learning_rate),
-        ([parameter for parameter in trained if id(parameter) in of_bilm], config.finetune_learning_rate),
+        ([parameter for parameter in trained if id(parameter) not in of_bilm], config.learning_rate, 0),
+        (
+            [parameter for parameter in trained if id(parameter) in of_bilm],
+            config.finetune_learning_rate,
+            config.finetune_after,
+        ),
     ]
-    return [{"params": parameters, "lr": rate, "full_rate": rate} for parameters, rate in groups if parameters]
+    return [
+        {"params": parameters, "lr": rate, "full_rate": rate, "waits": epochs}
+        for parameters, rate, epochs in groups
+        if parameters
+    ]
 
 
 def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.named_parameters() if value.requires_grad}
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
 
 
 class _Snapshot:
@@ -162,16 +176,24 @@ class _Snapshot:
         """Put the state into the network and the optimiser; the best weights and the epochs, or None without one."""
         if self._directory is None or not (self._directory / "state.json").is_file():
             return None
-        content = json.loads((self._directory / "state.json").read_text(encoding="utf-8"))
-        if content["identity"] != self._identity:
+        try:
+            content = json.loads((self._directory / "state.json").read_text(encoding="utf-8"))
+            identity, epochs = content["identity"], [Epoch(**epoch) for epoch in content["epochs"]]
+            files = [self._directory / f"{name}.safetensors" for name in ("current", "best", "optimizer")]
+            current, best, state = map(load_file, files)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError, SafetensorError) as error:
+            raise ValueError(f"{self._directory} is a damaged snapshot ({error}): remove it to train anew") from error
+        if identity != self._identity:
             raise ValueError(
                 f"{self._directory} is the snapshot of a run with other data or settings: "
                 "repeat the same command, or remove it"
             )
-        network.load_state_dict(load_file(self._directory / "current.safetensors"), strict=False)
-        Optimizer([optimizer]).restore(load_file(self._directory / "optimizer.safetensors"))
-        best = load_file(self._directory / "best.safetensors")
-        return best, [Epoch(**epoch) for epoch in content["epochs"]]
+        expected = _shapes(_trained_weights(network))
+        for path, weights in zip(files, (current, best), strict=False):
+            check_shapes(path, expected, _shapes(weights))
+        network.load_state_dict(current, strict=False)
+        Optimizer([optimizer]).restore(state)
+        return best, epochs
 
 
 def train(
@@ -200,7 +222,7 @@ def train(
         start_time, number = time.perf_counter(), len(epochs) + 1
         scale = 0.5 ** _halvings(epochs, metric, config.halve_after)
         for group in optimizer.param_groups:
-            group["lr"] = group["full_rate"] * scale
+            group["lr"] = group["full_rate"] * scale * (number > group["waits"])
         loss = train_epoch(network, examples, optimizer, config, number)
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")

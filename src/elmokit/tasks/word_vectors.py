@@ -63,8 +63,8 @@ class WordVectors:
         """How many of the distinct `words` have a vector."""
         distinct = set(words)  # pyright: ignore[reportArgumentType]
         exact = sum(word in self._numbers for word in distinct)
-        found = sum(self.number(word) > 0 for word in distinct)
-        return Coverage(exact, found - exact, len(distinct) - found)
+        covered = sum(self.number(word) > 0 for word in distinct)
+        return Coverage(exact, covered - exact, len(distinct) - covered)
 
 
 class _BlockStream(io.RawIOBase):
@@ -151,13 +151,13 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     """
     path = Path(path)
     dim, entries = _read_entries(path)
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     for number, (word, numbers) in enumerate(ProgressBar(entries, desc="word vectors", unit=" words")):
-        if word not in found and (number < most_frequent or word in words):
-            found[word] = _vector(numbers, path, word)
-    if not found:
+        if word not in vectors and (number < most_frequent or word in words):
+            vectors[word] = _vector(numbers, path, word)
+    if not vectors:
         raise ValueError(f"{path} has a vector for none of the words: are they of another language?")
-    return WordVectors(tuple(found), np.stack(list(found.values())).reshape(-1, dim))
+    return WordVectors(tuple(vectors), np.stack(list(vectors.values())).reshape(-1, dim))
 
 
 def _vector(numbers: bytes | list[bytes], path: Path, word: str) -> np.ndarray:
