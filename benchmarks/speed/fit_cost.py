@@ -16,15 +16,15 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
 import torch
 from child_process import peak_megabytes
-from result_files import RESULTS, write_result
 
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.tagging import TaggingTask
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
 
 FILES = ("eng.train", "eng.testa", "eng.testb")
 RUNS = {"with ELMo, computed": "input", "with ELMo, cached": "input", "without ELMo": "none"}
