@@ -440,8 +440,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses, intrinsic,
-        finetuning, tagging, tasks,
+        long_document_difference, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses,
+        intrinsic, finetuning, tagging, tasks,
     )
 }  # fmt: skip
 
