@@ -357,6 +357,17 @@ def memory() -> str:
     return table("Text | Words | Words/s | Peak memory | Vectors | Recorded", [row])
 
 
+def fit_cost() -> str:
+    """Memory and time of training a tagger."""
+    if not (RESULTS / "fit_cost.json").is_file():
+        return "Not measured yet."
+    rows = [
+        [name, f"{run['peak_megabytes']:,} MB", f"{run['epoch_seconds']:.1f}", f"{run['seconds']:,.0f}", origin(run)]
+        for name, run in read("fit_cost").items()
+    ]
+    return table("Word vectors | Peak memory | Seconds for an epoch | Seconds in all | Recorded", rows)
+
+
 def perplexity() -> str:
     """Held-out perplexity of the bundled model, and of the first one."""
     now, before = read("heldout_perplexity"), read("heldout_perplexity_first")
@@ -429,8 +440,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, preprocessing, start_up, two_versions, memory, perplexity, senses, intrinsic,
-        finetuning, tagging, tasks,
+        long_document_difference, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses,
+        intrinsic, finetuning, tagging, tasks,
     )
 }  # fmt: skip
 
