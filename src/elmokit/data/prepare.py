@@ -21,7 +21,8 @@ from elmokit.data.documents import COMPRESSED, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
-from elmokit.fs.atomic import DISK_FULL, publish_directory
+from elmokit.fs.atomic import publish_directory
+from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.storage.store import EmbeddingStore
 
 CHUNK_ROWS = 4096
@@ -30,7 +30,7 @@ def _write_line(file: h5py.File, store: EmbeddingStore, line: int) -> None:
 
 def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
     """Write the layout of `allennlp elmo`, atomically."""
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with atomic_hdf5(path) as file:
         line_of = {}
         for line in range(len(store)):
             _write_line(file, store, line)
@@ -43,6 +43,6 @@ def write_bilm_tf_hdf5(store: EmbeddingStore, path: str | Path) -> None:
     """Write the layout of bilm-tf's `dump_bilm_embeddings`, atomically; ValueError unless the store has all layers."""
     if store.index.layers != "all":
         raise ValueError(f"bilm-tf's layout holds all layers, and {store.directory} only {store.index.layers!r}")
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with atomic_hdf5(path) as file:
         for line in range(len(store)):
             _write_line(file, store, line)

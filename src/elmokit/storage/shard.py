@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from elmokit.fs.atomic import to_disk
+from elmokit.fs.disk import to_disk
 from elmokit.storage.token_spool import TokenSpool, cut_words
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, remove_leftovers
 
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
@@ -58,8 +58,7 @@ def step_of(snapshot: Path) -> int:
 
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`."""
-    for unfinished in directory.glob(".partial-*-step-*"):  # of a run that was killed while writing
-        shutil.rmtree(unfinished)
+    remove_leftovers(directory)
     path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
