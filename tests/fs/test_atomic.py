@@ -156,7 +156,7 @@ def test_killed_writer_leaves_one_of_both_and_the_next_run_no_litter(
     assert run.returncode == -signal.SIGKILL
     assert (os.listdir(target) if target.exists() else []) == [left] * (left is not None)
     assert len(os.listdir(tmp_path)) > 1 or left is None
-    check_output(target, overwrite=True, directory=True)
+    check_output(target, overwrite=True, directory_of=left or "old")
     assert os.listdir(tmp_path) == ["model"] and os.listdir(target) == [left or "old"]
 
 
@@ -196,22 +196,24 @@ def test_output_that_is_an_input_is_refused(tmp_path: Path, overwrite: bool) -> 
         with pytest.raises(ValueError, match=r"is the input .*text\.txt: choose another output"):
             check_output(output, [text], overwrite=overwrite)
     for output in (model, tmp_path):
-        with pytest.raises(ValueError, match="the input .*model"):
-            check_output(output, [model / "config.json"], overwrite=overwrite, directory=True)
+        with pytest.raises(ValueError, match=r"the input .*model"):
+            check_output(output, [model / "config.json"], overwrite=overwrite, directory_of="config.json")
     assert text.read_text() == "mine"
 
 
 def test_output_that_exists_is_refused_unless_it_is_to_be_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "directory").mkdir()
-    check_output(tmp_path / "directory", directory=True)
+    check_output(tmp_path / "directory", directory_of="x")
     (tmp_path / "directory" / "file").write_text("mine")
-    for name, is_directory in (("file", False), ("directory", True)):
+    for name, content, other in (("file", None, "file"), ("directory", "file", None)):
         with pytest.raises(FileExistsError, match="exists: remove it"):
-            check_output(tmp_path / name, directory=is_directory)
-        check_output(tmp_path / name, directory=is_directory, overwrite=True)
-        with pytest.raises(ValueError, match="is not a (file|directory)"):
-            check_output(tmp_path / name, directory=not is_directory, overwrite=True)
+            check_output(tmp_path / name, directory_of=content)
+        check_output(tmp_path / name, directory_of=content, overwrite=True)
+        with pytest.raises(ValueError, match=r"is not a (file|directory)"):
+            check_output(tmp_path / name, directory_of=other, overwrite=True)
+    with pytest.raises(FileExistsError, match=r"has no config\.json, so it is not overwritten"):
+        check_output(tmp_path / "directory", directory_of="config.json", overwrite=True)
     with pytest.raises(ValueError, match="/dev/null exists and is not a file"):
         check_output("/dev/null", overwrite=True)
 

@@ -12,7 +12,7 @@ import pytest
 from elmokit.fs.hdf5 import atomic_hdf5
 
 COUNT = 500
-PROGRAM = """
+PROGRAM = f"""
 import resource, sys
 import numpy as np
 from elmokit.fs.hdf5 import atomic_hdf5
@@ -20,11 +20,11 @@ from elmokit.fs.hdf5 import atomic_hdf5
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     with atomic_hdf5(sys.argv[1]) as file:
-        for number in range({count}):
+        for number in range({COUNT}):
             file.create_dataset(str(number), data=np.full((5, 20), number, np.float32))
 except OSError as error:
     sys.exit(str(error))
-""".format(count=COUNT)
+"""
 
 
 def test_atomic_hdf5_holds_what_was_written(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Model, State, Tokenize
+from elmokit.cli.options import UNSET, Device, Model, Overwrite, State, Tokenize
 from elmokit.cli.show import show
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
@@ -116,6 +116,7 @@ class Score:
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
     """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"
     """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""

@@ -22,7 +22,7 @@ OptionalState = Annotated[
     UNSET,
 ]
 OneLayer = Literal["mix", "average", "top"] | int
-Overwrite = Annotated[bool, arg(help="Replace the output if it exists.")]
+Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
 Tokenize = Annotated[bool, arg(help="Split lines with the model's tokenizer; with --no-tokenize, at white space.")]
 ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],

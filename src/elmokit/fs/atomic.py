@@ -5,7 +5,6 @@ One that is not locked was left by a kill, and is removed when the same output i
 """
 
 import ctypes
-import errno
 import glob
 import gzip
 import os
@@ -191,11 +190,9 @@ def _exchange(left: Path, right: Path) -> bool:
     """Exchange what two names stand for, at once; False where the system or the file system cannot."""
     if sys.platform != "linux":
         return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename is None or rename(here, os.fsencode(left), here, os.fsencode(right), exchange):
-        return False
-    return True
+    return rename is not None and rename(here, os.fsencode(left), here, os.fsencode(right), exchange) == 0
 
 
 def link_or_copy_directory(source: Path, target: Path) -> None:
@@ -236,7 +233,7 @@ def remove_directory(path: Path) -> None:
 
 
 def check_output(
-    output: str | Path, inputs: Sequence[str | Path] = (), *, overwrite: bool = False, directory: bool = False
+    output: str | Path, inputs: Sequence[str | Path] = (), *, overwrite: bool = False, directory_of: str | None = None
 ) -> None:
     """Check that an output can be written, before the work of computing it begins.
 
@@ -244,7 +241,7 @@ def check_output(
         output: The file or directory to write.
         inputs: The files and directories that are read.
         overwrite: It may replace what is there.
-        directory: It is a directory, not a file.
+        directory_of: It is a directory, and one is replaced only if it holds a file of this name; None: it is a file.
 
     Raises:
         FileExistsError: It exists, and must not be replaced.
@@ -256,10 +253,12 @@ def check_output(
         is_same = output.exists() and file.exists() and output.samefile(file)
         if is_same or file.resolve().is_relative_to(output.resolve()):
             raise ValueError(f"{output} is {'' if is_same else 'above '}the input {file}: choose another output")
-    kind, is_kind = ("directory", output.is_dir()) if directory else ("file", output.is_file())
+    kind, is_kind = ("directory", output.is_dir()) if directory_of else ("file", output.is_file())
     if output.exists() and not is_kind:
         raise ValueError(f"{output} exists and is not a {kind}: choose another output")
     if _is_occupied(output) and not overwrite:
         raise _exists(output)
+    if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
+        raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
     with _partial(output):
         pass

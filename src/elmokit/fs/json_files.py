@@ -7,7 +7,7 @@ import json
 import math
 import types
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from elmokit.fs.reading import open_regular
 
@@ -56,8 +56,15 @@ def _dataclass_from_json(kind: type[T], value: Any, name: str) -> T:
     return kind(**{key: from_json(hints[key], item, f"{name}.{key}") for key, item in value.items()})
 
 
-def _is_number(kind: type, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+def _is_scalar(kind: type, value: Any) -> bool:
+    """Whether a value is a str, bool, int within 64 bits or finite float, whichever `kind` is."""
+    if kind in (str, bool):
+        return isinstance(value, kind)
+    if (
+        kind not in (int, float)
+        or isinstance(value, bool)
+        or not isinstance(value, int if kind is int else int | float)
+    ):
         return False
     return abs(value) < MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
 
@@ -67,7 +74,7 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
 
     Args:
         kind: A dataclass, whose fields are keys of an object, or a type of such fields: str, int, float (finite), bool,
-            None, Any, Literal, a union, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
+            None, Any, Literal, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
         value: What `read_json` returned.
         name: Of the value, for the message.
 
@@ -77,32 +84,24 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
     Raises:
         ValueError: It is of another type, or a dataclass refuses it; the message names the key.
     """
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin: Any = get_origin(kind)
+    arguments = get_args(kind)
     if kind is Any:
         return value
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, value, name)  # pyright: ignore[reportArgumentType]
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        errors = []
-        for one in arguments:
-            try:
-                return from_json(one, value, name)
-            except ValueError as error:
-                errors.append(error)
-        raise errors[0]
-    if origin is tuple and len(arguments) == 2 and arguments[1] is ...:
-        return tuple(from_json(list[arguments[0]], value, name))
-    if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
-        return tuple(from_json(one, item, f"{name}[{i}]") for i, (one, item) in enumerate(zip(arguments, value)))  # noqa: B905
-    if origin is list and isinstance(value, list):
-        return [from_json(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
+        (one,) = (argument for argument in arguments if argument is not type(None))
+        return None if value is None else from_json(one, value, name)
+    if origin in (list, tuple) and isinstance(value, list):
+        kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
+        if len(kinds) == len(value):
+            return origin(from_json(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
         return {key: from_json(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
     if origin is Literal and any(value == choice and type(value) is type(choice) for choice in arguments):
         return value
-    if _is_number(kind, value) if kind in (int, float) else origin is None and isinstance(value, kind):
-        return float(value) if kind is float else value
+    if _is_scalar(kind, value):
+        return float(cast(float, value)) if kind is float else value
     wanted = f"one of {arguments}" if origin is Literal else getattr(kind, "__name__", str(kind))
     raise ValueError(f"{name} must be {wanted}, not {value!r:.60}")

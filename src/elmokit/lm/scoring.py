@@ -22,7 +22,7 @@ from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.data.streams import STATES, scoring_batch
-from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -303,6 +303,8 @@ def score_file(
     batch_size: int = 1,
     device: str | None = None,
     tokenize: bool = False,
+    *,
+    overwrite: bool = False,
 ) -> Perplexity:
     """Score the sentences of a text file, and write the scores to a file of JSON lines.
 
@@ -315,14 +317,17 @@ def score_file(
         batch_size: As in `score`.
         device: Device to compute on; a GPU by default if there is one.
         tokenize: Split lines with the model's tokenizer instead of at white space.
+        overwrite: Replace an output that exists.
 
     Returns:
         The perplexity of the whole file.
 
     Raises:
-        ValueError: The file has no sentence, or the model has no softmax or vocabulary.
+        ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
+        FileExistsError: The output exists, and is not to be overwritten.
     """
+    check_output(output, [file], overwrite=overwrite)
     pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
