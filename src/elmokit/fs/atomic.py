@@ -5,6 +5,7 @@ One that is not locked was left by a kill, and is removed when the same output i
 """
 
 import ctypes
+import filecmp
 import glob
 import gzip
 import os
@@ -104,22 +105,27 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
     """Write a file atomically.
 
     Args:
-        path: The file to create or replace; missing directories are made.
+        path: The file to create; missing directories are made.
+        overwrite: Replace a file with other content.
 
     Yields:
         A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
         removed when it raises.
 
     Raises:
+        FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
     with _partial(path) as partial:
         yield partial
+        if path.exists() and not overwrite:
+            _check_same(partial, path)
+            return
         _set_default_mode(partial.parent, [partial])
         sync(partial)
         os.replace(partial, path)
@@ -141,15 +147,16 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         A temporary directory, renamed to `path` when the block succeeds, and removed when it raises.
 
     Raises:
-        FileExistsError: `path` exists.
+        FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
-    if _is_occupied(path) and not overwrite:
-        raise _exists(path)
     with _partial(path) as partial:
         partial.mkdir()
         yield partial
+        if _is_occupied(path) and not overwrite:
+            _check_same(partial, path)
+            return
         _finish(partial, partial.parent)
         _replace(partial, path)
 
@@ -160,6 +167,15 @@ def _is_occupied(path: Path) -> bool:
 
 def _exists(path: Path) -> FileExistsError:
     return FileExistsError(f"{path} exists: remove it, choose another name, or ask to overwrite it")
+
+
+def _check_same(new: Path, path: Path) -> None:
+    """FileExistsError unless what is there is what would be written, as after a kill just before the end."""
+    names = {file.relative_to(new) for file in new.rglob("*")}
+    is_same = new.is_dir() == path.is_dir() and names == {file.relative_to(path) for file in path.rglob("*")}
+    files = [name for name in names or {Path()} if (new / name).is_file()]
+    if not is_same or not all(filecmp.cmp(new / name, path / name, shallow=False) for name in files):
+        raise _exists(path)
 
 
 def _finish(directory: Path, folder: Path) -> None:
@@ -249,10 +265,10 @@ def check_output(
         OSError: It cannot be written there.
     """
     output = Path(output)
-    for file in map(Path, inputs):
-        is_same = output.exists() and file.exists() and output.samefile(file)
+    for file in filter(Path.exists, map(Path, inputs)):
+        is_same = output.exists() and output.samefile(file)
         if is_same or file.resolve().is_relative_to(output.resolve()):
-            raise ValueError(f"{output} is {'' if is_same else 'above '}the input {file}: choose another output")
+            raise ValueError(f"{output} {'is' if is_same else 'holds'} the input {file}: choose another output")
     kind, is_kind = ("directory", output.is_dir()) if directory_of else ("file", output.is_file())
     if output.exists() and not is_kind:
         raise ValueError(f"{output} exists and is not a {kind}: choose another output")

@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import h5py
 
@@ -78,20 +77,22 @@ class _Output(io.RawIOBase):
 
 
 @contextmanager
-def atomic_hdf5(path: str | Path) -> Iterator[h5py.File]:
+def atomic_hdf5(path: str | Path, overwrite: bool = True) -> Iterator[h5py.File]:
     """Write an HDF5 file atomically.
 
     Args:
-        path: The file to create or replace.
+        path: The file to create.
+        overwrite: Replace a file with other content.
 
     Yields:
         The open file, empty.
 
     Raises:
+        FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
-    with atomic_path(path) as partial, partial.open("w+b", buffering=0) as stream:
-        output = _Output(cast(io.FileIO, stream))
+    with atomic_path(path, overwrite) as partial, partial.open("w+b", buffering=0) as stream:
+        output = _Output(stream)
         file = h5py.File(output, "w")
         try:
             yield file

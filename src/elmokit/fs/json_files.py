@@ -103,5 +103,5 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if _is_scalar(kind, value):
         return float(cast(float, value)) if kind is float else value
-    wanted = f"one of {arguments}" if origin is Literal else getattr(kind, "__name__", str(kind))
+    wanted = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(kind, "__name__", str(kind))
     raise ValueError(f"{name} must be {wanted}, not {value!r:.60}")

@@ -235,20 +235,22 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
 
 
 @torch.inference_mode()
-def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
+def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite: bool = True) -> None:
     """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of characters.
 
     Args:
         bilm: A biLM over characters.
         vocab: The words.
         path: The file, which appears whole or not at all: a dataset `embedding` (V, D), the token encoder's vectors.
+        overwrite: Replace a file with other content.
 
     Raises:
+        FileExistsError: There is another file, and it is not to be overwritten.
         ValueError: The biLM reads word ids.
     """
     if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
-    with atomic_hdf5(path) as file:
+    with atomic_hdf5(path, overwrite) as file:
         shape = (len(vocab), bilm.config.lstm.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(vocab), BATCH_WORDS):
