@@ -84,7 +84,7 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
-        (directory / "README.md").write_text(model.card, encoding="utf-8")
+        (directory / "README.md").write_bytes(model.card.encode("utf-8", "backslashreplace"))
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,15 @@ def open_regular(path: str | Path) -> BinaryIO:
         raise
 
 
+def crc32_of(path: str | Path) -> str:
+    """The CRC-32 of a regular file, in hexadecimal."""
+    checksum = 0
+    with open_regular(path) as file:
+        while block := file.read(READ_SIZE):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
+
+
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
     # Frame by frame, since zstandard's own reader does not notice a truncated file.
     frame = None

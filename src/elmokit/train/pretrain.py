@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.fs.atomic import link_or_copy_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity
@@ -30,8 +31,11 @@ ORDER_SAMPLE_LINES = 100_000
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
-    values = json.loads(settings.config.read_text(encoding="utf-8"))
-    config = BiLMConfig.from_dict(values.get("model", values))
+    try:
+        values = from_json(dict[str, Any], read_json(settings.config))
+        config = BiLMConfig.from_dict(values.get("model", values))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{settings.config} is not the configuration of a model ({error})") from error
     if config.num_words is None:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
@@ -90,12 +94,20 @@ def print_statistics(name: str, report: CorpusReport) -> None:
     print(f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
 
 
+def _recorded_tokenizer(summary: Path) -> str | None:
+    try:
+        options = from_json(dict[str, Any], read_json(summary)).get("options")
+        return from_json(str | None, from_json(dict[str, Any], options, "options").get("tokenizer"), "tokenizer")
+    except ValueError as error:
+        raise ValueError(f"{summary} is not the summary of a corpus ({error}): prepare it again") from error
+
+
 def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
     """The tokenizer recorded by `elmokit prepare` in corpus.json; None for text from other sources."""
     for path in corpus:
         summary = (path if path.is_dir() else path.parent) / "corpus.json"
         if summary.is_file():
-            return json.loads(summary.read_text(encoding="utf-8"))["options"]["tokenizer"]
+            return _recorded_tokenizer(summary)
     return None
 
 
