@@ -58,6 +58,7 @@ class Prepare:
     """Worker processes (default: one per core). The output does not depend on it."""
     seed: int = 0
     """Seed of the shuffling."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.data.prepare import prepare

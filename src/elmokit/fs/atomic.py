@@ -226,7 +226,7 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
 
     Args:
         new: The directory.
-        path: Its final name, not in use but by an empty directory.
+        path: Its final name. A directory there is exchanged with the new one.
 
     Raises:
         OSError: That failed; `path` is named.
