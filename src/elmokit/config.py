@@ -6,11 +6,12 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 # The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
 # of the previous sentence.
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
+STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
 # Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
 # AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)

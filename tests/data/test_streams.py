@@ -12,7 +12,7 @@ from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.streams import (
     PackedBatch,
     TrainingStream,
-    Window,
+    TrainingWindow,
     assign_rows,
     embedding_batch,
     number_words,
@@ -53,7 +53,7 @@ def assigned(sentences: Iterator[list[str]], rows: int, steps: int, windows: int
     return taken
 
 
-def rows_of(window: Window, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(window: TrainingWindow, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Words (2, B, T) and targets (2, B, T) of a window, which is time-major."""
     words = np.array(window.words, dtype=object)[window.tokens.numpy()].reshape(2, -1, batch_size)
     return words.transpose(0, 2, 1), window.targets.numpy().reshape(2, -1, batch_size).transpose(0, 2, 1)

@@ -62,6 +62,22 @@ def test_arrays_of_about_the_same_size_share_a_block() -> None:
         address = found
 
 
+@pytest.mark.parametrize(("share", "is_the_same"), [(1.0, True), (0.75, True), (0.5, True), (0.4, False)])
+def test_a_free_block_is_given_to_an_array_of_at_least_half_its_size(share: float, is_the_same: bool) -> None:
+    blocks = CachingAllocator()
+    blocks.allocate((8 * MIN_CACHED,), torch.uint8)
+    _array = blocks.allocate((int(share * 8 * MIN_CACHED),), torch.uint8)
+    assert (blocks._allocated == 8 * MIN_CACHED) == is_the_same
+
+
+def test_an_array_takes_the_smallest_block_that_it_fits_into() -> None:
+    blocks = CachingAllocator()
+    arrays = [blocks.allocate((size * MIN_CACHED,), torch.uint8) for size in (15, 9, 12)]
+    smallest = arrays[1].data_ptr()
+    del arrays
+    assert blocks.allocate((8 * MIN_CACHED,), torch.uint8).data_ptr() == smallest
+
+
 def test_little_more_is_kept_than_was_ever_in_use() -> None:
     blocks, generator = CachingAllocator(), np.random.default_rng(0)
     most = 0

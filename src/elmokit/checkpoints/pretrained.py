@@ -3,16 +3,13 @@
 import hashlib
 import json
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import get_args
 
 from torch import Tensor
 
-from elmokit.config import BiLMConfig, StatePolicy
+from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
-
-STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from elmokit.ops.packing import PackedText, Packing, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-STATES = ("zeros", "warm", "carry")
-
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
     """The distinct words in order of first appearance, and the index of each word among them, (N,) int64."""
@@ -27,7 +25,7 @@ def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Window:
+class TrainingWindow:
     """The input of a training step: T time steps of B rows in each direction, in time-major order.
 
     Attributes:
@@ -85,10 +83,10 @@ class TrainingStream:
         """The pending words of each row: forward inputs and targets, backward inputs and targets."""
         return [[words[done:] for words in row] for row, done in zip(self._rows, self._done, strict=True)]
 
-    def __iter__(self) -> Iterator[Window]:
+    def __iter__(self) -> Iterator[TrainingWindow]:
         return self
 
-    def __next__(self) -> Window:
+    def __next__(self) -> TrainingWindow:
         columns: list[list[list[str]]] = [[], [], [], []]
         for number, row in enumerate(self._rows):
             if len(row[0]) < self._done[number] + self._steps:
@@ -101,7 +99,7 @@ class TrainingStream:
         words, indices = number_words(chain(*inputs))
         tokens, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (indices, self._vocab.ids(chain(*targets))))
         begins = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
-        return Window(words, tokens, target_ids, begins)
+        return TrainingWindow(words, tokens, target_ids, begins)
 
     def _fill(self, number: int) -> None:
         """Refill a row that has too few words for a window."""

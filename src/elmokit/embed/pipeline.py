@@ -26,6 +26,7 @@ from elmokit.embed.windows import Window, plan_windows, row_of, with_row
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.inference import PrepackedCharCNN, prepack
+from elmokit.nn.token_encoders import in_few_shapes
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
 from elmokit.storage.shard import nothing_overflows
@@ -34,7 +35,7 @@ from elmokit.text.characters import BOS, EOS
 Sentences = Sequence[Sequence[str]]
 
 GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
-WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8  # see `_in_few_shapes`
+CHARACTERS_MULTIPLE = 8  # see `in_few_shapes`
 
 
 @dataclass(frozen=True)
@@ -130,23 +131,12 @@ class WindowResult:
     state: BiLMState
 
 
-def _in_few_shapes(ids: Tensor, config: BiLMConfig) -> Tensor:
-    """Distinct words with a few more rows, and characters with more padding, which change no vector.
-
-    For every new shape of a bfloat16 product oneDNN compiles a program and keeps it: without this, memory grows with
-    the text by about 80 MB for every 85,000 words.
-    """
-    if config.char_cnn is not None:
-        missing = min(-ids.shape[1] % CHARACTERS_MULTIPLE, config.char_cnn.max_characters - ids.shape[1])
-        ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
-
-
 class Pipeline:
     """A model's biLM, prepacked for a device and a number type, and the stages that use it."""
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype, sizes: Sizes | None = None) -> None:
         self.config, self.device = model.config, device
+        self.warm_state = None if model.warm_state is None else model.warm_state.to(device)
         self.sizes = Sizes.of(model.config, device, sizes)
         bilm = model.bilm
         try:
@@ -193,9 +183,12 @@ class Pipeline:
 
     def _encode_words(self, words: list[str]) -> Tensor:
         """Distinct words -> (U, D), and perhaps a few rows that no token stands for."""
-        ids = self.bilm.token_encoder.ids(words, self._vocab)
+        ids, char_cnn = self.bilm.token_encoder.ids(words, self._vocab), self.config.char_cnn
         if self.cache is None:
-            ids = _in_few_shapes(ids, self.config)
+            if char_cnn is not None:
+                missing = min(-ids.shape[1] % CHARACTERS_MULTIPLE, char_cnn.max_characters - ids.shape[1])
+                ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
+            ids = in_few_shapes(ids)
         return self.bilm.token_encoder(ids.to(self.device))
 
     # Run

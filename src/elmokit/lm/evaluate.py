@@ -19,9 +19,9 @@ import torch
 from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.config import BiLMConfig, StatePolicy
+from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import STATES, PackedBatch, assign_rows, scoring_batch, sentence_batches
+from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
@@ -129,8 +129,8 @@ def log_losses(
     Raises:
         ValueError: An argument is invalid, or the model cannot predict words.
     """
-    if state not in STATES:
-        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    if state not in STATE_POLICIES:
+        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
     if batch_size < 1:

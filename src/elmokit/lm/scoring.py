@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import StatePolicy
-from elmokit.data.streams import STATES, scoring_batch
+from elmokit.config import STATE_POLICIES, StatePolicy
+from elmokit.data.streams import scoring_batch
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses
@@ -100,8 +100,8 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
 
 def _start(model: Pretrained, state: str) -> BiLMState | None:
     """The initial state of a sentence: the warm state, or None for zeros and for carried state."""
-    if state not in STATES:
-        raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    if state not in STATE_POLICIES:
+        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
     if state != "warm":
         return None
     if model.warm_state is None:

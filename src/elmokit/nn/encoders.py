@@ -67,6 +67,8 @@ class InterleavedLSTM(nn.Module):
         """See `BiLM.run`: the top layer (1, 2, N, D), and zeros for a state."""
         if state is not None or start is not None:
             raise ValueError("an interleaved model has no state to carry or to start from: use zeros")
+        if dropout:
+            raise ValueError("an interleaved model predicts no words, so it is not pretrained: use no dropout")
         mirrored, wide = mirrored_slots(packing).to(words.device), torch.promote_types(words.dtype, torch.float32)
         fwd, bwd = (F.embedding(tokens[d], words).to(wide) for d in range(2))
         layers = [cast(nn.ModuleDict, stack)["layers"] for stack in self.stacks]

@@ -173,11 +173,14 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
         yield from map(process, items)
         return
     items, threads, waiting = iter(items), num_threads(), deque[Future[Result]]()
-    first, pool = list(islice(items, 2)), _pool("items", ahead)
-    is_worker = len(first) == 1  # one alone computes itself, where several would be more than there are cores
+    first = list(islice(items, 2))
+    if len(first) < 2:
+        yield from map(process, first)
+        return
+    pool = _pool("items", ahead)
     try:
         for item in chain(first, items):
-            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads, is_worker)))
+            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads, False)))
             del item
             if len(waiting) == ahead:
                 yield waiting.popleft().result()

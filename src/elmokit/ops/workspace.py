@@ -20,6 +20,7 @@ from torch import Tensor
 MIN_CACHED = 1 << 20  # bytes; less is allocated and released quickly as it is
 HUGE_PAGE = 1 << 21  # bytes; from twice this on NumPy asks Linux for such pages, which are faster to find
 STEPS = 8  # sizes from one power of two to the next, so that arrays of about the same size share a block
+MAX_EXCESS = 2  # of a free block's size over that of the array which it is given to
 MAX_KEPT = 1.25  # allocated and free together, as a multiple of what was allocated at once lately
 PEAK_DECAY = 0.999  # of that peak at each allocation; a step of training makes a few dozen
 
@@ -55,7 +56,7 @@ class _Owner:
 
 
 class CachingAllocator:
-    """Gives released blocks to the next array of their size. Several threads may use it."""
+    """Gives released blocks to the next arrays that fit into them. Several threads may use it."""
 
     def __init__(self) -> None:
         self._lock, self._released = Lock(), deque[_Block]()
@@ -78,18 +79,22 @@ class CachingAllocator:
         while self._released:
             self._free.append(self._released.popleft())
             self._allocated -= self._free[-1].size
-        block = self._fitting(size) or _Block(size)
-        self._allocated += size
+        self._peak *= PEAK_DECAY
+        fitting = [block for block in self._free if size <= block.size <= MAX_EXCESS * size]
+        if fitting:
+            block = min(fitting, key=lambda block: block.size)
+            self._free.remove(block)
+        else:
+            self._release_more_than(MAX_KEPT * max(self._peak, self._allocated + size) - size)
+            block = _Block(size)
+        self._allocated += block.size
+        self._peak = max(self._peak, self._allocated)
         return block
 
-    def _fitting(self, size: int) -> _Block | None:
-        self._peak = max(PEAK_DECAY * self._peak, self._allocated + size)
-        for place in reversed(range(len(self._free))):
-            if self._free[place].size == size:
-                return self._free.pop(place)
-        while self._free and self._allocated + size + sum(block.size for block in self._free) > MAX_KEPT * self._peak:
+    def _release_more_than(self, limit: float) -> None:
+        """Give free blocks back to the system until all blocks together have no more bytes than this."""
+        while self._free and self._allocated + sum(block.size for block in self._free) > limit:
             self._free.pop(0)
-        return None
 
     def reset_lock(self) -> None:
         """In a forked child: another thread may have held the lock, and does not exist here."""

@@ -18,13 +18,14 @@ from elmokit.checkpoints.errors import non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import TrainingStream, Window
+from elmokit.data.streams import TrainingStream, TrainingWindow
 from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.nn.token_encoders import in_few_shapes
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
@@ -35,8 +36,6 @@ from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
 from elmokit.train.schedule import CoolDown, Schedule
 from elmokit.train.snapshots import Snapshot, add_prefix
-
-WORDS_MULTIPLE = 128
 
 # Settings that may differ between a run and its resumption: paths, logging, hardware, when to stop.
 FREE_SETTINGS = {
@@ -117,15 +116,6 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
             yield sentence
 
 
-def _padded(ids: Tensor) -> Tensor:
-    """Repeat the first word of ids (U, ...) until U is a multiple of WORDS_MULTIPLE.
-
-    oneDNN compiles and caches a kernel for every shape of a matrix product. With as many shapes as windows have numbers
-    of distinct words, the process grew by 12 MB per step.
-    """
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
-
-
 def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
     """The weight matrices of the LSTMs, highway layers and projections: all between embeddings and softmax."""
     matrices: list[nn.Parameter] = []
@@ -177,7 +167,7 @@ class Trainer:
         self.optimizer = make_optimizer(
             settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate
         )
-        self.gradient_norm = torch.zeros(())  # of the last step
+        self.gradient_norm, self.learning_rate = torch.zeros(()), 0.0  # of the last step
         self.rate_factor = 1.0  # lowered after divergence
         self.monitor, self.early_stopping = LossMonitor(), EarlyStopping()
         # With as many samples as words, the full softmax gives the same loss faster.
@@ -206,19 +196,15 @@ class Trainer:
         loss = losses.mean()
         (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
+        self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         self.optimizer.step(self.learning_rate)
         for parameter in self.parameters:
             parameter.grad = None
         self.step += 1
         return losses.detach()
 
-    @property
-    def learning_rate(self) -> float:
-        """Learning rate of the next step."""
-        return self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
-
-    def _losses(self, window: Window) -> Tensor:
-        ids = _padded(self.bilm.token_encoder.ids(window.words, self.vocab)).to(self.device)
+    def _losses(self, window: TrainingWindow) -> Tensor:
+        ids = in_few_shapes(self.bilm.token_encoder.ids(window.words, self.vocab)).to(self.device)
         tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
@@ -228,7 +214,7 @@ class Trainer:
             self.state = BiLMState(state.h.detach(), state.c.detach())
             return self._softmax_losses(layers[-1], targets).mean(dim=1)
 
-    def _with_fresh_starts(self, window: Window) -> Packing:
+    def _with_fresh_starts(self, window: TrainingWindow) -> Packing:
         if not self.recipe.fresh_starts:
             return self.packing
         drawn = torch.rand(window.begins.shape, generator=self.draws) < self.recipe.fresh_starts
