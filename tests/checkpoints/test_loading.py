@@ -25,7 +25,7 @@ from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.loading import load
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # also where it is run as a program
-from mutants import WRITERS, enlarge_numbers, mutate
+from mutants_of_files import WRITERS, enlarge_numbers, mutate
 
 NUM_MUTANTS = 200
 SECONDS_A_MUTANT = 10
