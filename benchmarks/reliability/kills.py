@@ -39,7 +39,11 @@ from elmokit.checkpoints.loading import save  # noqa: E402
 
 ORPHAN_SECONDS = 5
 WITH_TIMES = ("log.jsonl", "report.json")  # files that differ from run to run
-TRAINING = "--batch-size 4 --unroll-steps 5 --num-samples 0 --dtype float32 --device cpu --threads 1 --log-every 1"
+MODEL = "--output out --model model"
+TRAINING = (
+    "--batch-size 4 --unroll-steps 5 --num-samples 0 --dtype float32 --device cpu --threads 1 --log-every 1 "
+    "--checkpoint-every 7"
+)
 
 
 class Verb(NamedTuple):
@@ -54,13 +58,13 @@ class Verb(NamedTuple):
 
 VERBS = {
     "prepare": Verb("prepare text.txt --output out --processes 2 --num-shards 3"),
-    "pretrain": Verb(f"pretrain --corpus text.txt --output out --preset tiny --epochs 4 --checkpoint-every 7 {TRAINING}"),
-    "finetune": Verb(f"finetune --corpus text.txt --output out --model model --checkpoint-every 7 {TRAINING}"),
+    "pretrain": Verb(f"pretrain --corpus text.txt --output out --preset tiny --epochs 4 {TRAINING}"),
+    "finetune": Verb(f"finetune --corpus text.txt {MODEL} {TRAINING}"),
     "embed": Verb("embed text.txt --output out --model model --sentences-per-part 20"),
     "embed carry": Verb("embed text.txt --output out --model model --sentences-per-part 20 --state carry"),
     "embed hdf5": Verb("embed text.txt --output out.hdf5 --model model --sentences-per-part 20 --layers all"),
     "encode": Verb("encode text.txt --output out.npy --model model --sentences-per-part 20"),
-    "fit": Verb("fit tagging tagged.conllu tagged.conllu --output out --model model --cache cache --max-epochs 3", False),
+    "fit": Verb(f"fit tagging tagged.conllu tagged.conllu {MODEL} --cache cache --max-epochs 3", False),
     "score": Verb("score text.txt --output out.jsonl --model model", False),
     "predict": Verb("predict tagger tagged.conllu --output out.conllu", False),
     "convert": Verb("convert model --output out"),
