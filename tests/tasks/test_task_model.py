@@ -155,7 +155,7 @@ def test_fit_refuses_an_existing_output_before_training(model: Pretrained, tmp_p
     (tmp_path / "model" / "thesis.txt").write_text("all of it")
     with pytest.raises(FileExistsError, match="exists"):
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
-    with pytest.raises(FileExistsError, match="has no report"):
+    with pytest.raises(FileExistsError, match="holds no task model"):
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=True)
 
 

@@ -16,7 +16,6 @@ import torch
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.fs.atomic import check_output
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.layer_cache import LayerCache, default_cache
@@ -30,8 +29,13 @@ Examples = str | Path | Iterable[Any]  # a file of the task's format, or the exa
 
 
 def _check_free(output: Path, overwrite: bool) -> None:
-    """Check before the training that `output` can be written; only a task model is overwritten."""
-    check_output(output, overwrite=overwrite, directory_of=REPORT)
+    """FileExistsError, before the training, if `output` must not be written."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not overwrite:
+        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
+    if not (output / REPORT).is_file():
+        raise FileExistsError(f"{output} holds no task model, so it is not overwritten: choose another name")
 
 
 def _snapshot_of(output: Path) -> Path:

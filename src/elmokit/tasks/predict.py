@@ -10,11 +10,18 @@ from typing import Any
 from tqdm import tqdm
 
 from elmokit.data.readers import write_predictions
-from elmokit.fs.atomic import atomic_path, check_output, create_bytes
+from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.tagging import TaggingTask
 from elmokit.tasks.task import find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
+
+
+def _check_output(file: Path, output: Path, overwrite: bool) -> None:
+    if output.exists() and (output.is_dir() or output.samefile(file)):
+        raise ValueError(f"{output} is {'a directory' if output.is_dir() else 'the input'}: choose another output")
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
 
 
 def _examples(model: TaskModel, file: Path, text: bool) -> Iterator[Any]:
@@ -59,7 +66,7 @@ def predict_file(
         ValueError: The output is the input or a directory, or the file is not in the task's format.
     """
     file, output = Path(file), Path(output)
-    check_output(output, [file], overwrite=overwrite)
+    _check_output(file, output, overwrite)
     model = _loaded(model, device, task)
     bar = tqdm(desc="predict", unit=" examples", unit_scale=True, disable=None)
 
