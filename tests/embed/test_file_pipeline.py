@@ -19,6 +19,7 @@ from own_process import kill, start_process
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
+from elmokit.embed import files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
@@ -418,6 +419,30 @@ def test_bits_that_flip_in_a_stopped_run_do_not_change_its_result(
         (output / damaged).write_bytes(content)
         embed_file(text, output, embedder, state="carry", sentences_per_part=5)
         assert contents(output) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["out.hdf5", "out.npy"])
+def test_a_second_run_neither_disturbs_the_assembly_of_a_file_nor_repeats_it(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, output = encode_file if name.endswith("npy") else embed_file, tmp_path / name
+    seconds: list[str] = []
+
+    def assemble(store: EmbeddingStore, path: Path, format: files._Format) -> None:
+        for moment in ("before", "after"):
+            with pytest.raises(ValueError, match="another process is writing in"):
+                write(text, output, embedder, layers=1 if moment == "before" else "mix", overwrite=True)
+            seconds.append(moment)
+            if moment == "before":
+                format.write(store, path)
+
+    for one in ("HDF5", "NPY"):
+        format = getattr(files, one)
+        patched = format._replace(write=lambda store, path, format=format: assemble(store, path, format))
+        monkeypatch.setattr(files, one, patched)
+    write(text, output, embedder)
+    assert seconds == ["before", "after"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, "text.txt"]
 
 
 def test_an_output_that_is_the_input_is_refused(tmp_path: Path, text: Path, embedder: Embedder) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
-from elmokit.cli.show import show, write_json
+from elmokit.cli.show import check_json, show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
@@ -32,10 +32,12 @@ class Probe:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
 
+        check_json(self.output, [self.train, self.dev, self.test], self.overwrite)
         options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
@@ -57,10 +59,12 @@ class Wsd:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
 
+        check_json(self.output, [*self.data, self.train, self.first_senses], self.overwrite)
         report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
         write_json(report, self.output)
