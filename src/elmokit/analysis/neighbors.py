@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each, uses_in_files
+from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
@@ -42,14 +42,6 @@ class Neighbors(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
-
-
-def _vectors(uses: list[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """Unit vectors of uses, (N, 2D); each distinct sentence is embedded once."""
-    sentences = list(dict.fromkeys(use.sentence for use in uses))
-    embeddings = embedder.embed(sentences, layers, single_sentence_state(embedder))
-    vectors = dict(zip(sentences, embeddings, strict=True))
-    return unit_vectors(np.stack([vectors[use.sentence][use.position] for use in uses]))
 
 
 def neighbors(
@@ -89,7 +81,7 @@ def neighbors(
     files = find_files([corpus])
     embedder = resolve_embedder(model, device)
     query = uses_in_each(word, [embedder.tokenize(sentence) if tokenize else sentence.split()])[0]
-    query_vector = _vectors([query], embedder, layers)[0]
+    query_vector = use_vectors([query], embedder, layers)[0]
     by_sentence = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
     candidates = islice((uses for uses in by_sentence if uses[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
@@ -97,7 +89,7 @@ def neighbors(
     while batch := list(islice(candidates, BATCH_SENTENCES)):
         searched += len(batch)
         uses = [use for of_sentence in batch for use in of_sentence]
-        cosines = _vectors(uses, embedder, layers) @ query_vector
+        cosines = use_vectors(uses, embedder, layers) @ query_vector
         nearest = np.argsort(-cosines, kind="stable")
         best |= {uses[number]: float(cosines[number]) for number in reversed(nearest)}
         best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])

@@ -7,7 +7,6 @@ model predicts for them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.clusters import align, cluster, principal_components
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_files
+from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, unit_vectors, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
@@ -108,19 +107,6 @@ class WordMap:
         return "\n".join(lines)
 
 
-def _sample(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:
-    """Reservoir sampling (algorithm R): up to `size` distinct uses in corpus order, and the total number of uses."""
-    random, count = np.random.default_rng(seed), 0
-    reservoir: list[tuple[int, Use]] = []
-    for count, use in enumerate(uses, start=1):
-        if len(reservoir) < size:
-            reservoir.append((count, use))
-        elif (slot := random.integers(count)) < size:
-            reservoir[slot] = count, use
-    in_order = sorted(reservoir, key=lambda numbered: numbered[0])
-    return list(dict.fromkeys(use for _, use in in_order)), count
-
-
 def _vectors(uses: list[Use], embedder: Embedder) -> np.ndarray:
     """All layers of each use, (N, L+1, 2D)."""
     embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
@@ -207,7 +193,7 @@ def word_map(
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
-    uses, uses_in_corpus = _sample(in_corpus, config.max_uses, config.seed)
+    uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
     if len(uses) < 3:
         raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a map needs 3: try another corpus")
     vectors = _vectors(uses, embedder)

@@ -135,7 +135,7 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         The sentences.
 
     Raises:
-        ValueError: A line has a wrong number of columns, or without tags, the file looks like raw text.
+        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
         FileNotFoundError: The file does not exist.
     """
     if not with_tags and not layout.conllu:
@@ -147,6 +147,10 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             words.append(_column(line.columns, layout.word_column, path, line.number))
             if with_tags:
                 tags.append(_column(line.columns, layout.tag_column, path, line.number))
+                if layout.tag_column in (layout.word_column, layout.word_column - len(line.columns)):
+                    raise ValueError(
+                        f"{path}, line {line.number}: there is no column of tags besides that of the words"
+                    )
         elif ends_sentence(line) and words:
             yield TaggedSentence(tuple(words), tuple(tags))
             words, tags = [], []
