@@ -201,6 +201,14 @@ def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_
     assert doubts(tmp_path, long, "english-1", by_line=True, long_lines=True) == []
 
 
+def test_lines_of_several_sentences_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True)
+    assert "has lines of several sentences, each of which is read as one" in message
+    assert doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True, long_lines=True) == []
+    single = [sentence for line in PARAGRAPHS for sentence in ENGLISH.split_sentences(line)]
+    assert doubts(tmp_path, single, "english-1", by_line=True) == []
+
+
 @pytest.mark.parametrize(("lines", "reason"), [(CHINESE, "no rules"), (GERMAN, "does not look like English")])
 def test_english_rules_on_another_language_are_reported(lines: list[str], reason: str, tmp_path: Path) -> None:
     (message,) = doubts(tmp_path, lines, "english-1")
