@@ -23,12 +23,13 @@ PRETRAINING = (
     "epochs=1.0, max_words=None, max_hours=None, patience=None, cool_down=None, cool_down_from=None, batch_size=128, "
     "unroll_steps=20, num_samples=8192, learning_rate=None, fresh_starts=None, dropout=0.1, dtype='auto', device=None, "
     "threads=None, seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, checkpoint_every=200, "
-    "keep_checkpoints=2, tokenizer=None, tensorboard=False"
+    "keep_checkpoints=2, tokenize=True, tokenizer=None, language=None, tensorboard=False"
 )
 FINETUNING = (
-    "epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, min_count=2, batch_size=32, unroll_steps=20, "
-    "num_samples=8192, learning_rate=0.0005, fresh_starts=0.1, dropout=0.1, dtype='auto', device=None, threads=None, "
-    "seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, checkpoint_every=200, keep_checkpoints=2"
+    "tokenize=True, language=None, new_vocab=False, epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, "
+    "min_count=2, batch_size=32, unroll_steps=20, num_samples=8192, learning_rate=0.0005, fresh_starts=0.1, "
+    "dropout=0.1, dtype='auto', device=None, threads=None, seed=0, log_every=20, evaluate_every=500, "
+    "evaluate_words=20000, checkpoint_every=200, keep_checkpoints=2"
 )
 FILTERS = "((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))"
 SIGNATURES = {
@@ -63,20 +64,21 @@ SIGNATURES = {
     "storage_dtype='float32', sentences_per_part=1000)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
     "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000)",
-    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None)",
+    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None, tokenize=True, language=None)",
     "finetune": "(settings)",
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",
     "list_models": "()",
     "load": "(model=None, *, softmax=True, revision=None, local_files_only=False)",
     "load_task_model": "(directory, device=None, task=None)",
-    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None)",
+    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",
     "pretrain": "(settings)",
     "save": "(model, directory, *, overwrite=False, storage_dtype='float32')",
-    "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None)",
+    "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",
     "set_backend": "(name)",
-    "substitutes": "(sentence, model=None, *, positions=None, top=10, direction='both', state='zeros', device=None)",
+    "substitutes": "(sentence, model=None, *, positions=None, top=10, direction='both', state='zeros', device=None, "
+    "tokenize=True)",
 }
 METHODS = {
     "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False)",

@@ -245,3 +245,11 @@ def test_missing_model_is_one_line_in_a_subprocess(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert run.stderr.startswith("elmokit: error: ") and run.stderr.count("\n") == 1
     assert "absent" in run.stderr
+
+
+def test_closed_standard_error_does_not_stop_a_command(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A cat sees a dog.\n")
+    command = f'"{sys.executable}" -m elmokit encode text.txt --output encoded.npy 2>&-'
+    run = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0 and "sentences: 1" in run.stdout
+    assert (tmp_path / "encoded.npy").is_file()

@@ -45,6 +45,13 @@ def raw(tmp_path: Path) -> list[Path]:
     return paths
 
 
+def test_prepare_says_that_text_is_not_english_where_no_language_is_given(tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Der Hund lief mit seiner Frau durch den Wald, weil sie Pilze suchten.\n" * 20)
+    with pytest.warns(UserWarning, match=r"de\.txt does not look like English.*--language"):
+        prepare([tmp_path / "de.txt"], tmp_path / "english", processes=1)
+    prepare([tmp_path / "de.txt"], tmp_path / "german", processes=1, language="de")
+
+
 def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 

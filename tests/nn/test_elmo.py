@@ -107,7 +107,7 @@ def test_elmo_in_another_number_type_gives_representations_of_that_type(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch imports
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
 def test_a_compiled_elmo_takes_batches_of_any_shape() -> None:
     elmo = Elmo(tiny()).eval()
     compiled = torch.compile(elmo)
@@ -201,3 +201,28 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
     assert repr(elmo).startswith("Elmo(2 mixes, dropout 0.25, frozen BiLM(reads characters; ")
     output = elmo(torch.from_numpy(encode_sentences([["a", "b"], ["c"]])).long())
     assert repr(output) == "ElmoOutput(representations (2, 2, 32), (2, 2, 32); 3 words)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (ids().float(), r"integers \(B, T, C\), as batch_to_ids makes them, not \(4, 3, 50\) of torch.float32"),
+        (ids() > 0, r"integers \(B, T, C\)"),
+        (ids()[0], r"integers \(B, T, C\).* not \(3, 50\)"),
+        (ids().neg(), r"0 \(padding\) to 261, not -261..0"),
+        (ids() + 1, r"0 \(padding\) to 261, not 1..262"),
+        (torch.cat([ids(), ids()], dim=2), r"reads 50 characters of a word: use batch_to_ids\(sentences, 50\)"),
+    ],
+)
+def test_ids_that_are_no_words_of_the_model_are_refused(wrong: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Elmo(tiny())(wrong)
+
+
+def test_word_ids_that_the_table_lacks_are_refused() -> None:
+    elmo = Elmo(BiLM(WORD_IDS))
+    for wrong in ([[1, 10]], [[-1, 2]]):
+        with pytest.raises(ValueError, match=r"0 \(padding\) to 9"):
+            elmo(torch.tensor(wrong))
+    with pytest.raises(ValueError, match=r"integers \(B, T\)"):
+        elmo(ids())

@@ -21,6 +21,9 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
+# The vocabulary of the tiny model has a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
 ROOT = Path(__file__).parents[2]
 QUALITY = ROOT / "benchmarks" / "quality"
 TEXT = "the cat sat\nthe dog saw the cat .\nyes\nthe mat\n"

@@ -202,3 +202,16 @@ def test_fit_raises_for_a_sentence_with_more_words_than_tags() -> None:
 def test_configs_raise_for_values_out_of_range(config: type, settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        (("B-LOC", "I-LOC", "O"), "none of the tags of the development set: PER there, LOC here"),
+        (("NOUN", "VERB", "O"), "PER there, NOUN, VERB here"),
+    ],
+)
+def test_fit_refuses_a_development_set_of_which_it_knows_no_tag(tags: tuple[str, ...], message: str) -> None:
+    train = [TaggedSentence(("a", "b", "c"), ("B-PER", "I-PER", "O"))] * 4
+    with pytest.raises(ValueError, match=message):
+        fit(TaggingTask(SMALL), train, [TaggedSentence(("a", "b", "c"), tags)], words=WITHOUT_ELMO, config=QUICK)

@@ -52,6 +52,7 @@ def neighbors(
     layers: str | int = "top",
     device: str | None = None,
     config: SearchConfig | None = None,
+    tokenize: bool = True,
 ) -> Neighbors:
     """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in `sentence`.
 
@@ -59,13 +60,15 @@ def neighbors(
 
     Args:
         word: Matched exactly; in sentences without an exact match, regardless of case.
-        sentence: A sentence with the use to search for. The model's tokenizer splits it, and the corpus.
+        sentence: A sentence with the use to search for.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. The query sentence
             is excluded, and repeated sentences are returned once.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: Representation, as in `Embedder.embed`, except "all".
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: How many neighbors to search for, and where.
+        tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at
+            white space.
 
     Returns:
         The neighbors.
@@ -77,9 +80,9 @@ def neighbors(
     config = config or SearchConfig()
     files = find_files([corpus])
     embedder = resolve_embedder(model, device)
-    query = uses_in_each(word, [embedder.tokenize(sentence)])[0]
+    query = uses_in_each(word, [embedder.tokenize(sentence) if tokenize else sentence.split()])[0]
     query_vector = use_vectors([query], embedder, layers)[0]
-    by_sentence = uses_in_files(None if config.any_word else word, files, embedder)
+    by_sentence = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
     candidates = islice((uses for uses in by_sentence if uses[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
     searched = 0

@@ -46,6 +46,7 @@ def compare(
     model: Embedder | str | Path | None = None,
     layers: str | int = "all",
     device: str | None = None,
+    tokenize: bool = True,
 ) -> Comparison:
     """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
 
@@ -55,6 +56,7 @@ def compare(
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: "all" (every layer, and the mix), or one representation as in `Embedder.embed`.
         device: Device to compute on; ignored if `model` is an `Embedder`.
+        tokenize: Split strings with the model's tokenizer; else at white space.
 
     Returns:
         The similarities.
@@ -63,7 +65,8 @@ def compare(
         ValueError: A sentence lacks the word, or there are fewer than two uses.
     """
     embedder = resolve_embedder(model, device)
-    tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
+    split = embedder.tokenize if tokenize else str.split
+    tokens = [split(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
     uses = uses_in_each(word, tokens)
     if len(uses) < 2:
         raise ValueError(f"a comparison needs at least two uses of {word!r}: add another sentence with it")

@@ -1,7 +1,7 @@
 """Uses of a word: its occurrences in tokenized sentences and in text files."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from elmokit.config import StatePolicy
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
 
@@ -44,22 +45,28 @@ def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
     return uses
 
 
-def uses_in_files(word: str | None, files: Iterable[Path], embedder: Embedder) -> Iterator[list[Use]]:
+def uses_in_files(
+    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True
+) -> Iterator[list[Use]]:
     """Stream the uses of a word in text files.
 
     Args:
         word: The word, matched as in `uses_of`; None for the uses of every word.
         files: Text files with one sentence per line.
-        embedder: Its tokenizer splits the lines.
+        embedder: Its tokenizer splits raw lines.
+        tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
 
     Yields:
         The uses in each sentence that has any.
     """
-    lines = chain.from_iterable(map(read_lines, files))
-    for line in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
+    tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
+    lines = chain.from_iterable(
+        zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
+    )
+    for line, tokenizer in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
         if word is not None and word.lower() not in line.lower():
             continue  # skip the tokenizer, which takes most of the time
-        sentence = tuple(embedder.tokenize(line))
+        sentence = tuple(tokenizer.tokenize(line))
         uses = uses_of(word, sentence) if word else [Use(sentence, position) for position in range(len(sentence))]
         if uses:
             yield uses

@@ -122,23 +122,16 @@ def _planes(vectors: np.ndarray) -> np.ndarray:
 
 
 def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
-    """The most likely replacements of the word in the given uses; empty without a language model.
-
-    The weight of a word in a use is p(word | left) p(word | right) / p(word), proportional to its probability given
-    both contexts if these are independent given the word. p(word) is approximated by 1 / rank, as in the sampled
-    softmax; vocabularies are sorted by descending frequency.
-    """
+    """The most likely replacements of the word in the given uses; empty without a language model."""
     model, state = embedder.model, single_sentence_state(embedder)
     if model.softmax is None or model.vocab is None or model.config.lstm.interleaved:
         return []
-    ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()
     for use in uses:
         (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
         words = [candidate.word for candidate in candidates]
         log_probabilities = np.array([candidate.log_probability for candidate in candidates])
-        scores = log_probabilities + np.log([ranks[word] for word in words])
-        probabilities = np.exp(scores - scores.max())
+        probabilities = np.exp(log_probabilities - log_probabilities.max())
         for word, weight in zip(words, probabilities / probabilities.sum(), strict=True):
             if any(map(str.isalpha, word)) and word.lower() != use.sentence[use.position].lower():
                 weights[word] += weight
@@ -171,6 +164,7 @@ def word_map(
     layers: str | int = "top",
     device: str | None = None,
     config: MapConfig | None = None,
+    tokenize: bool = True,
 ) -> WordMap:
     """Collect the uses of a word in a corpus, and cluster them by their vectors.
 
@@ -183,6 +177,7 @@ def word_map(
         layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
         The map.
@@ -195,7 +190,7 @@ def word_map(
     files = find_files([corpus])
     embedder = resolve_embedder(model, device, softmax=True)
     weights = layer_weights(embedder.model, layers).numpy()
-    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder) for use in of_sentence)
+    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
     uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)

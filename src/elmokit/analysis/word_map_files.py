@@ -120,6 +120,7 @@ def map_senses(
     device: str | None = None,
     config: MapConfig | None = None,
     overwrite: bool = False,
+    tokenize: bool = True,
 ) -> WordMap:
     """Compute a `word_map`, and write its files to the directory `output` if given.
 
@@ -132,6 +133,7 @@ def map_senses(
         device: As in `word_map`.
         config: As in `word_map`.
         overwrite: Replace an existing map.
+        tokenize: As in `word_map`.
 
     Returns:
         The map.
@@ -142,7 +144,7 @@ def map_senses(
     """
     if output is not None:
         _check_free(Path(output), overwrite)
-    senses = word_map(word, corpus, model, layers, device, config)
+    senses = word_map(word, corpus, model, layers, device, config, tokenize)
     if output is not None:
         write_word_map(senses, output, overwrite)
     return senses

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
+from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite, Tokenize
 from elmokit.cli.show import show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
@@ -113,6 +113,7 @@ class Change:
     layers: OneLayer = "top"
     """Representation: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
 
     def run(self) -> None:
         from elmokit.analysis.change import ChangeConfig, plot_change, semantic_change, write_change
@@ -121,7 +122,8 @@ class Change:
         if self.plot is not None:
             require_matplotlib()
         config = ChangeConfig(self.max_uses, self.permutations, self.seed)
-        report = semantic_change(self.words, self.first, self.second, self.model, self.layers, self.device, config)
+        options = {name: getattr(self, name) for name in ("model", "layers", "device", "tokenize")}
+        report = semantic_change(self.words, self.first, self.second, config=config, **options)
         show(report)
         if self.output is not None:
             write_change(report, self.output)
@@ -151,6 +153,7 @@ class Senses:
     layers: OneLayer = "top"
     """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -159,6 +162,7 @@ class Senses:
 
         config = MapConfig(self.max_uses, self.match_case, self.clusters, self.seed)
         options = {"layers": self.layers, "device": self.device, "config": config, "overwrite": self.overwrite}
+        options["tokenize"] = self.tokenize
         show(map_senses(self.word, self.corpus, self.output, self.model, **options))
         if self.output is not None:
             print(f"\n{self.output}: {', '.join(sorted(file.name for file in self.output.iterdir()))}")

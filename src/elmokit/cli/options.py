@@ -8,7 +8,10 @@ from tyro.conf import arg
 UNSET = arg(help_behavior_hint="")
 Model = Annotated[
     str | None,
-    arg(help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub (default: bundled English)."),
+    arg(
+        help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub, which is also hf:OWNER/NAME "
+        "(default: bundled English)."
+    ),
     UNSET,
 ]
 Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
@@ -23,7 +26,19 @@ OptionalState = Annotated[
 ]
 OneLayer = Literal["mix", "average", "top"] | int
 Overwrite = Annotated[bool, arg(help="Replace the output if it exists.")]
-Tokenize = Annotated[bool, arg(help="Split lines with the model's tokenizer; with --no-tokenize, at white space.")]
+# The one rule for text, of all verbs.
+Tokenize = Annotated[
+    bool,
+    arg(
+        help="Raw text: split it with the model's tokenizer. With --no-tokenize, it is tokenized: words are separated "
+        "by spaces, as in what `elmokit prepare` writes, which is recognized."
+    ),
+]
+Language = Annotated[
+    str | None,
+    arg(help="Code of the language whose rules split raw lines into sentences (default: the tokenizer's rules)."),
+    UNSET,
+]
 ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(

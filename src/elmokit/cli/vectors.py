@@ -77,6 +77,7 @@ class Compare:
     layers: OneLayer | Literal["all"] = "all"
     """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
     device: Device = None
+    tokenize: Tokenize = True
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
@@ -104,9 +105,11 @@ class Neighbors:
     """Search the occurrences of all words, not only of this one."""
     max_sentences: Annotated[int | None, UNSET] = None
     """Maximum number of sentences with the word to search (default: all)."""
+    tokenize: Tokenize = True
 
     def run(self) -> None:
         from elmokit.analysis.neighbors import SearchConfig, neighbors
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
-        show(neighbors(self.word, self.sentence, self.corpus, self.model, self.layers, self.device, config))
+        options = {"layers": self.layers, "device": self.device, "config": config, "tokenize": self.tokenize}
+        show(neighbors(self.word, self.sentence, self.corpus, self.model, **options))

@@ -135,7 +135,7 @@ class Embedder:
 
     def tokenize(self, text: str) -> list[str]:
         """Split as the model's training text was; at white space where its tokenizer is not known."""
-        return self._tokenizer.tokenize(text)
+        return self._tokenizer.split(text)
 
     def embed(
         self,

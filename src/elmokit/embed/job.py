@@ -13,13 +13,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from elmokit.config import StatePolicy
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import TOKENIZED
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class FileJob:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
+        name, has_long_lines = self.embedder.model.tokenizer, self.pooling is not None
+        return file_tokenizers([self.text.path], name, self.tokenize, by_line=True, long_lines=has_long_lines)[0]
 
     @cached_property
     def index(self) -> StoreIndex:
@@ -79,7 +81,7 @@ class FileJob:
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
-            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
+            "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
             "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
             "text": self.text.digest,

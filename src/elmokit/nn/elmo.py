@@ -56,6 +56,19 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
 
+def check_ids(ids: Tensor, bilm: BiLM) -> None:
+    """ValueError for ids that are not those of words as a biLM reads them."""
+    config, by_word = bilm.config, bilm.token_encoder.input == "words"
+    if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
+        raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")
+    if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
+        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
+    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
+    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
+        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
+
+
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
     """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
     begin, end = encoder.boundary_ids(ids)
@@ -111,8 +124,9 @@ class Elmo(nn.Module):
             state: The state that the rows start from; None: zeros.
 
         Raises:
-            ValueError: If padding stands before words, or the state does not fit.
+            ValueError: If the ids are no words of the model, padding stands before words, or the state does not fit.
         """
+        check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             layers, state = run_on_own_thread(partial(self._layers, ids, mask, state), self.bilm.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import sys
 import time
@@ -57,6 +58,24 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
     if not any(task.length(example) for example in checked):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
     return checked
+
+
+def _check_answers(task: Task, dev: Sequence[Any]) -> None:
+    """ValueError if the training set has none of the labels or tags of the development set, whose score would be 0."""
+    of_dev = task.learn(dev)
+    for kind in of_dev.keys() & {"labels", "tags"}:
+        known, given = (
+            {re.sub("^[BIES]-", "", label) for label in each[kind]} - {"O"} for each in (task.labels, of_dev)
+        )
+        if given and not known & given:
+            raise ValueError(
+                f"the training set has none of the {kind} of the development set: {_some(known)} there, "
+                f"{_some(given)} here; check the files and the column of the {kind}"
+            )
+
+
+def _some(labels: set[str]) -> str:
+    return ", ".join(sorted(labels)[:5]) or "none"
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
@@ -158,6 +177,7 @@ def fit(
     if test_examples is not None:
         sets.append(read_examples(task, "test", test_examples))
     task = type(task)(task.config, task.learn(sets[0]))  # the given task stays as it is
+    _check_answers(task, sets[1])
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
     encoder = None

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.fs.reading import read_blocks
+from elmokit.progress import ProgressBar
 
 FASTTEXT_MAGIC = b"\xba\x16\x4f\x2f"  # of a whole fastText model
 BUFFER_SIZE = 1 << 18
@@ -152,7 +152,7 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     path = Path(path)
     dim, entries = _read_entries(path)
     vectors: dict[str, np.ndarray] = {}
-    for number, (word, numbers) in enumerate(tqdm(entries, desc="word vectors", unit=" words", disable=None)):
+    for number, (word, numbers) in enumerate(ProgressBar(entries, desc="word vectors", unit=" words")):
         if word not in vectors and (number < most_frequent or word in words):
             vectors[word] = _vector(numbers, path, word)
     if not vectors:

@@ -15,6 +15,11 @@ from elmokit.text.characters import BOS, EOS, UNK
 SPECIALS = (BOS, EOS, UNK)
 
 
+def is_mark(word: str) -> bool:
+    """Whether a word has no letter and no digit, as punctuation marks have none."""
+    return not any(map(str.isalnum, word))
+
+
 class Vocab:
     """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
 
@@ -62,6 +67,11 @@ class Vocab:
     def unk(self) -> int:
         """Id of <UNK>."""
         return self._id_of[UNK]
+
+    @cached_property
+    def marks(self) -> np.ndarray:
+        """Ids of the words without a letter or a digit, (N,) int64."""
+        return np.array([number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64)
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
         """The ids of words, (N,) int64."""

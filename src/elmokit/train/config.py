@@ -12,11 +12,11 @@ class PretrainConfig:
     """Settings of a pretraining run: the text, the model, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text, one sentence per line: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
+    """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
-    """Tokenized held-out text for the perplexity during training."""
+    """Held-out text for the perplexity during training."""
     preset: Literal["tiny", "small", "medium", "original"] = "small"
     """Size of the model."""
     config: Path | None = None
@@ -73,8 +73,12 @@ class PretrainConfig:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
+    tokenize: bool = True
+    """Raw text: split it into sentences and words. If not, it is tokenized as `elmokit prepare` does."""
     tokenizer: str | None = None
-    """Tokenizer to record in the model; None: the one in the corpus.json of `elmokit prepare`, if any."""
+    """Tokenizer of the text, which the model records; None: that of `elmokit prepare`, or of the language."""
+    language: str | None = None
+    """Language code, such as de, whose rules split raw text (default: en, unless a tokenizer is given)."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboard)."""
 
@@ -116,7 +120,7 @@ class FinetuneConfig:
     """Settings of a fine-tuning run: the model, the text of the domain, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text of the domain, one sentence per line: files, or directories from `elmokit prepare`."""
+    """Text of the domain, whose lines are split into sentences: files, or directories from `elmokit prepare`."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/, model/, report.json; and softmax/ if a softmax is trained."""
     model: str | None = None
@@ -125,6 +129,12 @@ class FinetuneConfig:
     """Held-out text of the domain for the perplexity before, during and after training."""
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
+    tokenize: bool = True
+    """Raw text: split it with the model's tokenizer. If not, it is tokenized as `elmokit prepare` does."""
+    language: str | None = None
+    """Language code, such as de, whose rules split raw lines into sentences; None: the tokenizer's rules."""
+    new_vocab: bool = False
+    """Train a new softmax over the words of the corpus, for text with many words that the model's lacks."""
     epochs: float = 2.0
     """Passes over the corpus."""
     softmax_epochs: float = 1.0
@@ -132,7 +142,7 @@ class FinetuneConfig:
     max_words: int | None = None
     """Maximum number of words to train on; None: no limit."""
     vocab_size: int = 50_000
-    """Maximum size of the vocabulary of a new softmax, built from the corpus."""
+    """Maximum size of the vocabulary of a new softmax."""
     min_count: int = 2
     """Minimum frequency of a word in that vocabulary."""
     batch_size: int = 32

@@ -171,7 +171,8 @@ class _Loop:
         trainer = self.trainer
         perplexity = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
         self.tracker.event("heldout", trainer.step, **asdict(perplexity))
-        self.progress.print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}")
+        unknown = f"{perplexity.unknown_share:.1%} of the words unknown"
+        self.progress.print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}, {unknown}")
         if trainer.early_stopping.improves(perplexity.mean, trainer.step) and self.settings.patience is not None:
             write_snapshot(self.best, trainer.step, trainer.snapshot(), keep=1)
         self._begin_interval()
