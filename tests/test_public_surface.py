@@ -41,7 +41,7 @@ SIGNATURES = {
     "num_characters=261)",
     "Elmo": "(bilm, num_mixes=1, dropout=0.5, freeze=True, *, fixed_weights=None)",
     "ElmoOutput": "(representations, mask, state)",
-    "Embedder": "(model, device=None, dtype=None, *, sizes=None)",
+    "Embedder": "(model=None, device=None, dtype=None, *, softmax=False, sizes=None)",
     "EmbeddingStore": "(directory)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
     "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
@@ -54,12 +54,14 @@ SIGNATURES = {
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
     "TaskModel": "(task, network, table, model, tokenizer='whitespace-1', encoder=None)",
+    "VectorBatch": "(words, vectors, mask)",
     "Vocab": "(words)",
     "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
     "vectors=None, vectors_kept=50000, encoder=None, encoder_pooling='first', "
     "character_dim=0, word_dropout=0.5, storage_dtype='float16', rare_word_dropout=0.5)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
+    "collate": "(sentences)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
     "storage_dtype='float32', sentences_per_part=1000)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
@@ -73,6 +75,8 @@ SIGNATURES = {
     "load_task_model": "(directory, device=None, task=None)",
     "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",
+    "prepare": "(inputs, output, tokenizer=None, num_shards=None, processes=None, seed=0, compression='zst', *, "
+    "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=())",
     "pretrain": "(settings)",
     "save": "(model, directory, *, overwrite=False, storage_dtype='float32')",
     "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",
@@ -85,7 +89,7 @@ METHODS = {
     "Embedder.embed": "(self, sentences, layers='mix', state=None, batch_size=None, tokenize=True)",
     "Embedder.embed_stream": "(self, sentences, layers='mix', state=None, tokenize=True)",
     "Embedder.encode": "(self, texts, pooling='mean', normalize_embeddings=False, layers='mix', state=None, "
-    "tokenize=True)",
+    "tokenize=True, *, batch_size=None, show_progress_bar=False, convert_to_tensor=False)",
     "Embedder.fingerprint": "(self)",
     "Embedder.tokenize": "(self, text)",
     "Elmo.forward": "(self, ids, state=None)",

@@ -212,6 +212,18 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     assert notes[4]["like"] == {"file": str(held_out), "document": 0}
 
 
+def test_prepare_report_prints_counts_and_no_options(tmp_path: Path) -> None:
+    raw = written(tmp_path / "raw.txt", [*REPEATING, [f"A word {'x' * 60} too long."]])
+    report = prepare([raw], tmp_path / "out", processes=1)
+    lines = str(report).splitlines()
+    assert lines[0] == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
+    assert lines[1] == f"  from {raw}: {report.words} words"
+    assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in lines
+    assert "words of more than 48 bytes, of which a model reads the first 48: 1" in lines
+    assert len(lines) < 12 and "seed" not in str(report) and "excluded" not in str(report)
+    assert "nothing was done" in str(prepare([raw], tmp_path / "out", processes=1))
+
+
 @pytest.mark.parametrize(
     ("options", "left_out"),
     [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
@@ -188,12 +189,19 @@ def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:
 
 
 def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
-    with pytest.warns(TruncationWarning, match="1 words have more than 48 bytes"):
+    with pytest.warns(TruncationWarning, match="1 word is too long and cut after 48 bytes"):
         ids = batch_to_ids([["a" * 49, "a" * 48]])
     assert torch.equal(ids[0, 0], ids[0, 1])
     for sentences in ("a b", ["a b"]):
         with pytest.raises(ValueError, match="lists of tokens"):
             batch_to_ids(sentences)
+
+
+def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
+    with pytest.raises(ValueError, match=r"not Pretrained: write Elmo\(elmokit.load\(...\).bilm\)"):
+        Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"write elmo\(elmokit.batch_to_ids\(sentences\)\)"):
+        Elmo(tiny())([["a"]])
 
 
 def test_it_and_its_output_say_in_a_line_what_they_are() -> None:

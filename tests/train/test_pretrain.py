@@ -324,6 +324,14 @@ def test_pretrain_gives_the_same_bytes_with_heldout_evaluation(settings: Pretrai
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
+def test_pretrain_prints_the_heldout_perplexity_during_the_run_and_after(
+    settings: PretrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = pretrain(replace(settings, max_words=200, heldout=settings.corpus, evaluate_every=2, log_every=1))
+    assert "\nstep 2: held-out perplexity " in capsys.readouterr().out
+    assert report.perplexity is not None and f"held-out perplexity: {report.perplexity.mean:.2f}" in str(report)
+
+
 def test_pretrain_sizes_a_word_id_model_by_its_vocabulary(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.config import StatePolicy
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 
 class Use(NamedTuple):
@@ -63,7 +63,7 @@ def uses_in_files(
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
     )
-    for line, tokenizer in tqdm(lines, desc="search", unit=" sentences", unit_scale=True, disable=None):
+    for line, tokenizer in ProgressBar(lines, desc="search", unit=" sentences", unit_scale=True):
         if word is not None and word.lower() not in line.lower():
             continue  # skip the tokenizer, which takes most of the time
         sentence = tuple(tokenizer.tokenize(line))

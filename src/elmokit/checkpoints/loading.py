@@ -34,7 +34,7 @@ __all__ = [
 
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
-CARD_LINES = 12
+CARD_LINES = 16
 
 # From the path that `detect` found, and whether the softmax is to be read, to the model.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
@@ -79,6 +79,8 @@ def locate(model: str | Path | None = None, *, revision: str | None = None, loca
     Returns:
         Its format, and the path of what the loader reads, which `load` takes too. A model of the Hub is fetched.
     """
+    if not isinstance(model, str | Path | None):
+        raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
     path = Path(name).expanduser()
     detected = None
@@ -148,9 +150,12 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
 
     Raises:
         FileExistsError: The directory is not empty and is not to be replaced, or holds no model.
-        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary, or the biLM is prepacked.
+        ValueError: `model` is no `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
+            vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
     """
+    if not isinstance(model, Pretrained):
+        raise ValueError(f"save takes what elmokit.load gives, not {type(model).__name__}: write save(load(...), ...)")
     directory = Path(directory)
     if storage_dtype not in STORAGE_DTYPES:
         raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")

@@ -6,9 +6,21 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite, Tokenize
+from elmokit.cli.options import (
+    UNSET,
+    ComputeDtype,
+    Device,
+    Model,
+    OneLayer,
+    OptionalState,
+    Overwrite,
+    Tokenize,
+    state_defaults_in_text,
+)
 from elmokit.cli.show import show, write_json
 from elmokit.tasks.config import ColumnsConfig
+
+state_defaults_in_text(ColumnsConfig)
 
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
 PlotFile = Annotated[Path | None, arg(help="Picture of the result (.png, .svg or .pdf; needs matplotlib)."), UNSET]

@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Language, Model, State, Tokenize
+from elmokit.cli.options import UNSET, Device, Language, Model, State, Tokenize, state_defaults_in_text
 from elmokit.cli.show import show
 from elmokit.train.config import FinetuneConfig, PretrainConfig
+
+state_defaults_in_text(PretrainConfig)
+state_defaults_in_text(FinetuneConfig)
 
 PREPARE_INPUTS = (
     "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst), or JSON "
@@ -63,11 +66,16 @@ class Prepare:
         from elmokit.data.prepare import prepare
 
         show(prepare(**vars(self)))
+        show(f"{self.output}: the shards, and corpus.json with these counts and all options")
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted run."""
+    """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted run.
+
+    Two cores with AVX-512 read 100 million words in about 5 hours with the preset small. In their LSTMs, medium and
+    original do 4 and 16 times as much work for a word.
+    """
 
     settings: Annotated[PretrainConfig, arg(name="")]
 

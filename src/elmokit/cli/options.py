@@ -1,11 +1,22 @@
 """Options shared by several verbs, each with its help text."""
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Literal, get_type_hints
 
 from tyro.conf import arg
 
 # Suppresses tyro's "(default: None)": the help text itself says what the default is.
 UNSET = arg(help_behavior_hint="")
+
+
+def state_defaults_in_text(settings: type) -> None:
+    """Apply `UNSET` to the settings without a default value: their text says what then happens, "(default: ...)"."""
+    types = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        if field.default in (None, ()):
+            settings.__annotations__[field.name] = Annotated[types[field.name], UNSET]
+
+
 Model = Annotated[
     str | None,
     arg(

@@ -6,12 +6,15 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Model, Overwrite
+from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
 from elmokit.cli.show import show
 from elmokit.tasks.config import FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
 T = TypeVar("T", int, float)
+state_defaults_in_text(FitConfig)
+state_defaults_in_text(WordsConfig)
+
 Task = Annotated[
     Positional[str],
     arg(
@@ -141,6 +144,7 @@ def with_settings_of(verb: Any, name: str) -> type[Any]:
     from elmokit.tasks.task import find_task
 
     task = find_task(name)
+    state_defaults_in_text(task.Config)
 
     @dataclass(frozen=True)
     class OfTask(verb[task.Config]):  # pyright: ignore[reportInvalidTypeForm, reportUntypedBaseClass]  (known at run time)

@@ -73,6 +73,8 @@ class Compare:
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
     """Sentences that contain the word."""
+    other: Annotated[tuple[str, ...], UNSET] = ()
+    """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "all"
     """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""

@@ -3,13 +3,16 @@
 A verb imports the function that does its work when it runs, so that `--help` does not load PyTorch.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Union, get_args
+from inspect import cleandoc
+from typing import Annotated, Any, Union, cast, get_args
 
 from tyro.conf import subcommand
 
 from elmokit.cli.analysis import Change, Probe, Scws, Senses, Wsd
 from elmokit.cli.compat import Compat
+from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info
 from elmokit.cli.tasks import EvaluateTask, Fit, LayerWeights, NoTask, Predict, SampleEfficiency, with_settings_of
@@ -26,14 +29,30 @@ RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit, SampleEfficiency)
 
 
 # Verbs whose options depend on the task that is named first.
-OF_TASKS = {"fit": Fit, "sample-efficiency": SampleEfficiency}
+OF_TASKS = (Fit, SampleEfficiency)
+
+
+def name_of(verb: type) -> str:
+    """The name of a verb on the command line: `evaluate-task` of EvaluateTask."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", verb.__name__).lower()
 
 
 def verbs_for(arguments: Sequence[str]) -> Any:
-    """The union of the verbs for a command line: `fit` has the options of the task named there."""
-    verbs: dict[Any, Any] = {}
-    for name, verb in OF_TASKS.items():
-        names_task = arguments[:1] == [name] and len(arguments) > 1 and not arguments[1].startswith("-")
-        of_task = with_settings_of(verb, arguments[1]) if names_task else verb[NoTask]
-        verbs[verb] = Annotated[of_task, subcommand(name, description=of_task.__doc__)]
-    return Union[tuple(verbs.get(verb, verb) for verb in get_args(Verb))]  # noqa: UP007 (made at run time)
+    """The union of the verbs for a command line.
+
+    The verb that it names has its whole help and its examples, the others a paragraph for the list of verbs; `fit` and
+    `sample-efficiency` have the options of the task that is named.
+    """
+    named, verbs = next(iter(arguments), ""), []
+    for verb in get_args(Verb):
+        name = name_of(verb)
+        if verb in OF_TASKS:
+            has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
+            verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
+        text = cleandoc(verb.__doc__ or "")
+        if named == name:
+            text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
+        else:
+            text = text.partition("\n\n")[0]
+        verbs.append(Annotated[verb, subcommand(name, description=text)])
+    return Union[tuple(verbs)]  # noqa: UP007 (made at run time)

@@ -135,7 +135,7 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         The sentences.
 
     Raises:
-        ValueError: A line has a wrong number of columns, or none for tags; without tags, the file looks like raw text.
+        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
         FileNotFoundError: The file does not exist.
     """
     if not with_tags and not layout.conllu:

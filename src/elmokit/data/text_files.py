@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.data.text_checks import doubts_about
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
 
@@ -130,7 +129,7 @@ def _tokenized_copy(file: Path, tokenizer: Tokenizer, directory: Path) -> Path:
     name = blake2b(repr(source).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     copy = directory / f"{name}.txt.zst"
     if not copy.exists():
-        sentences = tqdm(read_sentences(file, tokenizer), f"tokenize {file.name}", unit=" sentences", disable=None)
+        sentences = ProgressBar(read_sentences(file, tokenizer), f"tokenize {file.name}", unit=" sentences")
         words: list[str] = []
         with atomic_path(copy) as partial, create_bytes(partial) as stream:
             for words in sentences:

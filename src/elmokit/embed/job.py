@@ -10,13 +10,12 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.config import StatePolicy
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
@@ -115,7 +114,7 @@ class Progress:
     """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
 
     def __init__(self, text: TextFile) -> None:
-        self.bar = tqdm(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name, disable=None)
+        self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
         self._start = time.perf_counter()
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
@@ -27,6 +26,7 @@ from elmokit.data.text_files import file_tokenizers, read_sentences
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
@@ -274,7 +274,7 @@ def evaluate(
     for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):
         name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
         sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
-        progress = tqdm(sentences, label, unit=" sentences", unit_scale=True, disable=None)
+        progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
         try:
             results[name] = perplexity(bilm, softmax, pretrained.vocab, progress, state, batch_size, start)
         except ValueError as error:

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
@@ -28,6 +27,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_unknown
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.text.vocab import Vocab, is_mark
 
@@ -353,7 +353,7 @@ def score_file(
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
         scores = _scores(pretrained, sentences, state, batch_size)
-        for number, score in tqdm(zip(lines, scores, strict=True), "score", count, disable=None):
+        for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):
             stream.write(_to_json(number, score) + "\n")
             losses += score.losses
             predictions, unknown = predictions + len(score.forward), unknown + score.unknown

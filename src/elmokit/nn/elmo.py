@@ -16,7 +16,13 @@ from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
 from elmokit.ops.threads import run_on_own_thread
-from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences
+from elmokit.text.characters import (
+    MAX_CHARACTERS,
+    TruncationWarning,
+    count_truncated,
+    encode_sentences,
+    truncation_message,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,14 +56,17 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
-    if truncated := sum(count_truncated(sentence, max_characters) for sentence in sentences):
-        message = f"{truncated} words have more than {max_characters - 2} bytes and were truncated"
+    count = partial(count_truncated, max_characters=max_characters)
+    if any(map(count, sentences)):
+        message = truncation_message(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
 
 def check_ids(ids: Tensor, bilm: BiLM) -> None:
     """ValueError for ids that are not those of words as a biLM reads them."""
+    if not isinstance(ids, Tensor):
+        raise ValueError("Elmo takes ids, not words: write elmo(elmokit.batch_to_ids(sentences))")
     config, by_word = bilm.config, bilm.token_encoder.input == "words"
     if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
@@ -101,13 +110,19 @@ class Elmo(nn.Module):
         """Put a biLM under mixes.
 
         Args:
-            bilm: The biLM itself, not a copy.
+            bilm: The biLM, of which no copy is made.
             num_mixes: How many mixes learn, each with weights of its own.
             dropout: On each mix.
-            freeze: Whether the biLM's parameters stop requiring gradients; the mixes learn in any case.
+            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, so that
+                everything else that uses it is frozen, or not, as well.
             fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
+
+        Raises:
+            ValueError: `bilm` is something else, such as the whole model.
         """
         super().__init__()
+        if not isinstance(bilm, BiLM):
+            raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
@@ -124,7 +139,8 @@ class Elmo(nn.Module):
             state: The state that the rows start from; None: zeros.
 
         Raises:
-            ValueError: If the ids are no words of the model, padding stands before words, or the state does not fit.
+            ValueError: If `ids` are words, or ids that this model does not read, padding stands before words, or the
+                state does not fit.
         """
         check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)

@@ -43,13 +43,13 @@ class WordsConfig:
     word_dim: int = 100
     """Width of word vectors learned from the training set; 0: none."""
     vectors: str | None = None
-    """File of pretrained word vectors, which stay as they are: GloVe, fastText (.vec) or word2vec; None: none."""
+    """File of pretrained word vectors, which stay as they are: GloVe, fastText (.vec) or word2vec (default: none)."""
     vectors_kept: int = 50_000
     """Words at the beginning of that file, by convention the most frequent ones, whose vectors are kept for later texts
     next to those of the training set's words."""
     encoder: str | None = None
     """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the Hugging Face Hub (needs
-    transformers); None: none."""
+    transformers; default: none)."""
     encoder_pooling: Literal["first", "mean"] = "first"
     """Vector of a word from the encoder: that of its first subword, or the mean over its subwords."""
     character_dim: int = 0
@@ -87,7 +87,7 @@ class FitConfig:
     max_epochs: int = 30
     """Maximum number of passes over the training set."""
     max_minutes: float | None = None
-    """Stop after the epoch in which the training has taken this long; None: no limit."""
+    """Stop after the epoch in which the training has taken this long (default: no limit)."""
     patience: int = 4
     """Stop after this many epochs without a better score on the development set."""
     batch_size: int = 32
@@ -103,7 +103,7 @@ class FitConfig:
     max_grad_norm: float = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
+    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, ("seed", "finetune_after"))
@@ -118,8 +118,8 @@ class ColumnsConfig:
     """The layout of files of tagged sentences, each of which may have its own format."""
 
     format: Literal["conllu", "columns"] | None = None
-    """None: inferred from the file suffix."""
+    """Format (default: by the suffix of the file)."""
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
-    """Name (CoNLL-U, default upos) or number (columns, default last)."""
+    """Name or number of the column of tags (default: upos of CoNLL-U, the last of other columns)."""

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
+from elmokit.progress import ProgressBar
 from elmokit.storage.shard import nothing_overflows
 
 Words = Sequence[str]  # a tokenized sentence
@@ -160,7 +160,7 @@ class LayerCache:
         missing = {sentence_digest(words): words for words in sentences if words}
         missing = {digest: words for digest, words in missing.items() if digest not in self._place_of}
         total = sum(map(len, missing.values()))
-        with tqdm(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress or None) as bar:
+        with ProgressBar(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress) as bar:
             word_bytes = np.dtype(self.storage_dtype).itemsize * int(np.prod(self.encoder.shape))
             for segment in _split_into_segments(missing.values(), max(1, SEGMENT_BYTES // word_bytes)):
                 self._add_segment(segment)

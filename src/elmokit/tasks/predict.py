@@ -9,11 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from elmokit.data.readers import write_predictions
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.tasks.report import TaskScores
 from elmokit.tasks.tagging import Tagging, TaggingTask
 from elmokit.tasks.task import Task, find_task
@@ -115,7 +114,7 @@ def predict_file(
     file, output = Path(file), Path(output)
     _check_output(file, output, overwrite)
     model = _loaded(model, device, task)
-    bar = tqdm(desc="predict", unit=" examples", unit_scale=True, disable=None)
+    bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
     kept: list[Any] | None = [] if not text and _has_answers(model.task, file) else None
     count = 0
 

@@ -15,11 +15,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.checkpoints.errors import check_shapes
 from elmokit.fs.atomic import atomic_directory
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.progress import ProgressBar
 from elmokit.tasks.batches import by_length, shuffled
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.report import Epoch, LearnedMix
@@ -82,7 +82,7 @@ def train_epoch(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     losses = []
     network.train()
-    for chosen in tqdm(batches, desc=f"epoch {number}", unit=" batches", leave=False, disable=None):
+    for chosen in ProgressBar(batches, desc=f"epoch {number}", unit=" batches", leave=False):
         loss = network.loss(examples.batch(chosen, _device(network))) + network.words.penalty()
         optimizer.zero_grad()
         loss.backward()

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
@@ -122,13 +123,9 @@ class Vocab:
 def count_words(paths: Iterable[str | Path]) -> Counter[str]:
     """Count the words of tokenized text files, one sentence per line, words separated by white space."""
     counts: Counter[str] = Counter()
-    for path in paths:
-        # Count batches of lines, because a call of update() costs more than counting the words of one line.
-        batch: list[str] = []
-        for line in read_lines(path):
-            batch.append(line)
-            if len(batch) == 10_000:
-                counts.update(" ".join(batch).split())
-                batch.clear()
+    lines = chain.from_iterable(map(read_lines, paths))
+    lines = iter(ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True))
+    # Batches of lines, because a call of update() costs more than counting the words of one line.
+    while batch := list(islice(lines, 10_000)):
         counts.update(" ".join(batch).split())
     return counts

@@ -11,13 +11,13 @@ import h5py
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE, _ElmoBiLm, batch_to_ids
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 DEFAULT_BATCH_SIZE = 64
 OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -121,7 +121,7 @@ class ElmoEmbedder:
                 yield sentence.split()
 
         with atomic_path(output_file_path) as partial, h5py.File(partial, "w") as file:
-            for line, layers in enumerate(tqdm(self.embed_sentences(tokenized(), batch_size), disable=None)):
+            for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
                     raise ValueError(f"the sentence of line {line} is a repetition: use line numbers as keys")

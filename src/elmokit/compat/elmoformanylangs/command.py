@@ -10,12 +10,12 @@ from typing import IO
 
 import h5py
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.compat.elmoformanylangs.embedder import ALL, AVERAGE, Embedder
 from elmokit.compat.notice import warn_once
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 CHUNK_SENTENCES = 256
 OUTPUT_FORMATS = ("hdf5", "txt")
@@ -159,7 +159,7 @@ def elmoformanylangs_test(
                 file = (_HDF5 if format == "hdf5" else _Text)(path)
                 stack.callback(file.close)
                 files.append((layer, file))
-        sentences = tqdm(INPUT_FORMATS[input_format](input), disable=None, unit="sentence")
+        sentences = ProgressBar(INPUT_FORMATS[input_format](input), unit="sentence")
         for chunk in _chunks(iter(sentences), batch_size):
             for words, vectors in zip(chunk, embedder.all_layers(chunk), strict=True):
                 for layer, file in files:
