@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elmokit.analysis.word_map import MapConfig, WordMap, word_map
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.plots import COLORS, new_figure, require_matplotlib
 
 if TYPE_CHECKING:
@@ -77,13 +77,8 @@ def picture(word_map: WordMap) -> Figure:
 
 
 def _check_free(directory: Path, overwrite: bool) -> None:
-    """FileExistsError if the directory is not empty, unless it has a map and `overwrite` is set."""
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        return
-    if not overwrite:
-        raise FileExistsError(f"{directory} exists: remove it, choose another name, or set overwrite")
-    if not (directory / JSON_NAME).is_file():
-        raise FileExistsError(f"{directory} has no {JSON_NAME}, so it is not overwritten: choose another name")
+    """Check that the directory can be written; only a map is overwritten."""
+    check_output(directory, overwrite=overwrite, directory_of=JSON_NAME)
 
 
 def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:

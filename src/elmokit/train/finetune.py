@@ -138,7 +138,8 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
 def _write_report(path: Path, changes: dict[str, Change]) -> None:
     values = {name: asdict(change) for name, change in changes.items()}
     with atomic_path(path) as partial:
-        partial.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
 
 
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
