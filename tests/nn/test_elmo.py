@@ -1,5 +1,7 @@
 """ELMo for downstream models: boundaries, what learns and what does not, dropout, several mixes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,40 @@ def test_a_bilm_that_was_frozen_can_be_fine_tuned_later() -> None:
     Elmo(bilm, freeze=True)
     Elmo(bilm, freeze=False)
     assert all(parameter.requires_grad for parameter in bilm.parameters())
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
+@pytest.mark.parametrize("freeze", [True, False])
+def test_elmo_in_another_number_type_gives_representations_of_that_type(
+    dtype: torch.dtype, tolerance: float, freeze: bool
+) -> None:
+    expected = Elmo(tiny(), freeze=freeze).eval()(ids()).representations[0].detach()
+    elmo = Elmo(tiny(), freeze=freeze).to(dtype).eval()
+    (found,) = elmo(ids()).representations
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, atol=tolerance * float(expected.abs().max()), rtol=0)
+    found.sum().backward()
+    assert all(weight.grad is not None for weight in elmo.parameters() if weight.requires_grad)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch imports
+def test_a_compiled_elmo_takes_batches_of_any_shape() -> None:
+    elmo = Elmo(tiny()).eval()
+    compiled = torch.compile(elmo)
+    for sentences in (SENTENCES, [["one"]], [["a", "b"] * 4, ["c"]], [["words"] * 9] * 5):
+        batch = batch_to_ids(sentences)
+        torch.testing.assert_close(compiled(batch).representations[0], elmo(batch).representations[0])
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_the_bilm_runs_where_pytorch_starts_no_threads(num_threads: Callable[[int], None], freeze: bool) -> None:
+    """PyTorch's threads wait, busy, for each other: slow where another process has a core."""
+    num_threads(2)
+    elmo, seen = Elmo(tiny(), freeze=freeze), []
+    elmo.bilm.token_encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    elmo(ids()).representations[0].sum().backward()
+    assert (seen, torch.get_num_threads()) == ([1], 2)
 
 
 def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:

@@ -15,6 +15,7 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
+from elmokit.ops.threads import run_on_own_thread
 from elmokit.text.characters import (
     MAX_CHARACTERS,
     TruncationWarning,
@@ -142,11 +143,15 @@ class Elmo(nn.Module):
                 state does not fit.
         """
         check_ids(ids, self.bilm)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
         mask = self.bilm.token_encoder.is_word(ids)
-        layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
-        return ElmoOutput(self.mix(layers, mask), mask, out.state)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
+            layers, state = run_on_own_thread(partial(self._layers, ids, mask, state), self.bilm.device)
+        return ElmoOutput(self.mix(layers, mask), mask, state)
+
+    def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
+        """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after them."""
+        out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
+        return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
     def __repr__(self) -> str:
         kind = "frozen" if self.freeze else "trainable"

@@ -39,14 +39,15 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """layers (L+1, ..., 2D) and mask (...), needed for layer norm only -> (..., 2D)."""
+        """layers (L+1, ..., 2D) and mask (...), needed for layer norm only -> (..., 2D), in the weights' dtype."""
         if len(layers) != len(self.weights):
             raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
         if self.layer_norm:
             if mask is None:
                 raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
             layers = torch.stack([_normalized(layer, mask) for layer in layers])
-        return self.gamma * torch.tensordot(self.layer_weights(), layers, dims=1)
+        weights = (self.gamma * self.layer_weights()).to(layers.dtype)
+        return torch.tensordot(weights, layers, dims=1).to(self.weights.dtype)
 
     def layer_weights(self) -> Tensor:
         """The weights after the softmax, (L+1,)."""
