@@ -42,7 +42,7 @@ SIGNATURES = {
     "Elmo": "(bilm, num_mixes=1, dropout=0.5, freeze=True, *, fixed_weights=None)",
     "ElmoOutput": "(representations, mask, state)",
     "Embedder": "(model=None, device=None, dtype=None, *, softmax=False, sizes=None)",
-    "EmbeddingStore": "(directory)",
+    "EmbeddingStore": "(directory, verify=False)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
     "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
     "halve_after=1, finetune_learning_rate=0.0001, finetune_after=1, max_grad_norm=5.0, device=None)",
@@ -63,15 +63,15 @@ SIGNATURES = {
     "batch_to_ids": "(sentences, max_characters=50)",
     "collate": "(sentences)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
-    "storage_dtype='float32', sentences_per_part=1000)",
+    "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
-    "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000)",
+    "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000, overwrite=False)",
     "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None, tokenize=True, language=None)",
     "finetune": "(settings)",
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",
     "list_models": "()",
-    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False)",
+    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False, allow_non_finite=False)",
     "load_task_model": "(directory, device=None, task=None)",
     "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",

@@ -205,6 +205,27 @@ def files() -> str:
     return parity_rows("files")
 
 
+def reliability() -> str:
+    """Interruptions, damaged files and kills, each with the number of defects among those that were tried."""
+    rows = []
+    for name, part in read("interruptions").items():
+        forks, calls = part["calls"].get("forks"), [call for call in part["calls"].values() if "interrupted" in call]
+        wrong = sum(call["different"] for call in calls) + (forks["forked"] - forks["ended"] if forks else 0)
+        tried = f"{sum(call['interrupted'] for call in calls)} interruptions"
+        tried += f", {forks['forked']} forks" if forks else ""
+        rows.append([f"Interrupted calls and forks while embedding, {name}", tried, wrong, origin(part)])
+    mutants, kills = read("mutants"), read("kills")
+    for name, counts in mutants["kinds"].items():
+        tried = ", ".join(f"{counts.get(result, 0)} {result}" for result in ("refused", "equal", "other"))
+        wrong = sum(counts.get(defect, 0) for defect in ("silent", "crash", "hang", "memory"))
+        rows.append([f"Damaged files: {name}", tried, wrong, origin(mutants)])
+    for name, verb in kills["verbs"].items():
+        rows.append(
+            [f"SIGKILL of `{name}`, and the same command again", verb["kills"], len(verb["wrong"]), origin(kills)]
+        )
+    return table("Attack | Tried | Defects | Recorded", rows)
+
+
 def throughput() -> str:
     """Words a second of embedding, beside each peer."""
     measured, rows = read("embed_throughput"), []
@@ -357,6 +378,17 @@ def memory() -> str:
     return table("Text | Words | Words/s | Peak memory | Vectors | Recorded", [row])
 
 
+def fit_cost() -> str:
+    """Memory and time of training a tagger."""
+    if not (RESULTS / "fit_cost.json").is_file():
+        return "Not measured yet."
+    rows = [
+        [name, f"{run['peak_megabytes']:,} MB", f"{run['epoch_seconds']:.1f}", f"{run['seconds']:,.0f}", origin(run)]
+        for name, run in read("fit_cost").items()
+    ]
+    return table("Word vectors | Peak memory | Seconds for an epoch | Seconds in all | Recorded", rows)
+
+
 def perplexity() -> str:
     """Held-out perplexity of the bundled model, and of the first one."""
     now, before = read("heldout_perplexity"), read("heldout_perplexity_first")
@@ -428,9 +460,9 @@ def tasks() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
-        bars, numbers, files, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, preprocessing, start_up, two_versions, memory, perplexity, senses, intrinsic,
-        finetuning, tagging, tasks,
+        bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
+        long_document_difference, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses,
+        intrinsic, finetuning, tagging, tasks,
     )
 }  # fmt: skip
 

@@ -99,14 +99,14 @@ def senteval(name: str) -> Callable[[Task, Path], Sets]:
 
 
 def sst(kind: str) -> Callable[[Task, Path], Sets]:
-    """Stanford Sentiment Treebank: all phrases of the training trees (fine), or whole sentences (binary)."""
+    """Stanford Sentiment Treebank: all distinct phrases of the training trees (fine), or whole sentences (binary)."""
 
     def read(task: Task, data: Path) -> Sets:
         names = ("train", "dev", "test")
         if kind == "binary":
             return files(*(f"sst/stsa.binary.{name}" for name in names))(task, data)
         whole = ClassificationTask(replace(task.config, phrases=False))
-        train = list(task.read(data / "sst" / "trees" / "train.txt"))
+        train = list(dict.fromkeys(task.read(data / "sst" / "trees" / "train.txt")))
         return train, *(list(whole.read(data / "sst" / "trees" / f"{name}.txt")) for name in names[1:])
 
     return read

@@ -11,7 +11,8 @@ from elmokit.fs.atomic import atomic_path
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = ("#2a78d6", "#eb6834", "#1baa78", "#b04fc4", "#d4a106", "#d64550", "#11a5b5", "#4d5a66")
+# Distinguishable with color vision deficiencies.
+COLORS = ("#0067a5", "#c24d00", "#00795a", "#a8447d", "#8a6a00", "#5b4bb5", "#b0202e", "#4d5a66")
 
 
 def require_matplotlib() -> None:

@@ -290,8 +290,8 @@ def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embe
 def test_write_word_map_warns_and_omits_picture_without_matplotlib(
     hostile: WordMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install matplotlib"):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match=r"no senses\.png: a plot needs matplotlib: pip install matplotlib"):
         write_word_map(hostile, tmp_path / "map")
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["senses.html", "senses.json"]
 

@@ -263,6 +263,19 @@ sys.exit(cli.main(["info"]))
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])
+def test_report_replaces_neither_its_input_nor_unasked_another_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("mine")
+    for output, message in ((tmp_path / "a.txt", "is the input"), (tmp_path / "b.txt", "ask to overwrite it")):
+        arguments = command.format(tmp_path / "a.txt").split()
+        assert cli.main([*arguments[:-1], str(output)]) == 2
+        assert message in capsys.readouterr().err
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["mine", "mine"]
+
+
 def test_missing_model_is_one_line_in_a_subprocess(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elmokit", "info", str(tmp_path / "absent")]
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}

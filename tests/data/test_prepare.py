@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -146,6 +147,11 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
     assert content(tmp_path / "out") == before
     with pytest.raises(ValueError, match="prepared with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
+    assert content(tmp_path / "out") == before
+    prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1, overwrite=True)
+    prepare(raw, tmp_path / "fresh", num_shards=3, seed=1, processes=1)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert no_litter(tmp_path)
 
 
 def test_prepare_accepts_one_sentence(tmp_path: Path) -> None:
@@ -421,10 +427,10 @@ def test_prepare_interrupted_while_writing_shards_ends_with_the_same_bytes(
     place = {
         "shards": (prepare_run.Scatter, "write_shuffled"),
         "publish": (module, "publish_directory"),
-        "remove": (module.shutil, "rmtree"),
+        "remove": (module, "shutil"),
     }
     with monkeypatch.context() as patched:
-        patched.setattr(*place[stage], interrupt)
+        patched.setattr(*place[stage], SimpleNamespace(rmtree=interrupt) if stage == "remove" else interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", num_shards=3, processes=1)
     assert prepare(raw, tmp_path / "out", num_shards=3, processes=1).already_done == (stage == "remove")

@@ -207,6 +207,10 @@ def test_english_rules_on_another_language_are_reported(lines: list[str], reason
     assert reason in message and "--language" in message
 
 
+def test_language_that_was_chosen_is_not_doubted(tmp_path: Path) -> None:
+    assert doubts(tmp_path, GERMAN, "english-1", language="de") == []
+
+
 def test_string_in_an_unknown_script_is_reported(model: Pretrained) -> None:
     with pytest.warns(UserWarning, match="script for which english-1 has no rules"):
         Embedder(model, "cpu").embed(CHINESE[:1])

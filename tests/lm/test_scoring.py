@@ -263,6 +263,19 @@ def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path
     assert not (tmp_path / "scores.jsonl").exists()
 
 
+def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: Pretrained, tmp_path: Path) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
+    text.write_text("a b\n")
+    output.write_text("mine")
+    with pytest.raises(ValueError, match="is the input"):
+        score_file(text, text, model, overwrite=True)
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        score_file(text, output, model)
+    assert (text.read_text(), output.read_text()) == ("a b\n", "mine")
+    score_file(text, output, model, overwrite=True)
+    assert json.loads(output.read_text())["words"] == ["a", "b"]
+
+
 def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     """bilm-tf's perplexity (state carried), and brute force on the first sentences (zero states)."""
     folder = goldens("bilm_tf_training/heldout.txt").parent

@@ -1,7 +1,9 @@
 """Fine-tuning: learning, interruption and resumption, with and without an initial softmax."""
 
 import json
+import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,8 +170,28 @@ def test_finetune_reports_truncated_words(
     assert "30 words exceed 48 bytes" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
+def test_finetune_accepts_file_names_that_are_not_utf8(settings: FinetuneConfig, tmp_path: Path) -> None:
+    heldout = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt"))
+    heldout.write_bytes(settings.heldout[0].read_bytes())
+    report = finetune(replace(settings, heldout=(heldout,), others=(), max_words=40))
+    assert list(report.changes) == [str(heldout)] and "caf\\udce9.txt" in load(report.model).card
+    assert len(json.loads((settings.output / "report.json").read_text(encoding="utf-8"))) == 1
+
+
+def test_failed_start_leaves_no_directory(settings: FinetuneConfig, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n")
+    for changes in (
+        {"corpus": ()}, {"corpus": (tmp_path / "missing.txt",)}, {"heldout": (tmp_path / "missing.txt",)},
+        {"heldout": (tmp_path / "bad.txt",)}, {"model": str(tmp_path / "missing")},
+    ):  # fmt: skip
+        with pytest.raises((ValueError, FileNotFoundError)):
+            finetune(replace(settings, output=tmp_path / "new" / "run", **changes))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt"]
+
+
 def test_finetune_raises_for_invalid_settings(settings: FinetuneConfig) -> None:
-    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
+    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0), ("threads", 0)):
         with pytest.raises(ValueError, match=name):
             replace(settings, **{name: value})
     with pytest.raises(ValueError, match="no corpus"):

@@ -28,6 +28,7 @@ from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
+from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 
 WEIGHTS = ["model.safetensors", "softmax.safetensors"]
@@ -132,6 +133,46 @@ def test_pretrain_of_a_finished_run_trains_no_more(settings: PretrainConfig) -> 
     steps = len(events(settings.output, "train"))
     assert [(pretrained(settings) / name).read_bytes() for name in WEIGHTS] == before
     assert len(events(settings.output, "train")) == steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["modern", "original"])
+def test_finished_run_is_extended_and_killed_ends_with_the_same_bytes(
+    settings: PretrainConfig, tmp_path: Path, recipe: str
+) -> None:
+    settings = replace(settings, recipe=recipe)
+    short = pretrain(replace(settings, epochs=1))
+    assert short.step == 35
+    shutil.copytree(settings.output, tmp_path / "twin")
+    whole = pretrain(replace(settings, output=tmp_path / "twin"))
+    kill_at_step(settings, random.SystemRandom().randrange(47, 60))
+    more = pretrain(settings)
+    assert more.step == whole.step == 70 and more.model is not None and whole.model is not None
+    assert_same_model(more.model, whole.model)
+    rates = {event["step"]: event["learning_rate"] for event in events(tmp_path / "twin", "train")}
+    schedule = Schedule("cosine", 35) if recipe == "modern" else Schedule("none", 35)
+    # The same schedule twice. The rate of an entry is that of the step after it: at step 35, of one that did not come.
+    for step in set(range(1, 70)) - {35}:
+        assert rates[step] == pytest.approx(trainer_rate(recipe) * schedule.factor(step % 35))
+
+
+def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings: PretrainConfig) -> None:
+    settings = replace(settings, heldout=settings.corpus, patience=99, evaluate_every=10)
+    first = pretrain(replace(settings, epochs=1))
+    (settings.output / "log.jsonl").unlink()
+    more = pretrain(replace(settings, evaluate_every=1000))
+    assert first.step == more.step == 30
+    assert [event["step"] for event in events(settings.output, "train")][-1] == 70
+
+
+def trainer_rate(recipe: str) -> float:
+    return {"modern": 2e-3, "original": 0.2}[recipe]
+
+
+def test_unfinished_run_with_a_cosine_is_not_extended(settings: PretrainConfig) -> None:
+    assert pretrain(replace(settings, max_hours=1e-9)).reason == "hours"
+    with pytest.raises(ValueError, match=r"belongs to another run: epochs was 2, is 3\."):
+        pretrain(replace(settings, epochs=3))
 
 
 def test_pretrain_refuses_a_checkpoint_with_other_settings_and_names_them(settings: PretrainConfig) -> None:

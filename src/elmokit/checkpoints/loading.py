@@ -5,9 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from torch import Tensor
+
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
-from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.errors import CheckpointError, check_finite
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
 from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
@@ -107,6 +109,7 @@ def load(
     softmax: bool = True,
     revision: str | None = None,
     local_files_only: bool = False,
+    allow_non_finite: bool = False,
 ) -> Pretrained:
     """Load a model in whatever format it is.
 
@@ -122,16 +125,28 @@ def load(
             fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
+        allow_non_finite: Load weights that are infinite or no numbers, too.
 
     Returns:
         The model in float32, on the CPU.
 
     Raises:
         FileNotFoundError: There is no such model.
-        CheckpointError: Its files are damaged or do not fit each other; the message names every offending key.
+        CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
+            message names every offending key.
     """
     format, path = locate(model, revision=revision, local_files_only=local_files_only)
-    return LOADERS[format](path, softmax)
+    loaded = LOADERS[format](path, softmax)
+    if not allow_non_finite:
+        check_finite(path, _tensors_of(loaded))
+    return loaded
+
+
+def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
+    """All weights of a model, as they are in memory."""
+    softmax = {} if model.softmax is None else model.softmax.state_dict(prefix="softmax.")
+    state = {} if model.warm_state is None else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
+    return {**model.bilm.state_dict(), **softmax, **state}
 
 
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:

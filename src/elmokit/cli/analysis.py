@@ -17,7 +17,7 @@ from elmokit.cli.options import (
     Tokenize,
     state_defaults_in_text,
 )
-from elmokit.cli.show import show, write_json
+from elmokit.cli.show import check_json, show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
@@ -45,10 +45,12 @@ class Probe:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
 
+        check_json(self.output, [self.train, self.dev, self.test], self.overwrite)
         options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
@@ -70,10 +72,12 @@ class Wsd:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
 
+        check_json(self.output, [*self.data, self.train, self.first_senses], self.overwrite)
         report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
         write_json(report, self.output)

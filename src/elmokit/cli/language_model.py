@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Language, Model, State, Tokenize, state_defaults_in_text
+from elmokit.cli.options import UNSET, Device, Language, Model, Overwrite, State, Tokenize, state_defaults_in_text
 from elmokit.cli.show import show
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
@@ -61,6 +61,7 @@ class Prepare:
     """Worker processes (default: one per core). The output does not depend on it."""
     seed: int = 0
     """Seed of the shuffling."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.data.prepare import prepare
@@ -126,6 +127,7 @@ class Score:
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
     """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"
     """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""

@@ -36,7 +36,7 @@ OptionalState = Annotated[
     UNSET,
 ]
 OneLayer = Literal["mix", "average", "top"] | int
-Overwrite = Annotated[bool, arg(help="Replace the output if it exists.")]
+Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
 # The one rule for text, of all verbs.
 Tokenize = Annotated[
     bool,

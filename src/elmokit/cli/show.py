@@ -1,7 +1,7 @@
 """Print results as lines of text."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,14 @@ def show(result: Any) -> None:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
     text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # file names need not be valid UTF-8
+
+
+def check_json(path: Path | None, inputs: Iterable[Path | None], overwrite: bool) -> None:
+    """Check, before the work, that `write_json` can write a report; does nothing if `path` is None."""
+    if path is not None:
+        from elmokit.fs.atomic import check_output
+
+        check_output(path, [file for file in inputs if file is not None], overwrite=overwrite)
 
 
 def write_json(report: Any, path: Path | None) -> None:

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, StorageDtype, Tokenize
+from elmokit.cli.options import (
+    UNSET,
+    ComputeDtype,
+    Device,
+    Model,
+    OneLayer,
+    OptionalState,
+    Overwrite,
+    StorageDtype,
+    Tokenize,
+)
 from elmokit.cli.show import show
 
 
@@ -28,6 +38,7 @@ class Embed:
     tokenize: Tokenize = True
     sentences_per_part: int = 1000
     """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.embed.files import embed_file
@@ -56,6 +67,7 @@ class Encode:
     tokenize: Tokenize = True
     sentences_per_part: int = 1000
     """Lines computed between two checkpoints; an interrupted run recomputes the unfinished ones."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.embed.files import encode_file

@@ -18,7 +18,7 @@ from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTex
 from elmokit.data.prepare_report import REPORT_NAME, PrepareReport, Reason, json_bytes
 from elmokit.data.shuffle import Scatter
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, remove_leftovers
 from elmokit.progress import ProgressBar
 
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
@@ -257,8 +257,7 @@ class PrepareRun:
     def write_shards(self, directory: Path) -> None:
         """Write the shuffled shards that `directory` lacks, the list of dropped documents and the report."""
         directory.mkdir(exist_ok=True)
-        for unfinished in directory.glob(".partial-*"):  # of a run that was killed while writing
-            unfinished.unlink()
+        remove_leftovers(directory)
         for shard in ProgressBar(range(self._options.num_shards), unit=" shards", desc="shuffle"):
             path = directory / f"shard-{shard:05d}{SUFFIX_OF[self._options.compression]}"
             if not path.exists():

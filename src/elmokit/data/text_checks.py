@@ -98,8 +98,8 @@ def _are_long(lines: Sequence[Sequence[str]]) -> bool:
 
 
 def english_doubt(lines: Iterable[str], tokenizer: Tokenizer) -> str | None:
-    """Say whether text for english-1 lacks the most frequent words of English."""
-    if tokenizer.name != "english-1":
+    """Say whether text for english-1 lacks the most frequent words of English, unless a language was chosen."""
+    if tokenizer.name != "english-1" or tokenizer.language is not None:
         return None
     words = [word for word in chain.from_iterable(map(str.split, lines)) if word.isalpha()]
     english = sum(word.lower() in ENGLISH_WORDS for word in words)

@@ -22,7 +22,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import STATE_POLICIES, StatePolicy
 from elmokit.data.streams import scoring_batch
 from elmokit.data.text_files import file_tokenizers, line_tokenizer
-from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_unknown
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -323,6 +323,8 @@ def score_file(
     batch_size: int = 1,
     device: str | None = None,
     tokenize: bool = True,
+    *,
+    overwrite: bool = False,
 ) -> Perplexity:
     """Score the sentences of a text file, and write the scores to a file of JSON lines.
 
@@ -335,14 +337,17 @@ def score_file(
         batch_size: As in `score`.
         device: Device to compute on; a GPU by default if there is one.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
+        overwrite: Replace an output that exists.
 
     Returns:
         The perplexity of the whole file.
 
     Raises:
-        ValueError: The file has no sentence, or the model has no softmax or vocabulary.
+        ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
+        FileExistsError: The output exists, and is not to be overwritten.
     """
+    check_output(output, [file], overwrite=overwrite)
     pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:

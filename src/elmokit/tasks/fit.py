@@ -28,7 +28,7 @@ from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
 from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
-from elmokit.tasks.word_vectors import read_word_vectors
+from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
@@ -98,10 +98,20 @@ def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
     return replace(table, vectors=vectors)
 
 
-def _identity(task: Task, sets: Sequence[Sequence[Any]], read: Sequence[str | bytes], settings: dict[str, Any]) -> str:
-    """A hash of everything that the weights depend on; `read` names the vectors that the network reads."""
+def _identity(
+    task: Task,
+    sets: Sequence[Sequence[Any]],
+    pretrained: Sequence[Pretrained | WordVectors | TransformerEncoder | None],
+    settings: dict[str, Any],
+) -> str:
+    """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
     content = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
-    content.update(repr((task.name, task.config, task.labels, read)).encode())
+    content.update(repr((task.name, task.config, task.labels)).encode())
+    for read in pretrained:
+        if isinstance(read, WordVectors):
+            content.update(read.vectors.tobytes())
+        elif read is not None:
+            content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
     for examples in sets:
         for example in examples:
             content.update(repr(example).encode("utf-8", "surrogatepass"))
@@ -170,49 +180,27 @@ def fit(
     _check_answers(task, sets[1])
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
-    encoder = words.encoder and TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
+    encoder = None
+    if words.encoder is not None:
+        encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
     settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
-    read = [
-        "" if pretrained is None else fingerprint(pretrained),
-        "" if table.vectors is None else blake2b(table.vectors.vectors.tobytes()).hexdigest(),
-        encoder.name if encoder else "",
-    ]
-    identity = _identity(task, sets, read, settings) if output is not None else ""
-    if output is not None and not overwrite and (finished := _finished(Path(output), identity)):
-        return load_task_model(output, config.device, type(task)), finished
+    identity = ""
+    if output is not None:
+        identity = _identity(task, sets, [pretrained, table.vectors, encoder], settings)
+        if not overwrite and (finished := _finished(Path(output), identity)):
+            return load_task_model(output, config.device, type(task)), finished
+    snapshot = None if output is None else _snapshot_of(Path(output))
     with torch.random.fork_rng():  # leave the caller's random state unchanged
         torch.manual_seed(config.seed)
-        network = make_network(task, words, table, pretrained, encoder or None).to(device)
+        network = make_network(task, words, table, pretrained, encoder).to(device)
         tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
-        task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder or None)
+        task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder)
         caches = task_model.open_caches(cache or default_cache())
         example_sets = [task_model.example_set(examples, caches) for examples in sets]
-        snapshot = None if output is None else _snapshot_of(Path(output))
         epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
     final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
-    best = best_epoch(epochs, task.metric)
-    num_words = sum(len(words) for example in sets[0] for words in task.sentences(example))
-    encoder_mix = network.words.encoder_mix
-    report = FitReport(
-        task=task.name,
-        metric=task.metric,
-        best_epoch=best,
-        dev=epochs[best - 1].scores,
-        test=None if test_examples is None else final.values,
-        by_label=final.by_label,
-        confusion=final.confusion,
-        mixes=learned_mixes(network),
-        encoder_mix=None if encoder_mix is None else learned_mix(encoder_mix),
-        coverage=None if table.vectors is None else asdict(table.vectors.coverage(table.words)),
-        parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
-        examples=len(sets[0]),
-        words=num_words,
-        seconds=time.perf_counter() - start_time,
-        words_per_second=_words_per_second(num_words, epochs),
-        settings=json.loads(json.dumps(settings, default=str)),
-        identity=identity,
-        epochs=epochs,
-    )
+    report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
+    report.seconds = time.perf_counter() - start_time
     network.eval()
     if output is not None:
         task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})
@@ -220,8 +208,39 @@ def fit(
     return task_model, report
 
 
-def _words_per_second(words: int, epochs: Sequence[Epoch]) -> float:
-    return words * len(epochs) / max(sum(epoch.seconds for epoch in epochs), 1e-9)
+def _report(
+    model: TaskModel,
+    examples: Sequence[Any],
+    final: TaskScores,
+    has_test: bool,
+    epochs: list[Epoch],
+    settings: dict[str, Any],
+    identity: str,
+) -> FitReport:
+    """The report of a training on `examples`; `final` are the scores on the test set, if there is one."""
+    task, network, vectors = model.task, model.network, model.table.vectors
+    best = best_epoch(epochs, task.metric)
+    num_words = sum(len(words) for example in examples for words in task.sentences(example))
+    encoder_mix = network.words.encoder_mix
+    return FitReport(
+        task=task.name,
+        metric=task.metric,
+        best_epoch=best,
+        dev=epochs[best - 1].scores,
+        test=final.values if has_test else None,
+        by_label=final.by_label,
+        confusion=final.confusion,
+        mixes=learned_mixes(network),
+        encoder_mix=None if encoder_mix is None else learned_mix(encoder_mix),
+        coverage=None if vectors is None else asdict(vectors.coverage(model.table.words)),
+        parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
+        examples=len(examples),
+        words=num_words,
+        words_per_second=num_words * len(epochs) / max(sum(epoch.seconds for epoch in epochs), 1e-9),
+        settings=json.loads(json.dumps(settings, default=str)),
+        identity=identity,
+        epochs=epochs,
+    )
 
 
 def fit_seeds(

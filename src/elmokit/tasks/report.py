@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -97,11 +97,11 @@ class FitReport:
     parameters: int  # that were trained
     examples: int
     words: int
-    seconds: float
     words_per_second: float  # in training
     settings: dict[str, Any]
     identity: str  # hash of data and settings
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[Epoch]
+    seconds: float = 0.0  # of the whole run, in its last process
 
     @property
     def final(self) -> TaskScores:

@@ -17,7 +17,6 @@ from elmokit.tasks.layer_cache import Words
 SubwordPooling = Literal["first", "mean"]
 BATCH_WINDOWS = 32
 MAX_SUBWORDS = 512  # of a window, special tokens included, if neither tokenizer nor model says less
-SPECIAL_TOKENS = 2  # that a tokenizer puts around a window
 
 
 class TransformerEncoder:
@@ -35,8 +34,9 @@ class TransformerEncoder:
             raise ValueError(f"{type(tokenizer).__name__} cannot map subwords to words: a fast tokenizer is needed")
         self.model, self.tokenizer, self.pooling = model.eval().to(device), tokenizer, pooling
         config = model.config
-        positions = getattr(config, "max_position_embeddings", MAX_SUBWORDS) - getattr(config, "pad_token_id", 0)
-        self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, positions)  # RoBERTa counts from padding on
+        padding = getattr(config, "pad_token_id", None) or 0
+        positions = getattr(config, "max_position_embeddings", MAX_SUBWORDS) - padding  # RoBERTa counts from there on
+        self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, positions)
         self.shape = (config.num_hidden_layers + 1, config.hidden_size)
         self.name = f"transformer-{_fingerprint(model)}-{pooling}"
 
@@ -82,10 +82,11 @@ class TransformerEncoder:
         """Cut a sentence into parts that the encoder can read at once; a part begins with a whole word."""
         encoded = self.tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, truncation=False)
         counts = np.bincount([n for n in encoded.word_ids() if n is not None], minlength=len(words))
+        free = self.max_subwords - self.tokenizer.num_special_tokens_to_add()
         window: list[str] = []
         subwords = 0
         for word, count in zip(words, counts.tolist(), strict=True):
-            if window and subwords + count > self.max_subwords - SPECIAL_TOKENS:
+            if window and subwords + count > free:
                 yield window
                 window, subwords = [], 0
             window.append(word)
@@ -111,10 +112,8 @@ class TransformerEncoder:
                 pairs = list({word: (place, word) for place, word in reversed(pairs)}.values())
             places, words = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
             counts = torch.bincount(words, minlength=len(window)).clamp(min=1)
-            yield (
-                layers.new_zeros(len(window), *self.shape).index_add(0, words, layers[row][places])
-                / counts[:, None, None]
-            )
+            sums = layers.new_zeros(len(window), *self.shape).index_add(0, words, layers[row][places])
+            yield sums / counts[:, None, None]
 
 
 def _fingerprint(model: torch.nn.Module) -> str:

@@ -109,7 +109,7 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
     if tokenizer.name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     if language is None or not _uses_sentencex(tokenizer, language):
-        return tokenizer
+        return replace(tokenizer, language=language)
     return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)
 
 

@@ -32,7 +32,8 @@ class PretrainConfig:
     schedule: Literal["cosine", "constant", "none"] | None = None
     """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate (default: the recipe's)."""
     epochs: float = 1.0
-    """Passes over the corpus. Ignored with a constant schedule, which has no planned end."""
+    """Passes over the corpus. More of them extend a finished run, whose schedule begins anew at its former end. Ignored
+    with a constant schedule, which has no planned end."""
     max_words: int | None = None
     """Maximum number of words to train on (default: no limit)."""
     max_hours: float | None = None
@@ -93,6 +94,8 @@ class PretrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {self.threads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.max_words is not None and self.max_words < 1:

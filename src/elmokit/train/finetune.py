@@ -97,12 +97,13 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
     return _with_weights(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)
 
 
-def _warn_of_unknown(vocab: Vocab, files: list[Path]) -> None:
+def _warn_of_unknown(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
     """Warn before the training, from the first lines of the corpus."""
+    new, larger = "train a softmax over its own words with new_vocab (--new-vocab)", "lower min_count, or add text"
     lines = islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES)
     ids = vocab.ids(chain.from_iterable(map(str.split, lines)))
     share = float((ids == vocab.unk).mean())
-    warn_of_unknown(share, "the corpus", "train a softmax over its own words with new_vocab (--new-vocab)")
+    warn_of_unknown(share, "the corpus", larger if settings.new_vocab else new)
 
 
 def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, files: list[Path]) -> dict[str, Change]:
@@ -137,7 +138,8 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
 def _write_report(path: Path, changes: dict[str, Change]) -> None:
     values = {name: asdict(change) for name, change in changes.items()}
     with atomic_path(path) as partial:
-        partial.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
 
 
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
@@ -176,7 +178,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
             print_statistics("held-out text", check_corpus([*tokenized_heldout, *tokenized_others]))
         start = _with_softmax(settings, loaded, files, report)
         assert start.vocab is not None
-        _warn_of_unknown(start.vocab, files)
+        _warn_of_unknown(settings, start.vocab, files)
         trainer = _fit(settings.training(), start, start.vocab, files, report, tokenized_heldout)
         tuned = _with_weights(start, trainer.bilm, trainer.softmax, start.vocab)
         changes = _changes(settings, start, tuned, [*heldout, *others])

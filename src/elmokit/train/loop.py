@@ -225,7 +225,7 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
             reason = loop.run(stop)
         best = latest_snapshot(directory / BEST)
         if trainer.settings.patience is not None and best is not None:
-            trainer.restore(read_snapshot(best))
+            trainer.restore(read_snapshot(best), of_any_cycle=True)
         perplexity = trainer.heldout_perplexity(heldout, None) if heldout else None
         tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
     return Outcome(reason, time.monotonic() - loop.start_time, perplexity)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +16,7 @@ from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
@@ -34,8 +35,11 @@ TEXT = "text"  # the directory of tokenized copies of raw text, in that of the r
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
-    values = json.loads(settings.config.read_text(encoding="utf-8"))
-    config = BiLMConfig.from_dict(values.get("model", values))
+    try:
+        values = from_json(dict[str, Any], read_json(settings.config))
+        config = BiLMConfig.from_dict(values.get("model", values))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{settings.config} is not the configuration of a model ({error})") from error
     if config.num_words is None:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
