@@ -152,6 +152,23 @@ def test_embedder_load_drops_weights_but_not_the_fingerprint(tmp_path: Path, mon
     assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
 
 
+def test_embedder_of_a_name_is_that_of_load(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    for embedder in (Embedder(tmp_path / "model", "cpu"), Embedder(str(tmp_path / "model"), "cpu", softmax=True)):
+        assert embedder.model.bilm.is_prepacked and embedder.fingerprint() == fingerprint(everything())
+        np.testing.assert_array_equal(embedder.encode("a b"), Embedder.load(tmp_path / "model", "cpu").encode("a b"))
+    assert embedder.model.softmax is not None
+
+
+def test_save_and_load_say_what_they_take(tmp_path: Path) -> None:
+    embedder = Embedder(everything(), "cpu")
+    with pytest.raises(ValueError, match=r"not Embedder: write save\(load"):
+        save(embedder, tmp_path / "model")  # type: ignore[arg-type]
+    for model in (embedder, everything().bilm):
+        with pytest.raises(ValueError, match=r"what elmokit.load gives, not (Embedder|BiLM)"):
+            load(model)  # type: ignore[arg-type]
+
+
 def test_repr_shows_sizes_and_settings() -> None:
     size = sum(parameter.numel() for parameter in everything().bilm.parameters())
     assert repr(everything()) == (

@@ -46,6 +46,13 @@ def raw(tmp_path: Path) -> list[Path]:
     return paths
 
 
+def test_prepare_says_that_text_is_not_english_where_no_language_is_given(tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Der Hund lief mit seiner Frau durch den Wald, weil sie Pilze suchten.\n" * 20)
+    with pytest.warns(UserWarning, match=r"de\.txt does not look like English.*--language"):
+        prepare([tmp_path / "de.txt"], tmp_path / "english", processes=1)
+    prepare([tmp_path / "de.txt"], tmp_path / "german", processes=1, language="de")
+
+
 def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
@@ -209,6 +216,18 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     ]
     assert notes[2]["like"] == {"file": str(raw), "document": 0} and 0.8 <= notes[2]["similarity"] < 1
     assert notes[4]["like"] == {"file": str(held_out), "document": 0}
+
+
+def test_prepare_report_prints_counts_and_no_options(tmp_path: Path) -> None:
+    raw = written(tmp_path / "raw.txt", [*REPEATING, [f"A word {'x' * 60} too long."]])
+    report = prepare([raw], tmp_path / "out", processes=1)
+    lines = str(report).splitlines()
+    assert lines[0] == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
+    assert lines[1] == f"  from {raw}: {report.words} words"
+    assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in lines
+    assert "words of more than 48 bytes, of which a model reads the first 48: 1" in lines
+    assert len(lines) < 12 and "seed" not in str(report) and "excluded" not in str(report)
+    assert "nothing was done" in str(prepare([raw], tmp_path / "out", processes=1))
 
 
 @pytest.mark.parametrize(

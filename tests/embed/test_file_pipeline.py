@@ -29,6 +29,9 @@ from elmokit.storage.npy import read_npy_index
 from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
 
+# Lines of random words look neither raw nor English.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|does not look like)")
+
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 MANY_LINES = {"zeros": 6000, "carry": 1500}
 KILLED_PART = 100
@@ -406,7 +409,7 @@ def test_bits_that_flip_in_a_stopped_run_do_not_change_its_result(
         raise KeyboardInterrupt
 
     for damaged in ("part-00001.safetensors", "state-00004.safetensors"):
-        output = tmp_path / damaged
+        output = tmp_path / damaged.split(".")[0]
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("elmokit.embed.file_pipeline.finish_store", stop)
             embed_file(text, output, embedder, state="carry", sentences_per_part=5)
@@ -501,3 +504,14 @@ def test_encoding_says_what_it_cannot_do(tmp_path: Path, text: Path, embedder: E
         encode_file(text, tmp_path / "out", embedder)
     with pytest.raises(ValueError, match="pooling must be one of"):
         encode_file(text, tmp_path / "out.npy", embedder, pooling="median")
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "vectors.npz", "vectors.txt"])
+def test_output_with_the_suffix_of_another_kind_of_file_is_refused(
+    name: str, text: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"{name} would be a directory.*\.hdf5"):
+        embed_file(text, tmp_path / name, embedder)
+    assert not (tmp_path / name).exists()
+    embed_file(text, tmp_path / "vectors.h5", embedder)
+    assert h5py.is_hdf5(tmp_path / "vectors.h5")

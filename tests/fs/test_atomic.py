@@ -36,6 +36,18 @@ def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["a.txt.gz"]
 
 
+@pytest.mark.parametrize("umask", [0o027, 0o002])
+def test_written_files_have_the_mode_of_the_umask_at_the_time(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with atomic_path(tmp_path / "a.txt") as partial:
+            partial.write_text("done")
+            partial.chmod(0o600)  # as some libraries do
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_atomic_path_keeps_the_old_file_on_error(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_text("old")

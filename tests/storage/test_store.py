@@ -63,6 +63,14 @@ def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex) -> No
         store[5]
 
 
+def test_slice_of_a_store_is_a_list_of_lines(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", TOP)
+    assert [words for words, _ in store[1:4]] == SENTENCES[1:4]
+    assert [words for words, _ in store[::-2]] == SENTENCES[::-2]
+    np.testing.assert_array_equal(store[:3][2][1], store[2][1])
+    assert store[7:] == []
+
+
 def test_repr_says_what_the_store_holds(tmp_path: Path) -> None:
     store = fill(tmp_path / "out", ALL)
     expected = f"EmbeddingStore('{tmp_path}/out': 5 sentences, 10 words, layers 'all', float32 (3, 4) a word)"

@@ -62,9 +62,11 @@ def start_command(settings: PretrainConfig) -> subprocess.Popen[str]:
     """Start the same run on the command line."""
     arguments: list[str] = []
     for name, value in vars(settings).items():
-        if value not in (None, (), False):
-            values = value if isinstance(value, tuple) else (value,)
-            arguments += [f"--{name.replace('_', '-')}", *map(str, values)]
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{option}" if value else f"--no-{option}")
+        elif value not in (None, ()):
+            arguments += [f"--{option}", *map(str, value if isinstance(value, tuple) else (value,))]
     command = [sys.executable, "-m", "elmokit", "pretrain", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -363,6 +365,14 @@ def test_pretrain_gives_the_same_bytes_with_heldout_evaluation(settings: Pretrai
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
+def test_pretrain_prints_the_heldout_perplexity_during_the_run_and_after(
+    settings: PretrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = pretrain(replace(settings, max_words=200, heldout=settings.corpus, evaluate_every=2, log_every=1))
+    assert "\nstep 2: held-out perplexity " in capsys.readouterr().out
+    assert report.perplexity is not None and f"held-out perplexity: {report.perplexity.mean:.2f}" in str(report)
+
+
 def test_pretrain_sizes_a_word_id_model_by_its_vocabulary(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
@@ -396,6 +406,41 @@ def test_pretrain_builds_a_vocabulary_sorted_by_frequency(settings: PretrainConf
     counts, words = count_words(settings.corpus), Vocab.read(settings.output / "vocab.txt").words
     assert words[:3] == ("<S>", "</S>", "<UNK>")
     assert list(words[3:]) == sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(settings: PretrainConfig, tmp_path: Path) -> None:
+    paragraph = "Mr. Fox didn't see the hen. The hen, which saw Mr. Fox, ran!\n"
+    (tmp_path / "raw.txt").write_text(paragraph * 20)
+    tokenized = "Mr. Fox did n't see the hen .\nThe hen , which saw Mr. Fox , ran !\n"
+    (tmp_path / "tokenized.txt").write_text(tokenized * 20)
+    short = replace(settings, max_words=100)
+    raw, same = (
+        load(pretrained(replace(short, corpus=(tmp_path / name,), tokenize=tokenize, output=tmp_path / str(tokenize))))
+        for name, tokenize in (("raw.txt", True), ("tokenized.txt", False))
+    )
+    assert (raw.tokenizer, same.tokenizer) == ("english-1", None)
+    assert raw.vocab == same.vocab
+    assert all(torch.equal(tensor, same.bilm.state_dict()[name]) for name, tensor in raw.bilm.state_dict().items())
+
+
+def test_pretrain_records_the_tokenizer_that_it_splits_raw_text_with(settings: PretrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Er kam am 3. Oktober um ca. 12 Uhr. Sie ging.\n" * 20)
+    german = replace(settings, corpus=(tmp_path / "de.txt",), max_words=20, tokenize=True, language="de")
+    assert load(pretrained(german)).tokenizer == "words-1"
+    assert {"3.", "ca."} < set(Vocab.read(settings.output / "vocab.txt").words)
+
+
+@pytest.mark.filterwarnings("ignore:.*is read as raw text, but looks tokenized")
+def test_pretrain_shows_the_share_of_unknown_words_beside_its_perplexity(
+    settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "heldout.txt").write_text("the cat sees a zebra .\n" * 5)  # one of six words is unknown
+    evaluated = replace(settings, heldout=(tmp_path / "heldout.txt",), max_words=40, evaluate_every=1)
+    with pytest.warns(UserWarning, match="held-out text: 17% of the words are not in the model's vocabulary"):
+        report = pretrain(evaluated)
+    assert "16.7% of the words unknown" in capsys.readouterr().out
+    assert "16.7% of them unknown" in str(report)
+    assert "16.7% of the words unknown" in (settings.output / "model" / "README.md").read_text()
 
 
 # --- Errors before training ---------------------------------------------------------------------------------------

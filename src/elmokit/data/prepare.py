@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from itertools import islice
 from multiprocessing import cpu_count
 from pathlib import Path
 from typing import get_args
@@ -21,29 +22,36 @@ from elmokit.data.documents import COMPRESSED, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
+from elmokit.data.text_checks import english_doubt
 from elmokit.fs.atomic import check_output, publish_directory
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
+from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 
 # Size of a shard if the number of shards is not given, and the largest number of shards that is then chosen.
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 MAX_DEFAULT_SHARDS = 256
+FIRST_DOCUMENTS = 20  # that are read before the run
 
 # Subdirectory of an unfinished run that becomes the output.
 RESULT_NAME = "result"
 
 
-def _sizes(paths: Sequence[str | Path], text_field: str) -> dict[str, int]:
+def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
     """The sizes of the files in bytes. ValueError for files that are repeated or whose beginning is unreadable."""
     names = [str(path) for path in paths]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(f"{repeated[0]} is given more than once: give each file once")
+    doubts = {}
     for name in names:
-        if next(read_documents(name, text_field), None) is None:
+        if not (first := list(islice(read_documents(name, text_field), FIRST_DOCUMENTS))):
             raise ValueError(f"{name} is empty: omit it, or check how it was created")
+        doubts[name] = english_doubt((line for document in first for line in document.lines), tokenizer)
+    if doubtful := [f"{name} {doubt}" for name, doubt in doubts.items() if doubt]:
+        warnings.warn(doubtful[0], stacklevel=3)
     return {name: Path(name).stat().st_size for name in names}
 
 
@@ -190,7 +198,7 @@ def prepare(
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     output = Path(output)
-    input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
+    input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,
         exclude_bytes=exclude_bytes,

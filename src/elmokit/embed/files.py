@@ -22,6 +22,9 @@ from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_i
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
+OTHER_SUFFIXES = (
+    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".parquet", ".txt", ".csv", ".tsv", ".json", ".jsonl",
+)  # fmt: skip
 
 
 class _Format(NamedTuple):
@@ -79,7 +82,8 @@ def embed_file(
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
         state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
-        tokenize: Split lines as the model's training text was; else at white space.
+        tokenize: Split raw lines as the model's training text was; else, and for text of `elmokit prepare`, at white
+            space.
         device: Where to compute, unless `model` is an embedder.
         dtype: The number type to compute in, unless `model` is an embedder; see `Embedder`.
         storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
@@ -96,6 +100,11 @@ def embed_file(
         OSError: The output cannot be written.
     """
     output = Path(output)
+    if output.suffix in OTHER_SUFFIXES:
+        raise ValueError(
+            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 (`elmokit encode` "
+            "writes one vector a line as .npy)"
+        )
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(

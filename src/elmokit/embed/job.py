@@ -10,16 +10,16 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.config import StatePolicy
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import TOKENIZED
 
 
 def _add_line(digest: blake2b, line: str) -> None:
@@ -91,7 +91,8 @@ class FileJob:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
+        name, has_long_lines = self.embedder.model.tokenizer, self.pooling is not None
+        return file_tokenizers([self.text.path], name, self.tokenize, by_line=True, long_lines=has_long_lines)[0]
 
     @cached_property
     def index(self) -> StoreIndex:
@@ -99,7 +100,7 @@ class FileJob:
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
-            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
+            "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
             "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
             "text": self.text.digests[-1],
@@ -133,7 +134,7 @@ class Progress:
     """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
 
     def __init__(self, text: TextFile) -> None:
-        self.bar = tqdm(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name, disable=None)
+        self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
         self._start = time.perf_counter()
 

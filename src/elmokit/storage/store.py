@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -205,8 +205,9 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
 class EmbeddingStore:
     """The embeddings of a file, as `embed_file` writes them; `len(store)` lines, of which any is read by its number.
 
-    `store[i]` is (words, vectors) of line i, and iterating gives all lines in order. Vectors are (T, 2D), or
-    (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is kept open.
+    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iterating gives all lines in order.
+    Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is kept
+    open.
 
     Args:
         directory: What `embed_file` wrote.
@@ -249,7 +250,15 @@ class EmbeddingStore:
     def __len__(self) -> int:
         return self.index.num_sentences
 
-    def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]:
+    @overload
+    def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[list[str], np.ndarray]]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
         shard, begin, end = self._bounds(number)
         return shard.words(begin, end), shard.vectors(begin, end)
 

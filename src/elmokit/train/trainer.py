@@ -40,8 +40,8 @@ from elmokit.train.snapshots import Snapshot, add_prefix
 # Settings that may differ between a run and its resumption: paths, logging, hardware, when to stop.
 FREE_SETTINGS = {
     "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
-    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard", "max_hours", "patience",
-    "cool_down", "cool_down_from",
+    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language", "tensorboard",
+    "max_hours", "patience", "cool_down", "cool_down_from",
 }  # fmt: skip
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}

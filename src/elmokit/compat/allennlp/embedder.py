@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE, _ElmoBiLm, batch_to_ids
 from elmokit.compat.carried import without_boundaries
@@ -19,6 +18,7 @@ from elmokit.compat.notice import warn_once
 from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 DEFAULT_BATCH_SIZE = 64
 OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -122,7 +122,7 @@ class ElmoEmbedder:
                 yield sentence.split()
 
         with atomic_hdf5(output_file_path) as file:
-            for line, layers in enumerate(tqdm(self.embed_sentences(tokenized(), batch_size), disable=None)):
+            for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
                     raise ValueError(f"the sentence of line {line} is a repetition: use line numbers as keys")

@@ -10,13 +10,13 @@ from typing import IO
 
 import h5py
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.compat.elmoformanylangs.embedder import ALL, AVERAGE, Embedder
 from elmokit.compat.notice import warn_once
 from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 CHUNK_SENTENCES = 256
 OUTPUT_FORMATS = ("hdf5", "txt")
@@ -158,7 +158,7 @@ def elmoformanylangs_test(
                 path = stack.enter_context(atomic_path(output))
                 file = _Text(stack.enter_context(path.open("w", encoding="utf-8", newline="\n")))
             files.append((layer, file))
-        sentences = tqdm(INPUT_FORMATS[input_format](input), disable=None, unit="sentence")
+        sentences = ProgressBar(INPUT_FORMATS[input_format](input), unit="sentence")
         for chunk in _chunks(iter(sentences), batch_size):
             for words, vectors in zip(chunk, embedder.all_layers(chunk), strict=True):
                 for layer, file in files:
