@@ -6,15 +6,16 @@ what it is taken for is reported, since the results would be wrong without a sig
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from elmokit.data.text_checks import doubts_about
 from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
@@ -29,12 +30,10 @@ def tokenizer_of_shard(file: Path) -> str | None:
     if not SHARD.fullmatch(file.name) or not report.is_file():
         return None
     try:
-        name = json.loads(report.read_text(encoding="utf-8"))["options"]["tokenizer"]
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{report} is damaged ({error!r}): prepare the corpus again") from None
-    if not isinstance(name, str):
-        raise ValueError(f"{report} is damaged (its tokenizer is {name!r}): prepare the corpus again")
-    return name
+        options = from_json(dict[str, Any], read_json(report)).get("options")
+        return from_json(str, from_json(dict[str, Any], options, "options").get("tokenizer"), "tokenizer")
+    except ValueError as error:
+        raise ValueError(f"{report} is damaged ({error}): prepare the corpus again") from error
 
 
 def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None = None) -> Tokenizer:

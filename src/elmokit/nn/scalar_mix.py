@@ -39,7 +39,7 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """layers (L+1, ..., 2D) and mask (...), needed for layer norm only -> (..., 2D), in the weights' number type."""
+        """layers (L+1, ..., 2D), and mask (...) for layer norm only -> (..., 2D) in the number type of the weights."""
         if len(layers) != len(self.weights):
             raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
         if self.layer_norm:
