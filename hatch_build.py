@@ -21,8 +21,8 @@ SOURCES = Path("src/elmokit/ops/native/csrc")
 LIBRARY = SOURCES.parent / "_native.so"
 # No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
 FLAGS = ["-std=c11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-# Loops over arrays are vectorized by the compiler. Those of products are written in vectors: -O3 makes copies of them that
-# are not aligned, and with an unlucky address take a seventh longer.
+# Loops over arrays are vectorized by the compiler. Those of products are written in vectors: -O3 makes copies of them
+# that are not aligned, and with an unlucky address take a seventh longer.
 OF_ARRAYS, OF_PRODUCTS = ["-O3"], ["-O2", "-fpeel-loops", "-falign-loops=64"]
 # The same sources are compiled for each of these instruction sets that the compiler knows, and for the baseline of the
 # platform; csrc/library.c says which of them a processor runs.

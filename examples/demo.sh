@@ -13,12 +13,16 @@ show() { # a command as one would type it, and what it prints
     "$@"
 }
 
-show elmokit info
-show elmokit compare apple \
-    "I like to eat apple" "She cut an apple into slices" \
-    "I like apple products" "The new apple computer is faster than the old one"
-
 rm -rf runs/demo
 mkdir -p runs
-show elmokit embed examples/sentences.txt --output runs/demo
+show elmokit embed examples/data/sentences.txt --output runs/demo
 show python examples/vectors.py runs/demo
+
+# "play" is a verb in the first sentences and a noun in the others.
+show elmokit compare play \
+    "They play chess on Sunday evenings" "The boys play in the street after school" \
+    --other "The play has five acts" "His last play was never put on the stage"
+# Without a context a word has one vector; the two meanings of "bank", both nouns, are harder for a small model.
+show elmokit compare bank --layers top \
+    "The bank lent him money to buy a house" "My salary is paid into the bank" \
+    --other "They walked along the bank of the river" "Tall grass grew on the bank of the canal"

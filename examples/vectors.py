@@ -2,7 +2,9 @@
 
 import sys
 
-from elmokit.storage.store import EmbeddingStore
+import elmokit
 
-for words, vectors in EmbeddingStore(sys.argv[1]):
-    print(f"{' '.join(words):55} {vectors.dtype} {vectors.shape}")
+store = elmokit.EmbeddingStore(sys.argv[1])
+print(store)
+for words, vectors in store[:5]:
+    print(f"{' '.join(words):60} {vectors.dtype} {vectors.shape}")

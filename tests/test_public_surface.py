@@ -23,12 +23,13 @@ PRETRAINING = (
     "epochs=1.0, max_words=None, max_hours=None, patience=None, cool_down=None, cool_down_from=None, batch_size=128, "
     "unroll_steps=20, num_samples=8192, learning_rate=None, fresh_starts=None, dropout=0.1, dtype='auto', device=None, "
     "threads=None, seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, checkpoint_every=200, "
-    "keep_checkpoints=2, tokenizer=None, tensorboard=False"
+    "keep_checkpoints=2, tokenize=True, tokenizer=None, language=None, tensorboard=False"
 )
 FINETUNING = (
-    "epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, min_count=2, batch_size=32, unroll_steps=20, "
-    "num_samples=8192, learning_rate=0.0005, fresh_starts=0.1, dropout=0.1, dtype='auto', device=None, threads=None, "
-    "seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, checkpoint_every=200, keep_checkpoints=2"
+    "tokenize=True, language=None, new_vocab=False, epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, "
+    "min_count=2, batch_size=32, unroll_steps=20, num_samples=8192, learning_rate=0.0005, fresh_starts=0.1, "
+    "dropout=0.1, dtype='auto', device=None, threads=None, seed=0, log_every=20, evaluate_every=500, "
+    "evaluate_words=20000, checkpoint_every=200, keep_checkpoints=2"
 )
 FILTERS = "((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))"
 SIGNATURES = {
@@ -40,11 +41,11 @@ SIGNATURES = {
     "num_characters=261)",
     "Elmo": "(bilm, num_mixes=1, dropout=0.5, freeze=True, *, fixed_weights=None)",
     "ElmoOutput": "(representations, mask, state)",
-    "Embedder": "(model, device=None, dtype=None, *, sizes=None)",
-    "EmbeddingStore": "(directory)",
+    "Embedder": "(model=None, device=None, dtype=None, *, softmax=False, sizes=None)",
+    "EmbeddingStore": "(directory, verify=False)",
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
-    "FitConfig": "(seed=1, max_epochs=30, patience=4, batch_size=32, learning_rate=0.002, halve_after=1, "
-    "finetune_learning_rate=0.0001, max_grad_norm=5.0, device=None)",
+    "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
+    "halve_after=1, finetune_learning_rate=0.0001, finetune_after=1, max_grad_norm=5.0, device=None)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
     "use_skip_connections=True, forget_bias=1.0, interleaved=False)",
     "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, vocab=None, vocab_size=50000, "
@@ -52,37 +53,44 @@ SIGNATURES = {
     "Pretrained": "(bilm, *, softmax=None, vocab=None, card='', tokenizer=None, state_policy='zeros', mix=None, "
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
-    "TaskModel": "(task, network, table, model, tokenizer='whitespace-1')",
+    "TaskModel": "(task, network, table, model, tokenizer='whitespace-1', encoder=None)",
+    "VectorBatch": "(words, vectors, mask)",
     "Vocab": "(words)",
     "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
-    "character_dim=0, word_dropout=0.5, rare_word_dropout=0.5)",
+    "vectors=None, vectors_kept=50000, encoder=None, encoder_pooling='first', "
+    "character_dim=0, word_dropout=0.5, storage_dtype='float16', rare_word_dropout=0.5)",
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
+    "collate": "(sentences)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
-    "storage_dtype='float32', sentences_per_part=1000)",
+    "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
-    "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000)",
-    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None)",
+    "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000, overwrite=False)",
+    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None, tokenize=True, language=None)",
     "finetune": "(settings)",
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",
     "list_models": "()",
-    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False)",
+    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False, allow_non_finite=False)",
     "load_task_model": "(directory, device=None, task=None)",
-    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None)",
+    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",
+    "prepare": "(inputs, output, tokenizer=None, num_shards=None, processes=None, seed=0, compression='zst', *, "
+    "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=(), "
+    "overwrite=False)",
     "pretrain": "(settings)",
     "save": "(model, directory, *, overwrite=False, storage_dtype='float32')",
-    "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None)",
+    "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",
     "set_backend": "(name)",
-    "substitutes": "(sentence, model=None, *, positions=None, top=10, direction='both', state='zeros', device=None)",
+    "substitutes": "(sentence, model=None, *, positions=None, top=10, direction='both', state='zeros', device=None, "
+    "tokenize=True)",
 }
 METHODS = {
     "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False)",
     "Embedder.embed": "(self, sentences, layers='mix', state=None, batch_size=None, tokenize=True)",
     "Embedder.embed_stream": "(self, sentences, layers='mix', state=None, tokenize=True)",
     "Embedder.encode": "(self, texts, pooling='mean', normalize_embeddings=False, layers='mix', state=None, "
-    "tokenize=True)",
+    "tokenize=True, *, batch_size=None, show_progress_bar=False, convert_to_tensor=False)",
     "Embedder.fingerprint": "(self)",
     "Embedder.tokenize": "(self, text)",
     "Elmo.forward": "(self, ids, state=None)",

@@ -23,6 +23,12 @@ def test_pick_device_refuses_a_missing_gpu(monkeypatch: pytest.MonkeyPatch, name
         pick_device(name)
 
 
+@pytest.mark.parametrize("name", ["foo", "", "cpu:x", "xpu", "hpu"])
+def test_pick_device_refuses_what_pytorch_cannot_use(name: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be used .*: use cpu, cuda or cuda:N"):
+        pick_device(name)
+
+
 def test_pick_dtype_takes_names() -> None:
     assert pick_dtype(None, CPU) == pick_dtype("float32", CPU) == torch.float32
     assert pick_dtype("bfloat16", CPU) == torch.bfloat16

@@ -2,9 +2,9 @@
 
     python tools/test_kernels.py     # status 1 where a result is wrong or a sanitizer finds something
 
-Each target that this processor runs is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, by $CC or cc. Where
-aarch64-linux-gnu-gcc and qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for ARM run
-in emulation, optimised as they are in the library.
+Each target that this processor runs is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, by $CC or cc.
+Where aarch64-linux-gnu-gcc and qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for
+ARM run in emulation, optimised as they are in the library.
 """
 
 from __future__ import annotations

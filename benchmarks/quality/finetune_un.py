@@ -46,9 +46,10 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     settings = FinetuneConfig(
-        corpus=tuple(given.data), output=given.output, model=given.model, heldout=tuple(given.heldout),
-        others=tuple(given.others), epochs=given.epochs, max_words=given.max_words, batch_size=given.batch_size,
-        learning_rate=given.learning_rate, dropout=given.dropout, device=given.device, threads=given.threads,
+        corpus=tuple(given.data), tokenize=False, output=given.output, model=given.model,
+        heldout=tuple(given.heldout), others=tuple(given.others), epochs=given.epochs, max_words=given.max_words,
+        batch_size=given.batch_size, learning_rate=given.learning_rate, dropout=given.dropout, device=given.device,
+        threads=given.threads,
     )  # fmt: skip
     start = time.perf_counter()
     report = finetune(settings)

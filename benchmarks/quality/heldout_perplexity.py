@@ -47,11 +47,10 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load(arguments.model)
     report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
+    options = {"device": arguments.device, "tokenize": False}
     for state, rows in STATES.items():
         start = time.perf_counter()
-        report[state] = by_domain(
-            evaluate(arguments.files, model, state=state, batch_size=rows, device=arguments.device)
-        )
+        report[state] = by_domain(evaluate(arguments.files, model, state=state, batch_size=rows, **options))
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)

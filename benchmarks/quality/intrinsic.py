@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from intrinsic_table import table  # noqa: E402
 from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import demo, nearest_uses  # noqa: E402
+from sense_uses import compare_apples, nearest_uses  # noqa: E402
 from sentence_starts import perplexity_by_place  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
@@ -116,7 +116,7 @@ def uses(setup: Setup) -> Figures:
 
 
 def apples(setup: Setup) -> Figures:
-    return {state: demo(setup.embedder, state) for state in setup.states(carry=False)}
+    return {state: compare_apples(setup.embedder, state) for state in setup.states(carry=False)}
 
 
 def sst2(setup: Setup) -> Figures:

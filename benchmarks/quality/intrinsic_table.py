@@ -45,7 +45,7 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
         rows["Nearest uses, of 60: contextual; layers"] = f"{right['contextual']}; {_listed(_layers(right))}"
     if "apples" in found:
         holds = {True: "holds", False: "fails"}
-        rows["The demo's apples: layers"] = " / ".join(
+        rows["Apples eaten and sold: layers"] = " / ".join(
             holds[found["apples"][k]["holds"]] for k in found["apples"] if k != "contextual"
         )
     if "sst2" in found:

@@ -35,6 +35,7 @@ def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
         PretrainConfig(
             corpus=tuple(given.corpus),
             heldout=tuple(given.heldout),
+            tokenize=False,
             output=output,
             vocab=given.vocab,
             preset="small",

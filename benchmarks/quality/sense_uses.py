@@ -1,4 +1,4 @@
-"""Is the nearest other use of a word one of the same sense? And does the example of examples/demo.sh hold?
+"""Is the nearest other use of a word one of the same sense? And is an apple to eat nearer to others than to the firm?
 
 sense_uses.json has ten words in two senses each, three uses of a sense, and never changes. A use counts where the most
 similar of the word's five other uses has the same sense, by more than rounding (all uses are equal to the token layer).
@@ -18,7 +18,7 @@ from elmokit.embed.embedder import Embedder
 USES = Path(__file__).parent / "sense_uses.json"
 CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in benchmarks/senses.py
 ROUNDING = 1e-6
-# Of examples/demo.sh: the fruit that is asked about, the other fruits, the firms.
+# The fruit that is asked about, the other fruits, the firms.
 EATEN, FRUITS = "I like to eat apple", ["She cut an apple into slices"]
 FIRMS = ["I like apple products", "The new apple computer is faster than the old one"]
 
@@ -53,8 +53,8 @@ def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
     return {"of": len(items), "right": {name: int(found.sum()) for name, found in right.items()}, "by word": by_word}
 
 
-def demo(embedder: Embedder, state: str) -> dict[str, Any]:
-    """Cosines of the demo's apples to the one that is eaten, by layer, and whether every fruit is above each firm."""
+def compare_apples(embedder: Embedder, state: str) -> dict[str, Any]:
+    """Cosines of apples to the one that is eaten, by layer, and whether every fruit is above each firm."""
     sentences = [EATEN, *FRUITS, *FIRMS]
     cosines = _cosines(_vectors([("apple", embedder.tokenize(text)) for text in sentences], embedder, state))
     found = {}

@@ -1,9 +1,10 @@
 """Put the model of a finished cool-down where it is shipped, in half precision, with its card.
 
     python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
+        [--intrinsic JSON]
 
-The table of perplexities is that of benchmarks/quality/heldout_perplexity.py, made from the model in DIRECTORY:
-bundle, measure, bundle again.
+The figures of the card are those of benchmarks/quality/heldout_perplexity.py and intrinsic.py (uses and sst2), measured
+on the model in DIRECTORY: bundle, measure, bundle again.
 """
 
 import argparse
@@ -20,7 +21,7 @@ CARD = """# {name}: an English ELMo
 A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
 of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
 bundled by elmokit; weights are stored in half precision.
-
+{weaknesses}
 ## Data
 
 English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg
@@ -42,6 +43,14 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
   seed {seed}, CPU
 {perplexities}"""
+WEAKNESSES = """
+## Weak points
+
+It tells senses apart that grammar tells apart (*they play*, *the play*) better than those of two nouns. Of {of} uses of
+ambiguous words, each among two others in its sense and three in another, {right} are most similar to one in their own
+sense; by chance it would be {chance:.0f}. The mean of a text's vectors says little of its sentiment: a linear
+classifier on it is right for {mean_vectors:.1f} % of the test sentences of SST-2, one on TF-IDF for {tf_idf:.1f} %.
+"""
 PERPLEXITIES = """
 ## Held-out perplexity
 
@@ -68,6 +77,21 @@ def perplexity_table(model: Pretrained, path: Path | None) -> str:
     return PERPLEXITIES.format(most=round(most, -3), rows="\n".join(rows))
 
 
+def weaknesses(model: Pretrained, path: Path | None) -> str:
+    """The card's section on word senses and sentiment; empty without measurements."""
+    if path is None:
+        return ""
+    for parts in json.loads(path.read_text(encoding="utf-8")).values():
+        if {"uses", "sst2"} <= set(parts) and parts["uses"]["fingerprint"] == fingerprint(model):
+            uses, sst2 = (parts[name]["by state"]["zeros"] for name in ("uses", "sst2"))
+            tf_idf = parts["sst2"]["by state"]["tf-idf"]["test"]
+            return WEAKNESSES.format(
+                of=uses["of"], right=uses["right"]["contextual"], chance=0.4 * uses["of"],
+                mean_vectors=sst2["mix"]["test"], tf_idf=tf_idf,
+            )  # fmt: skip
+    raise SystemExit(f"{path} has no `uses` and `sst2` of this model: run benchmarks/quality/intrinsic.py again")
+
+
 def read_events(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
@@ -77,6 +101,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="directory of the cool-down")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--perplexities", type=Path)
+    parser.add_argument("--intrinsic", type=Path)
     arguments = parser.parse_args()
     model = load(arguments.run / "model")
     model.bilm.half().float()  # as the shipped model will be read
@@ -91,6 +116,7 @@ def main() -> None:
         corpus_words=begun["words"], passes=last["words"] / begun["words"], date=date.fromtimestamp(ended["time"]),
         start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),
+        weaknesses=weaknesses(model, arguments.intrinsic),
         **{name: settings[name] for name in (
             "recipe", "learning_rate", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed",
         )},

@@ -38,7 +38,7 @@ for file in "$corpus"/heldout/*.txt.zst; do
 done
 
 pretrain=("${elmokit[@]}" pretrain --corpus "$runs/corpus" --output "$runs/en-small" --heldout "$runs"/heldout/*.txt
-    --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate "$learning_rate"
+    --no-tokenize --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate "$learning_rate"
     --batch-size "$batch_size" --unroll-steps "$unroll_steps" --num-samples "$num_samples" --dropout 0 --fresh-starts 0.1
     --dtype "$dtype" --threads "$threads" --seed 0 --evaluate-every 1000 --evaluate-words 70000)
 "${pretrain[@]}" --max-words "$words"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
     from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
+    from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
     from elmokit.embed.files import embed_file, encode_file
     from elmokit.lm.evaluate import evaluate
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from elmokit.nn.inference import prepack
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.ops.dispatch import available_backends, set_backend
+    from elmokit.storage.collate import VectorBatch, collate
     from elmokit.storage.store import EmbeddingStore
     from elmokit.tasks.config import FitConfig, WordsConfig
     from elmokit.tasks.fit import fit
@@ -51,11 +53,13 @@ __all__ = [
     "StatePolicy",
     "TaskModel",
     "TruncationWarning",
+    "VectorBatch",
     "Vocab",
     "WordsConfig",
     "__version__",
     "available_backends",
     "batch_to_ids",
+    "collate",
     "embed_file",
     "encode_file",
     "evaluate",
@@ -66,6 +70,7 @@ __all__ = [
     "load_task_model",
     "next_words",
     "prepack",
+    "prepare",
     "pretrain",
     "save",
     "score",
@@ -76,6 +81,7 @@ __all__ = [
 _NAMES_IN = {
     "checkpoints.loading": ["CheckpointError", "Pretrained", "list_models", "load", "save"],
     "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
+    "data.prepare": ["prepare"],
     "embed.embedder": ["Embedder", "Embeddings"],
     "embed.files": ["embed_file", "encode_file"],
     "lm.evaluate": ["evaluate"],
@@ -85,6 +91,7 @@ _NAMES_IN = {
     "nn.inference": ["prepack"],
     "nn.scalar_mix": ["ScalarMix"],
     "ops.dispatch": ["available_backends", "set_backend"],
+    "storage.collate": ["VectorBatch", "collate"],
     "storage.store": ["EmbeddingStore"],
     "tasks.config": ["FitConfig", "WordsConfig"],
     "tasks.fit": ["fit"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
@@ -41,6 +42,11 @@ def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> Non
             raise ValueError(f"{owner}.{name} must be at most {highest}, not {number}")
 
 
+def _check_clip(name: str, clip: float | None) -> None:
+    if clip is not None and (not isinstance(clip, int | float) or isinstance(clip, bool) or not 0 < clip < math.inf):
+        raise ValueError(f"{name} must be a number above 0, or none, not {clip!r}")
+
+
 @dataclass(frozen=True)
 class CharCNNConfig:
     """The character encoder: embedding, convolutions of several widths, max pooling, highway layers, projection.
@@ -67,6 +73,8 @@ class CharCNNConfig:
         _check_numbers("char_cnn", 1, MAX_CHARACTERS, max_characters=self.max_characters)
         _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
+        if len(self.filters) > MAX_LAYERS:
+            raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(self.filters)}")
         for width, number in self.filters:
             _check_numbers("char_cnn", 1, MAX_SIZE, filters=width)
             _check_numbers("char_cnn", 1, MAX_SIZE, filters=number)
@@ -178,12 +186,13 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         _check_numbers("lstm", 1, MAX_LAYERS, num_layers=self.num_layers)
         _check_numbers("lstm", 1, MAX_SIZE, cell_dim=self.cell_dim, projection_dim=self.projection_dim)
-        if not isinstance(self.forget_bias, (int, float)):
+        if not isinstance(self.forget_bias, int | float) or not math.isfinite(self.forget_bias):
             raise ValueError(f"lstm.forget_bias must be a number, not {self.forget_bias!r}")
-        for name in ("cell_clip", "proj_clip"):
-            clip = getattr(self, name)
-            if clip is not None and not clip > 0:
-                raise ValueError(f"lstm.{name} must be above 0, or none, not {clip}")
+        _check_clip("lstm.cell_clip", self.cell_clip)
+        _check_clip("lstm.proj_clip", self.proj_clip)
+        for name in ("use_skip_connections", "interleaved"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"lstm.{name} must be true or false, not {getattr(self, name)!r}")
 
     @property
     def has_projection(self) -> bool:

@@ -22,11 +22,17 @@ def pick_device(name: str | None = None) -> torch.device:
         name: "cpu", "cuda" or "cuda:N"; None: a GPU where PyTorch has one, else the CPU.
 
     Raises:
-        ValueError: PyTorch has no GPU.
+        ValueError: There is no such device, or PyTorch has no GPU.
     """
     if name is None:
         return pick_device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+        if device.type not in ("cuda", "meta"):
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())  # as tensors name it
     if device.type == "cuda" and not torch.cuda.is_available():

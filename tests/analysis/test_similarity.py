@@ -56,6 +56,30 @@ def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
 
 
+def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
+    plant, works = (
+        ["A plant grows.", "Water the plant."],
+        ["The plant makes cars.", "They shut the plant.", "A plant !"],
+    )
+    result = compare("plant", plant, embedder, other=works)
+    cosines = result.similarities["layer 1 (contextual)"]
+    same_pairs, other_pairs = [(0, 1), (2, 3), (2, 4), (3, 4)], [(i, j) for i in (0, 1) for j in (2, 3, 4)]
+    nearest = [max(set(range(5)) - {use}, key=lambda one: cosines[use, one]) for use in range(5)]
+    same, other, count = result.contrasts["layer 1 (contextual)"]
+    assert same == pytest.approx(np.mean([cosines[pair] for pair in same_pairs]), abs=1e-6)
+    assert other == pytest.approx(np.mean([cosines[pair] for pair in other_pairs]), abs=1e-6)
+    assert count == sum((use < 2) == (one < 2) for use, one in enumerate(nearest))
+    assert result.contrasts["layer 0 (context-independent)"].nearest_is_same == 0
+    last = str(result).split("\n\n")[-1].splitlines()
+    assert last[0].startswith("mean similarity") and len(last) == 1 + len(result.similarities)
+    assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
+    header, row = str(compare("plant", plant, embedder, layers="top", other=works)).split("\n\n")[-1].splitlines()
+    assert len(header) == len(row) and row.startswith("top ")
+    assert compare("plant", plant, embedder).contrasts == {}
+    with pytest.raises(ValueError, match="at least two uses of 'plant' in each sense"):
+        compare("plant", plant, embedder, other=works[:1])
+
+
 def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
     with pytest.raises(ValueError, match=r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"):
         compare("apple", [FRUIT, "I eat pears", FIRM], embedder)

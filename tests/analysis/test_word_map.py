@@ -14,8 +14,8 @@ import torch
 from oracle import random_weights
 
 from elmokit.analysis.clusters import align, cluster, k_means, principal_components, silhouette
-from elmokit.analysis.uses import Use
-from elmokit.analysis.word_map import MapConfig, UseCluster, WordMap, _sample, word_map
+from elmokit.analysis.uses import Use, sample_uses
+from elmokit.analysis.word_map import MapConfig, UseCluster, WordMap, word_map
 from elmokit.analysis.word_map_files import map_senses, page, to_json, write_word_map
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -105,11 +105,11 @@ def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
 
 def test_sample_is_uniform_and_in_corpus_order() -> None:
     uses = [Use((f"word{number}",), 0) for number in range(10)]
-    assert _sample(iter(uses), 20, 0) == (uses, 10)
-    assert _sample(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # a repeated use
+    assert sample_uses(iter(uses), 20, 0) == (uses, 10)
+    assert sample_uses(iter([*uses, uses[0]]), 20, 0) == (uses, 11)  # a repeated use
     counts: Counter[Use] = Counter()
     for seed in range(600):
-        result, count = _sample(iter(uses), 3, seed)
+        result, count = sample_uses(iter(uses), 3, seed)
         assert count == 10 and result == sorted(result, key=uses.index) and len(result) == 3
         counts.update(result)
     assert all(abs(counts[use] - 180) < 60 for use in uses)  # mean 180, standard deviation 11
@@ -290,8 +290,8 @@ def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embe
 def test_write_word_map_warns_and_omits_picture_without_matplotlib(
     hostile: WordMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.warns(UserWarning, match=r"no senses\.png: a picture needs matplotlib: pip install matplotlib"):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match=r"no senses\.png: a plot needs matplotlib: pip install matplotlib"):
         write_word_map(hostile, tmp_path / "map")
     assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["senses.html", "senses.json"]
 

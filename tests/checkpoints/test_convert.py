@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -148,9 +149,31 @@ def test_impossible_conversions_are_refused(tmp_path: Path) -> None:
     for to in ("native", "hdf5"):
         with pytest.raises(ValueError, match="for token-embeddings only"):
             convert(tmp_path / "model", tmp_path / to, to=to, vocab="words.txt")
-        with pytest.raises(FileExistsError):
-            convert(tmp_path / "model", tmp_path / "model", to=to)
+        with pytest.raises(ValueError, match="is the input"):
+            convert(tmp_path / "model", tmp_path / "model", to=to, overwrite=True)
     words = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=3))
     save(Pretrained(words, vocab=Vocab(["<S>", "</S>", "<UNK>"])), tmp_path / "words")
     with pytest.raises(ValueError, match="reads words, not characters"):
         convert(tmp_path / "words", tmp_path / "tokens.hdf5", to="token-embeddings")
+
+
+@pytest.mark.parametrize(("to", "name"), [("native", "out"), ("hdf5", "out"), ("token-embeddings", "out.hdf5")])
+def test_the_same_conversion_again_is_done_and_another_needs_overwrite(tmp_path: Path, to: Any, name: str) -> None:
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the"])
+    for model in ("one", "other"):
+        save(Pretrained(BiLM(BiLMConfig.preset("tiny")), vocab=vocab), tmp_path / model)
+    output = tmp_path / "new" / name
+
+    def made() -> dict[str, bytes]:
+        files = output.iterdir() if output.is_dir() else [output]
+        return {file.name: file.read_bytes() for file in files}
+
+    for _ in range(2):  # as after a kill at the very end
+        convert(tmp_path / "one", output, to=to)
+    first = made()
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        convert(tmp_path / "other", output, to=to)
+    assert made() == first
+    convert(tmp_path / "other", output, to=to, overwrite=True)
+    assert made() != first
+    assert [path.name for path in output.parent.iterdir()] == [name]

@@ -1,6 +1,7 @@
 """Models on the Hugging Face Hub, without a network: a simulated download, and a cache made by the tests."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,7 @@ def assert_is(found: Pretrained, saved: Path) -> None:
         ("lysandre/elmo-2x4096_512_2048cnn_2xhighway", HubModel("lysandre/elmo-2x4096_512_2048cnn_2xhighway")),
         ("https://huggingface.co/owner/na.me/", HubModel("owner/na.me")),
         ("https://hf.co/owner/name/tree/refs%2Fpr%2F1", HubModel("owner/name", "refs/pr/1")),
+        ("hf:owner/name", HubModel("owner/name")),
         ("owner", None),
         ("../name", None),
         ("/owner/name", None),
@@ -99,6 +101,8 @@ def test_hub_model_parses_names_and_addresses(name: str, expected: HubModel | No
 def test_addresses_of_other_sites_are_refused() -> None:
     with pytest.raises(ValueError, match="fetch it yourself"):
         load("https://example.org/owner/name")
+    with pytest.raises(ValueError, match="write hf:OWNER/NAME"):
+        load("hf:owner")
 
 
 # --- What is asked for -----------------------------------------------------------------------------------------------
@@ -139,6 +143,20 @@ def test_local_and_bundled_models_take_precedence(
     with pytest.raises(FileNotFoundError, match="no model 'name'"):
         load("name")
     assert not asked
+
+
+def test_path_with_an_existing_first_part_is_not_asked_of_the_hub(
+    asked: list[dict[str, Any]], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no model 'owner/mistyped'.*write hf:OWNER/NAME"):
+        load("owner/mistyped")
+    shutil.copytree(saved, tmp_path / "owner" / "name")
+    load("owner/name")
+    assert not asked
+    load("hf:owner/name", revision="v1")
+    assert [(call["repo_id"], call["revision"]) for call in asked] == [("owner/name", "v1")]
 
 
 def test_download_requests_only_files_of_models(asked: list[dict[str, Any]]) -> None:

@@ -152,6 +152,23 @@ def test_embedder_load_drops_weights_but_not_the_fingerprint(tmp_path: Path, mon
     assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
 
 
+def test_embedder_of_a_name_is_that_of_load(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    for embedder in (Embedder(tmp_path / "model", "cpu"), Embedder(str(tmp_path / "model"), "cpu", softmax=True)):
+        assert embedder.model.bilm.is_prepacked and embedder.fingerprint() == fingerprint(everything())
+        np.testing.assert_array_equal(embedder.encode("a b"), Embedder.load(tmp_path / "model", "cpu").encode("a b"))
+    assert embedder.model.softmax is not None
+
+
+def test_save_and_load_say_what_they_take(tmp_path: Path) -> None:
+    embedder = Embedder(everything(), "cpu")
+    with pytest.raises(ValueError, match=r"not Embedder: write save\(load"):
+        save(embedder, tmp_path / "model")  # type: ignore[arg-type]
+    for model in (embedder, everything().bilm):
+        with pytest.raises(ValueError, match=r"what elmokit.load gives, not (Embedder|BiLM)"):
+            load(model)  # type: ignore[arg-type]
+
+
 def test_repr_shows_sizes_and_settings() -> None:
     size = sum(parameter.numel() for parameter in everything().bilm.parameters())
     assert repr(everything()) == (
@@ -163,9 +180,11 @@ def test_repr_shows_sizes_and_settings() -> None:
 
 
 def test_save_replaces_only_models_and_only_with_overwrite(tmp_path: Path) -> None:
-    save(everything(), tmp_path / "model")
-    with pytest.raises(FileExistsError):
-        save(everything(), tmp_path / "model")
+    model = everything()
+    for _ in range(2):  # the same again changes nothing
+        save(model, tmp_path / "model")
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        save(replace(model, card="another"), tmp_path / "model")
     save(load(tmp_path / "model"), tmp_path / "model", overwrite=True)
     assert load(tmp_path / "model").softmax is not None
     (tmp_path / "photos").mkdir()
@@ -230,9 +249,12 @@ def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
     [
         ({"format_version": 2}, "format_version is 2"),
         ({"extra": 1}, "missing or unknown settings extra"),
+        ({"tokenizer": 3}, "tokenizer must be str, not 3"),
+        ({"tokenizer": ["english-1"]}, "tokenizer must be str"),
+        ({"mix": {"weights": "123", "gamma": 1.0}}, "mix.weights must be"),
         ({"model": {"lstm": {}}}, "missing or unknown settings"),
         ({"model": None}, "not the configuration"),
-        ({"mix": {"weights": [1.0]}}, "'gamma' is missing"),
+        ({"mix": {"weights": [1.0]}}, "missing or unknown settings gamma"),
         ({"mix": {"weights": [1.0], "gamma": 1.0}}, "1 weights for 3 layers"),
         ({"state": "lukewarm"}, "must be one of zeros, warm, carry, not 'lukewarm'"),
     ],

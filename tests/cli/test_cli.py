@@ -1,6 +1,7 @@
 """The command line: help, exit codes, one-line errors, and the signatures of the functions that verbs call."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -8,15 +9,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from elmokit import cli
 from elmokit.cli import verbs
+from elmokit.config import PRESETS
+from elmokit.nn.bilm import BiLM
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
+from elmokit.tasks.task import TASKS
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "probe", "wsd", "senses", "fit", "predict", "convert", "info", "compat",
+    "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "sample-efficiency",
+    "layer-weights", "convert", "info", "compat",
 ]  # fmt: skip
 
 # Required arguments of a verb, and the function that it calls.
@@ -31,6 +37,8 @@ CALLS = [
     ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
     ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
     ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
+    ("scws ratings.txt", "elmokit.analysis.scws.scws"),
+    ("change play --first old.txt --second new.txt", "elmokit.analysis.change.semantic_change"),
     ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.predict.predict_file"),
     ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
     ("info", "elmokit.checkpoints.loading.describe"),
@@ -65,7 +73,7 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
     assert _exit_code([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: elmokit {verb} ")
-    assert "None}" not in printed
+    assert "None" not in printed and "(default: )" not in printed
 
 
 @pytest.mark.parametrize(("command", "function"), CALLS)
@@ -118,6 +126,25 @@ def test_help_shows_several_inputs_as_required(verb: str, capsys: pytest.Capture
     printed = capsys.readouterr().out
     usage = printed.split("\n\n")[0]
     assert " ...]" in usage and "(default: )" not in printed
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_of_a_task_says_in_words_what_is_done_without_an_option(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _exit_code(["fit", task, "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "None" not in printed and "(default: )" not in printed and "(default: a GPU if there is one)" in printed
+
+
+def test_help_of_pretrain_has_the_size_of_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(["pretrain", "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, config in PRESETS.items():
+        with torch.device("meta"):
+            millions = sum(parameter.numel() for parameter in BiLM(config).parameters()) / 1e6
+        dim, stated = re.findall(rf"{name} \((\d+)(?: dimensions)?; ([\d.]+)", printed)[0]
+        assert int(dim) == config.output_dim and float(stated) == pytest.approx(millions, rel=0.15)
 
 
 def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +225,8 @@ def test_warning_is_one_line_in_a_subprocess() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
     command = [sys.executable, "-m", "elmokit", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert run.stderr == "elmokit: warning: 1 words are too long and were cut\n"
+    warning = f"1 word is too long and cut after 48 bytes, the first in sentence 0: '{'long' * 15}'"
+    assert run.stderr == f"elmokit: warning: {warning}\n"
 
 
 @pytest.mark.parametrize(
@@ -236,6 +264,19 @@ sys.exit(cli.main(["info"]))
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])
+def test_report_replaces_neither_its_input_nor_unasked_another_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("mine")
+    for output, message in ((tmp_path / "a.txt", "is the input"), (tmp_path / "b.txt", "ask to overwrite it")):
+        arguments = command.format(tmp_path / "a.txt").split()
+        assert cli.main([*arguments[:-1], str(output)]) == 2
+        assert message in capsys.readouterr().err
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["mine", "mine"]
+
+
 def test_missing_model_is_one_line_in_a_subprocess(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elmokit", "info", str(tmp_path / "absent")]
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
@@ -243,3 +284,11 @@ def test_missing_model_is_one_line_in_a_subprocess(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert run.stderr.startswith("elmokit: error: ") and run.stderr.count("\n") == 1
     assert "absent" in run.stderr
+
+
+def test_closed_standard_error_does_not_stop_a_command(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A cat sees a dog.\n")
+    command = f'"{sys.executable}" -m elmokit encode text.txt --output encoded.npy 2>&-'
+    run = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0 and "sentences: 1" in run.stdout
+    assert (tmp_path / "encoded.npy").is_file()

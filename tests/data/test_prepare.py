@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -43,6 +44,13 @@ def raw(tmp_path: Path) -> list[Path]:
     paths[0].write_text(texts[0], encoding="utf-8")
     paths[1].write_bytes(zstandard.compress(texts[1].encode()))
     return paths
+
+
+def test_prepare_says_that_text_is_not_english_where_no_language_is_given(tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Der Hund lief mit seiner Frau durch den Wald, weil sie Pilze suchten.\n" * 20)
+    with pytest.warns(UserWarning, match=r"de\.txt does not look like English.*--language"):
+        prepare([tmp_path / "de.txt"], tmp_path / "english", processes=1)
+    prepare([tmp_path / "de.txt"], tmp_path / "german", processes=1, language="de")
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -139,6 +147,11 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
     assert content(tmp_path / "out") == before
     with pytest.raises(ValueError, match="prepared with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
+    assert content(tmp_path / "out") == before
+    prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1, overwrite=True)
+    prepare(raw, tmp_path / "fresh", num_shards=3, seed=1, processes=1)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert no_litter(tmp_path)
 
 
 def test_prepare_accepts_one_sentence(tmp_path: Path) -> None:
@@ -203,6 +216,18 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     ]
     assert notes[2]["like"] == {"file": str(raw), "document": 0} and 0.8 <= notes[2]["similarity"] < 1
     assert notes[4]["like"] == {"file": str(held_out), "document": 0}
+
+
+def test_prepare_report_prints_counts_and_no_options(tmp_path: Path) -> None:
+    raw = written(tmp_path / "raw.txt", [*REPEATING, [f"A word {'x' * 60} too long."]])
+    report = prepare([raw], tmp_path / "out", processes=1)
+    lines = str(report).splitlines()
+    assert lines[0] == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
+    assert lines[1] == f"  from {raw}: {report.words} words"
+    assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in lines
+    assert "words of more than 48 bytes, of which a model reads the first 48: 1" in lines
+    assert len(lines) < 12 and "seed" not in str(report) and "excluded" not in str(report)
+    assert "nothing was done" in str(prepare([raw], tmp_path / "out", processes=1))
 
 
 @pytest.mark.parametrize(
@@ -402,10 +427,10 @@ def test_prepare_interrupted_while_writing_shards_ends_with_the_same_bytes(
     place = {
         "shards": (prepare_run.Scatter, "write_shuffled"),
         "publish": (module, "publish_directory"),
-        "remove": (module.shutil, "rmtree"),
+        "remove": (module, "shutil"),
     }
     with monkeypatch.context() as patched:
-        patched.setattr(*place[stage], interrupt)
+        patched.setattr(*place[stage], SimpleNamespace(rmtree=interrupt) if stage == "remove" else interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", num_shards=3, processes=1)
     assert prepare(raw, tmp_path / "out", num_shards=3, processes=1).already_done == (stage == "remove")

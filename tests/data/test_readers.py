@@ -114,3 +114,23 @@ def test_write_predictions_raises_for_missing_tags_and_writes_nothing(tmp_path):
     with pytest.raises(ValueError, match="line 4: no tag"):
         write_predictions(source, [["O"]], tmp_path / "out.txt", Layout.of(source))
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "John lives in Berlin.\nHe likes it, she said.\n",
+        "John lives in Berlin .\n",
+        "约翰住在柏林，他喜欢这里。\n他说：很好，谢谢。\n",
+    ],
+)
+def test_read_tagged_refuses_raw_text_where_it_reads_no_tags(tmp_path, text):
+    (tmp_path / "raw.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"raw\.txt should have one word per line, but looks like raw text.*--text"):
+        list(read_tagged(tmp_path / "raw.txt", Layout.of("raw.txt"), with_tags=False))
+
+
+def test_read_tagged_without_tags_reads_columns_with_abbreviations(tmp_path):
+    (tmp_path / "a.txt").write_text("Mr. NNP O\nU.S. NNP O\n, , O\n\nWhat?! WP O\n")
+    sentences = list(read_tagged(tmp_path / "a.txt", Layout.of("a.txt"), with_tags=False))
+    assert [sentence.words for sentence in sentences] == [("Mr.", "U.S.", ","), ("What?!",)]

@@ -157,8 +157,8 @@ def test_strings_are_split_as_the_model_says() -> None:
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
-    with pytest.warns(UserWarning, match="2 words are too long"):
-        embedder.embed([["x" * 48, "y" * 49, "ü" * 25]])
+    with pytest.warns(UserWarning, match="2 words are too long and cut after 48 bytes, the first in sentence 1: 'yyy"):
+        embedder.embed([["x" * 48], ["a", "y" * 49, "ü" * 25]])
 
 
 def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
@@ -172,6 +172,27 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
     assert embedder.encode("I like to eat apple").shape == (embedder.dim,)
 
 
+def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(embedder: Embedder, capsys) -> None:
+    expected = embedder.encode(SENTENCES)
+    for batch_size in (1, 3):
+        vectors = embedder.encode(SENTENCES, batch_size=batch_size, show_progress_bar=True, convert_to_tensor=True)
+        assert isinstance(vectors, Tensor) and vectors.device == embedder.device
+        np.testing.assert_allclose(vectors.numpy(), expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        embedder.encode(SENTENCES, batch_size=0)
+
+
+def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
+    texts = ["I like apple.", "", LONGER.split()]
+    expected = [["I", "like", "apple."], [], LONGER.split()]
+    embeddings = embedder.embed(texts)
+    assert embeddings.tokens == expected
+    assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
+    small = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=4))
+    streamed = list(small.embed_stream(3 * texts))
+    assert len(streamed) > 3 and list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -179,6 +200,8 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
         ({"sentences": [["I"]], "layers": 3}, "a number from 0 to 2, not 3"),
+        ({"sentences": [["I"]], "layers": [0, 1]}, r"a number from 0 to 2, not \[0, 1\]"),
+        ({"sentences": [["I"]], "layers": 1.0}, "a number from 0 to 2, not 1.0"),
         ({"sentences": [["I"]], "layers": "first"}, "layers must be mix, average, sum, top, all"),
         ({"sentences": [["I"]], "state": "cold"}, "state must be zeros, warm, carry"),
         ({"sentences": [["I"]], "state": "warm"}, "no warm state"),

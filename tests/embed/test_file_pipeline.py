@@ -19,13 +19,18 @@ from own_process import kill, start_process
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
+from elmokit.embed import files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
 from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLM
+from elmokit.storage.npy import read_npy_index
 from elmokit.storage.shard import ShardWriter
-from elmokit.storage.store import EmbeddingStore, read_index
+from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
+
+# Lines of random words look neither raw nor English.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)")
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 MANY_LINES = {"zeros": 6000, "carry": 1500}
@@ -323,19 +328,141 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Pat
     assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
-def test_a_finished_hdf5_file_is_not_written_over(tmp_path: Path, text: Path, embedder: Embedder) -> None:
-    embed_file(text, tmp_path / "out.hdf5", embedder, layers="all")
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert file["1"].shape == (3, len(random_lines(2)[1].split()), embedder.dim)
-    with pytest.raises(FileExistsError, match=r"out\.hdf5 exists"):
-        embed_file(text, tmp_path / "out.hdf5", embedder)
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.npy"])
+def test_a_finished_output_is_done_and_another_needs_overwrite(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str
+) -> None:
+    output, write = tmp_path / name, encode_file if name.endswith("npy") else embed_file
+
+    def made() -> dict[str, bytes]:
+        return contents(output) if output.is_dir() else {name: output.read_bytes()}
+
+    first = write(text, output, embedder, sentences_per_part=5)
+    top, litter = made(), tmp_path / f".partial-01234567-{name}"
+    litter.mkdir()  # as a kill leaves it, after the last rename
+    embed_file(text, tmp_path / f"{name}.parts", embedder)
+    again = write(text, output, embedder, sentences_per_part=5)
+    assert (again.parts_kept, again.words, again.sentences) == (first.parts, first.words, first.sentences)
+    assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
+    with pytest.raises((ValueError, FileExistsError), match=r"(?s)layers is 'mix', now '1'.* ask to overwrite it"):
+        write(text, output, embedder, layers=1)
+    assert made() == top
+    write(text, output, embedder, layers=1, overwrite=True)
+    other = made()
+    write(text, tmp_path / f"fresh-{name}", embedder, layers=1)
+    fresh = tmp_path / f"fresh-{name}"
+    assert other == (contents(fresh) if fresh.is_dir() else {name: fresh.read_bytes()})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"fresh-{name}", "text.txt"])
+
+
+@pytest.mark.parametrize("name", ["out", "out.npy"])
+def test_overwriting_keeps_the_old_output_until_the_new_one_is_complete(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, write = tmp_path / name, encode_file if name.endswith("npy") else embed_file
+    write(text, output, embedder, layers=1)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for layers in (0, 2):  # a run that was stopped, and one with other settings, which begins anew
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("elmokit.embed.files.EmbeddingStore", stop)
+            write(text, output, embedder, layers=layers, overwrite=True)
+        assert (EmbeddingStore(output).index.layers if name == "out" else read_npy_index(output).layers) == "1"
+    assert write(text, output, embedder, layers=2, overwrite=True).parts_kept == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
+
+
+def test_text_that_changes_while_it_is_embedded_is_found(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, skip = text.read_text(encoding="utf-8").splitlines(), FileJob.index
+    changes = {"other": [*lines[:12], "other", *lines[13:]], "shorter": lines[:-3], "longer": [*lines, "more"]}
+    for name, changed in changes.items():
+
+        def change(job: FileJob, changed: list[str] = changed) -> StoreIndex:
+            index = skip.func(job)
+            text.write_text("\n".join(changed) + "\n", encoding="utf-8")
+            return index
+
+        text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(ValueError, match=r"text\.txt (was changed|has grown) while"),
+        ):
+            patch.setattr(FileJob, "index", property(change))
+            embed_file(text, tmp_path / name, embedder, sentences_per_part=5)
+        assert not read_index(tmp_path / name).complete
+        text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        embed_file(text, tmp_path / name, embedder, sentences_per_part=5)
+        embed_file(text, tmp_path / "whole", embedder, sentences_per_part=5)
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
+def test_bits_that_flip_in_a_stopped_run_do_not_change_its_result(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_file(text, tmp_path / "whole", embedder, state="carry", sentences_per_part=5)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for damaged in ("part-00001.safetensors", "state-00004.safetensors"):
+        output = tmp_path / damaged.split(".")[0]
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("elmokit.embed.file_pipeline.finish_store", stop)
+            embed_file(text, output, embedder, state="carry", sentences_per_part=5)
+        if damaged.startswith("state"):
+            (output / "part-00004.safetensors").unlink()
+            os.rename(output / "state-00004.safetensors", output / "state-00003.safetensors")
+            damaged = "state-00003.safetensors"
+        content = bytearray((output / damaged).read_bytes())
+        content[-5] ^= 1
+        (output / damaged).write_bytes(content)
+        embed_file(text, output, embedder, state="carry", sentences_per_part=5)
+        assert contents(output) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["out.hdf5", "out.npy"])
+def test_a_second_run_neither_disturbs_the_assembly_of_a_file_nor_repeats_it(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, output = encode_file if name.endswith("npy") else embed_file, tmp_path / name
+    seconds: list[str] = []
+
+    def assemble(store: EmbeddingStore, path: Path, format: files._Format) -> None:
+        for moment in ("before", "after"):
+            with pytest.raises(ValueError, match="another process is writing in"):
+                write(text, output, embedder, layers=1 if moment == "before" else "mix", overwrite=True)
+            seconds.append(moment)
+            if moment == "before":
+                format.write(store, path)
+
+    for one in ("HDF5", "NPY"):
+        format = getattr(files, one)
+        patched = format._replace(write=lambda store, path, format=format: assemble(store, path, format))
+        monkeypatch.setattr(files, one, patched)
+    write(text, output, embedder)
+    assert seconds == ["before", "after"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, "text.txt"]
+
+
+def test_an_output_that_is_the_input_is_refused(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    for name in ("out.npy", "out.hdf5"):
+        os.link(text, tmp_path / name)
+        with pytest.raises(ValueError, match="is the input"):
+            (encode_file if name.endswith("npy") else embed_file)(text, tmp_path / name, embedder, overwrite=True)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"foreign has no index\.json"):
+        embed_file(text, tmp_path / "foreign", embedder, overwrite=True)
 
 
 def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "there.npy").touch()
     with pytest.raises(ValueError, match="HDF5 holds float32"):
         embed_file("absent.txt", tmp_path / "out.hdf5", embedder, storage_dtype="float16")
-    (tmp_path / ".partial-there.npy.parts").mkdir()  # as a kill leaves it
     with pytest.raises(FileExistsError, match=r"there\.npy exists"):
         encode_file("absent.txt", tmp_path / "there.npy", embedder)
     with pytest.raises(ValueError, match="pooling must be one of"):
@@ -356,6 +483,7 @@ def test_lines_get_the_vectors_of_encode(tmp_path: Path, text: Path, embedder: E
     assert (found.dtype, report.sentences) == (np.float32, 23)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "text.txt"]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy", mmap_mode="r"), found)
 
 
 def test_encoding_takes_up_what_a_stopped_run_left(
@@ -365,7 +493,7 @@ def test_encoding_takes_up_what_a_stopped_run_left(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("elmokit.embed.files._write_npy", fail)
+        patch.setattr("elmokit.storage.npy.atomic_path", fail)
         encode_file(text, tmp_path / "out.npy", embedder, sentences_per_part=5)
     assert encode_file(text, tmp_path / "out.npy", embedder, sentences_per_part=5).parts_kept == 5
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), embedder.encode(random_lines(23)), rtol=0, atol=1e-5)
@@ -376,3 +504,14 @@ def test_encoding_says_what_it_cannot_do(tmp_path: Path, text: Path, embedder: E
         encode_file(text, tmp_path / "out", embedder)
     with pytest.raises(ValueError, match="pooling must be one of"):
         encode_file(text, tmp_path / "out.npy", embedder, pooling="median")
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "vectors.npz", "vectors.txt"])
+def test_output_with_the_suffix_of_another_kind_of_file_is_refused(
+    name: str, text: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"{name} would be a directory.*\.hdf5"):
+        embed_file(text, tmp_path / name, embedder)
+    assert not (tmp_path / name).exists()
+    embed_file(text, tmp_path / "vectors.h5", embedder)
+    assert h5py.is_hdf5(tmp_path / "vectors.h5")

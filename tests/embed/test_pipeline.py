@@ -103,11 +103,11 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
 def test_words_of_any_length_do_not_fill_the_cache() -> None:
     made = embedder()
     long = "x" * 100_000
-    with pytest.warns(UserWarning, match="1 words are too long"):
+    with pytest.warns(UserWarning, match="1 word is too long"):
         (found,) = made.embed([["a", long, "b"]])
     known = made._pipeline.cache
     assert known is not None and {"a", "b"} <= known._rows.keys() and long not in known._rows
-    with pytest.warns(UserWarning, match="1 words are too long"):
+    with pytest.warns(UserWarning, match="1 word is too long"):
         np.testing.assert_array_equal(made.embed([["a", long, "b"]])[0], found)
 
 

@@ -2,11 +2,16 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from elmokit.fs.atomic import atomic_directory, atomic_path, create_bytes
+from elmokit.fs import atomic
+from elmokit.fs.atomic import atomic_directory, atomic_path, check_output, create_bytes, remove_leftovers
 from elmokit.fs.reading import read_lines
 
 
@@ -29,6 +34,18 @@ def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:
         assert partial.suffix == ".gz" and not target.exists()
     assert target.read_text() == "done"
     assert [path.name for path in target.parent.iterdir()] == ["a.txt.gz"]
+
+
+@pytest.mark.parametrize("umask", [0o027, 0o002])
+def test_written_files_have_the_mode_of_the_umask_at_the_time(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with atomic_path(tmp_path / "a.txt") as partial:
+            partial.write_text("done")
+            partial.chmod(0o600)  # as some libraries do
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_atomic_path_keeps_the_old_file_on_error(tmp_path: Path) -> None:
@@ -105,11 +122,148 @@ def test_old_directory_survives_a_failed_rename(tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         rename(source, target)
 
+    monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     monkeypatch.setattr(os, "rename", fails_the_second_time)
     with pytest.raises(KeyboardInterrupt), atomic_directory(tmp_path / "model", overwrite=True) as partial:
         (partial / "new").write_text("new")
     assert [file.name for file in (tmp_path / "model").iterdir()] == ["old"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+# --- Kills -----------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from elmokit.fs import atomic
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+path, moment = Path(sys.argv[1]), sys.argv[2]
+if moment == "between two renames":
+    rename = os.rename
+    atomic._exchange = lambda *_: False
+    os.rename = lambda source, target: rename(source, target) if target.suffix == ".replaced" else kill()
+if moment == "after the exchange":
+    sync, calls = atomic.sync, []
+    atomic.sync = lambda path: kill() if path == Path(sys.argv[1]).parent else sync(path)
+with atomic.atomic_directory(path, overwrite=True) as partial:
+    (partial / "new").write_text("new")
+    if moment == "while writing":
+        kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "left"),
+    [("while writing", "old"), ("between two renames", None), ("after the exchange", "new")],
+)
+def test_killed_writer_leaves_one_of_both_and_the_next_run_no_litter(
+    tmp_path: Path, moment: str, left: str | None
+) -> None:
+    target = tmp_path / "model"
+    with atomic_directory(target) as partial:
+        (partial / "old").write_text("old")
+    run = subprocess.run([sys.executable, "-c", KILLED, str(target), moment], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert (os.listdir(target) if target.exists() else []) == [left] * (left is not None)
+    assert len(os.listdir(tmp_path)) > 1 or left is None
+    check_output(target, overwrite=True, directory_of=left or "old")
+    assert os.listdir(tmp_path) == ["model"] and os.listdir(target) == [left or "old"]
+
+
+def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> None:
+    for name in (".partial-01234567-a.txt", ".partial-01234567-b.txt"):
+        (tmp_path / name).mkdir()
+    with atomic_path(tmp_path / "a.txt") as first:
+        with atomic_path(tmp_path / "a.txt") as second:
+            assert first.parent.exists() and second.parent.exists()
+            assert not (tmp_path / ".partial-01234567-a.txt").exists()
+            second.write_text("second")
+        first.write_text("first")
+    assert sorted(os.listdir(tmp_path)) == [".partial-01234567-b.txt", "a.txt"]
+    remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "first"
+
+
+def test_output_with_the_longest_name_is_written(tmp_path: Path) -> None:
+    for name in ("x" * 255, "词" * 85):
+        with atomic_path(tmp_path / name) as partial:
+            partial.write_text("done")
+        assert (tmp_path / name).read_text() == "done"
+
+
+# --- Before the work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_output_that_is_an_input_is_refused(tmp_path: Path, overwrite: bool) -> None:
+    text, model = tmp_path / "text.txt", tmp_path / "model"
+    text.write_text("mine")
+    model.mkdir()
+    (model / "config.json").write_text("mine")
+    os.link(text, tmp_path / "hard")
+    os.symlink(text, tmp_path / "soft")
+    for output in (text, tmp_path / "hard", tmp_path / "soft", tmp_path / "model" / ".." / "text.txt"):
+        with pytest.raises(ValueError, match=r"is the input .*text\.txt: choose another output"):
+            check_output(output, [text], overwrite=overwrite)
+    for output in (model, tmp_path):
+        with pytest.raises(ValueError, match=r"the input .*model"):
+            check_output(output, [model / "config.json"], overwrite=overwrite, directory_of="config.json")
+    assert text.read_text() == "mine"
+
+
+def test_output_that_exists_is_refused_unless_it_is_to_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "directory").mkdir()
+    check_output(tmp_path / "directory", directory_of="x")
+    (tmp_path / "directory" / "file").write_text("mine")
+    for name, content, other in (("file", None, "file"), ("directory", "file", None)):
+        with pytest.raises(FileExistsError, match="exists: remove it"):
+            check_output(tmp_path / name, directory_of=content)
+        check_output(tmp_path / name, directory_of=content, overwrite=True)
+        with pytest.raises(ValueError, match=r"is not a (file|directory)"):
+            check_output(tmp_path / name, directory_of=other, overwrite=True)
+    with pytest.raises(FileExistsError, match=r"has no config\.json, so it is not overwritten"):
+        check_output(tmp_path / "directory", directory_of="config.json", overwrite=True)
+    with pytest.raises(ValueError, match="/dev/null exists and is not a file"):
+        check_output("/dev/null", overwrite=True)
+
+
+def test_directory_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, locked = [], atomic.locked
+
+    def removed_once(folder: Path) -> AbstractContextManager[bool]:
+        made.append(folder)
+        if len(made) == 1:
+            folder.rmdir()
+        return locked(folder)
+
+    monkeypatch.setattr(atomic, "locked", removed_once)
+    with atomic_path(tmp_path / "a.txt") as partial:
+        partial.write_text("done")
+    assert len(made) == 2 and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_output_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for output in (".", "..", "/"):
+        with pytest.raises(ValueError, match="name the directory itself"):
+            check_output(output, directory_of="x")
+
+
+def test_output_that_cannot_be_written_is_refused_and_no_directory_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match=r"cannot write .*below"):
+        check_output(tmp_path / "file" / "below")
+    check_output(tmp_path / "new" / "directories" / "file")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# --- Modes -----------------------------------------------------------------------------------------------------------
 
 
 def test_atomic_files_have_the_mode_of_new_ones_whatever_wrote_them(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from elmokit.ops.portable import logsumexp
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
+# The vocabularies of tests have a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
 CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
 

@@ -20,6 +20,9 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
+# The vocabularies of tests have a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
 CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
 SPECIALS = ["<S>", "</S>", "<UNK>"]
@@ -121,7 +124,8 @@ def test_score_of_no_sentences_is_empty(model: Pretrained) -> None:
 def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
     """For each position all words but the special tokens, the most likely first."""
     forward, backward = brute_force(model, words)
-    value = {"forward": forward[:-1], "backward": backward[1:], "both": forward[:-1] + backward[1:]}[direction]
+    by_frequency = forward[:-1] + backward[1:] + np.log(np.arange(len(vocab_of(model))) + 1)  # p(word) = 1 / rank
+    value = {"forward": forward[:-1], "backward": backward[1:], "both": log_softmax(by_frequency)}[direction]
     named = [zip(vocab_of(model).words, row.tolist(), strict=True) for row in value]
     return [sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1]) for row in named]
 
@@ -144,6 +148,26 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
     every = substitutes(SENTENCES[2], model, top=2)
     assert substitutes(SENTENCES[2], model, positions=[3, 0], top=2) == [every[3], every[0]]
     assert all(len(row) == 2 for row in every)
+
+
+def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> None:
+    assert model.softmax is not None
+    words = ["a", "<S>", "--", "</S>", ".", "<UNK>", "d", "'s"]
+    marked = Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(words))
+    of_word, of_mark = substitutes(["d", "."], marked, top=100)
+    assert {each.word for each in of_word} == {"a", "d", "'s"}
+    assert {each.word for each in of_mark} == {"a", "d", "'s", "--", "."}
+
+
+def test_substitutes_are_often_plausible() -> None:
+    """Mean precision of the first ten; docs/log.md has the figures of the rankings that were tried."""
+    model, precisions = load(), []
+    for item in json.loads(Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")):
+        words, plausible = item["sentence"].split(), {word.lower() for word in item["plausible"]}
+        (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)
+        first = [each.word.lower() for each in best if each.word != item["word"]][:10]
+        precisions.append(sum(word in plausible for word in first) / 10)
+    assert np.mean(precisions) > 0.32  # 0.28 by the product of both directions
 
 
 def test_substitutes_do_not_depend_on_the_replaced_word(model: Pretrained) -> None:
@@ -216,7 +240,7 @@ def test_score_file_writes_one_object_per_sentence(model: Pretrained, tmp_path: 
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["line"] for line in lines] == [1, 4]
     for line, each in zip(lines, score([["a", "b", "zebra"], ["c"]], model), strict=True):
-        assert line["words"] == list(each.words)
+        assert line["words"] == list(each.words) and line["unknown"] == each.unknown
         assert line["forward"] == pytest.approx(each.forward.tolist())
         assert line["backward"] == pytest.approx(each.backward.tolist())
         assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)
@@ -237,6 +261,19 @@ def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path
     with pytest.raises(ValueError, match=r"empty\.txt has no sentence"):
         score_file(tmp_path / "empty.txt", tmp_path / "scores.jsonl", model)
     assert not (tmp_path / "scores.jsonl").exists()
+
+
+def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: Pretrained, tmp_path: Path) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
+    text.write_text("a b\n")
+    output.write_text("mine")
+    with pytest.raises(ValueError, match="is the input"):
+        score_file(text, text, model, overwrite=True)
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        score_file(text, output, model)
+    assert (text.read_text(), output.read_text()) == ("a b\n", "mine")
+    score_file(text, output, model, overwrite=True)
+    assert json.loads(output.read_text())["words"] == ["a", "b"]
 
 
 def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:

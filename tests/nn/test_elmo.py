@@ -1,10 +1,13 @@
 """ELMo for downstream models: boundaries, what learns and what does not, dropout, several mixes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
@@ -90,6 +93,40 @@ def test_a_bilm_that_was_frozen_can_be_fine_tuned_later() -> None:
     assert all(parameter.requires_grad for parameter in bilm.parameters())
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
+@pytest.mark.parametrize("freeze", [True, False])
+def test_elmo_in_another_number_type_gives_representations_of_that_type(
+    dtype: torch.dtype, tolerance: float, freeze: bool
+) -> None:
+    expected = Elmo(tiny(), freeze=freeze).eval()(ids()).representations[0].detach()
+    elmo = Elmo(tiny(), freeze=freeze).to(dtype).eval()
+    (found,) = elmo(ids()).representations
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, atol=tolerance * float(expected.abs().max()), rtol=0)
+    found.sum().backward()
+    assert all(weight.grad is not None for weight in elmo.parameters() if weight.requires_grad)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+def test_a_compiled_elmo_takes_batches_of_any_shape() -> None:
+    elmo = Elmo(tiny()).eval()
+    compiled = torch.compile(elmo)
+    for sentences in (SENTENCES, [["one"]], [["a", "b"] * 4, ["c"]], [["words"] * 9] * 5):
+        batch = batch_to_ids(sentences)
+        torch.testing.assert_close(compiled(batch).representations[0], elmo(batch).representations[0])
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_the_bilm_runs_where_pytorch_starts_no_threads(num_threads: Callable[[int], None], freeze: bool) -> None:
+    """PyTorch's threads wait, busy, for each other: slow where another process has a core."""
+    num_threads(2)
+    elmo, seen = Elmo(tiny(), freeze=freeze), []
+    elmo.bilm.token_encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    elmo(ids()).representations[0].sum().backward()
+    assert (seen, torch.get_num_threads()) == ([1], 2)
+
+
 def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:
     elmo = Elmo(tiny(), num_mixes=2, dropout=0.5)
     mask = (ids() > 0).any(dim=-1)
@@ -152,7 +189,7 @@ def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:
 
 
 def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
-    with pytest.warns(TruncationWarning, match="1 words have more than 48 bytes"):
+    with pytest.warns(TruncationWarning, match="1 word is too long and cut after 48 bytes"):
         ids = batch_to_ids([["a" * 49, "a" * 48]])
     assert torch.equal(ids[0, 0], ids[0, 1])
     for sentences in ("a b", ["a b"]):
@@ -160,8 +197,40 @@ def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
             batch_to_ids(sentences)
 
 
+def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
+    with pytest.raises(ValueError, match=r"not Pretrained: write Elmo\(elmokit.load\(...\).bilm\)"):
+        Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"write elmo\(elmokit.batch_to_ids\(sentences\)\)"):
+        Elmo(tiny())([["a"]])
+
+
 def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
     elmo = Elmo(BiLM(BiLMConfig.preset("tiny")), num_mixes=2, dropout=0.25)
     assert repr(elmo).startswith("Elmo(2 mixes, dropout 0.25, frozen BiLM(reads characters; ")
     output = elmo(torch.from_numpy(encode_sentences([["a", "b"], ["c"]])).long())
     assert repr(output) == "ElmoOutput(representations (2, 2, 32), (2, 2, 32); 3 words)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (ids().float(), r"integers \(B, T, C\), as batch_to_ids makes them, not \(4, 3, 50\) of torch.float32"),
+        (ids() > 0, r"integers \(B, T, C\)"),
+        (ids()[0], r"integers \(B, T, C\).* not \(3, 50\)"),
+        (ids().neg(), r"0 \(padding\) to 261, not -261..0"),
+        (ids() + 1, r"0 \(padding\) to 261, not 1..262"),
+        (torch.cat([ids(), ids()], dim=2), r"reads 50 characters of a word: use batch_to_ids\(sentences, 50\)"),
+    ],
+)
+def test_ids_that_are_no_words_of_the_model_are_refused(wrong: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Elmo(tiny())(wrong)
+
+
+def test_word_ids_that_the_table_lacks_are_refused() -> None:
+    elmo = Elmo(BiLM(WORD_IDS))
+    for wrong in ([[1, 10]], [[-1, 2]]):
+        with pytest.raises(ValueError, match=r"0 \(padding\) to 9"):
+            elmo(torch.tensor(wrong))
+    with pytest.raises(ValueError, match=r"integers \(B, T\)"):
+        elmo(ids())

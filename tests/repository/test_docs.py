@@ -105,7 +105,7 @@ def test_a_broken_link_and_a_missing_object_are_found(tmp_path: Path) -> None:
     assert missing_references(document) == ["nn/bilm.py:BiLM.walk", "nn/x.py"]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/migrating.md", "docs/architecture.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/migrating.md", "docs/architecture.md"])
 def test_public_names_in_a_document_exist(name: str) -> None:
     names = re.findall(r"(?<![/\w])elmokit\.(\w+)\b", (ROOT / name).read_text(encoding="utf-8"))
     modules = {path.stem for path in PACKAGE.iterdir()}

@@ -267,7 +267,7 @@ def test_a_snapshot_has_the_documented_tensors_and_progress(tmp_path: Path, reci
         torch.set_num_threads(before)
     snapshot = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert re.fullmatch(r"step-\d{8}", snapshot.name)
-    assert {path.name for path in snapshot.iterdir()} == {"tensors.safetensors", "progress.json"}
+    assert {path.name for path in snapshot.iterdir()} == {"tensors.safetensors", "progress.json", "checksums.json"}
     tensors = load_file(snapshot / "tensors.safetensors")
     names = pattern(documented("A snapshot of a training run"))
     assert [name for name in tensors if not names.fullmatch(name)] == []

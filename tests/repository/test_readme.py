@@ -1,75 +1,61 @@
-"""The README's Python and its commands run as they stand, from top to bottom."""
+"""The Python and the commands of the README and of docs/python.md run as they stand, from top to bottom, in a clone."""
 
-import re
-import shlex
-from glob import glob
+import shutil
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from document_examples import blocks_of, claimed_value, run_command, run_python
 
-from elmokit.cli import Verb, main
+from elmokit.cli.verbs import Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
-BUNDLED_MODEL = ROOT / "src/elmokit/models/en-small/config.json"
+README, PYTHON = ROOT / "README.md", ROOT / "docs" / "python.md"
 
 
-def _python_blocks(markdown: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", markdown, flags=re.DOTALL | re.MULTILINE)
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: None) -> Path:
+    """What the examples of a document read; `pretrain` sets the number of threads, which is restored."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not BUNDLED_MODEL.is_file():
-        pytest.skip(f"bundled model missing: no {BUNDLED_MODEL}")
-    blocks = _python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert blocks, "the README has no Python example"
-    monkeypatch.chdir(tmp_path)  # whatever the examples write
-    names: dict[str, object] = {"__name__": "readme"}
-    for number, block in enumerate(blocks, start=1):
-        exec(compile(block, f"README.md, Python block {number}", "exec"), names)
-
-
-RAW = "Colorless green ideas sleep furiously. The cat sat on the mat, and the dog slept.\n\nI like apples.\n"
-TEXT = "The play opened on Broadway .\nThe children play in the garden .\nThey play chess .\nI like to eat apple .\n"
-TAGGED = "".join(f"{n}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n" for n, (word, tag) in enumerate(
-    [("The", "DET"), ("dog", "NOUN"), ("sleeps", "VERB"), (".", "PUNCT")], start=1
-)) + "\n"  # fmt: skip
-
-
-def _commands(console: str) -> list[list[str]]:
-    """The arguments of each command, split and expanded as a shell does."""
-    lines = (shlex.split(line, comments=True) for line in console.replace("\\\n", " ").splitlines())
-    return [[name for word in line for name in sorted(glob(word)) or [word]] for line in lines if line]
+@pytest.mark.usefixtures("clone")
+def test_python_of_the_readme_runs_and_gives_what_it_says() -> None:
+    assert run_python(README) >= 4
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # as a user sees them
-@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
-def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not BUNDLED_MODEL.is_file():
-        pytest.skip(f"bundled model missing: no {BUNDLED_MODEL}")
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/one.txt").write_text(RAW * 40)
-    for name in ("corpus.txt", "sentences.txt", "heldout.txt", "domain.txt"):
-        (tmp_path / name).write_text(TEXT)
-    for name in ("train.conllu", "dev.conllu", "test.conllu"):
-        (tmp_path / name).write_text(TAGGED * 3)
-    word = tmp_path / "coarsewsd20" / "bank"
-    word.mkdir(parents=True)
-    (word / "classes_map.txt").write_text('{"0": "money", "1": "river"}')
-    for split in ("train", "test"):
-        (word / f"{split}.data.txt").write_text("1\tthe bank lent money\n0\tbank of a river\n")
-        (word / f"{split}.gold.txt").write_text("0\n1\n")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```console\n(elmokit .*?)^```$", readme, flags=re.DOTALL | re.MULTILINE)
+@pytest.mark.usefixtures("clone")
+def test_python_of_the_tour_runs_and_gives_what_it_says() -> None:
+    assert run_python(PYTHON) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("clone")
+def test_commands_of_the_readme_run() -> None:
+    blocks = [block for block in blocks_of(README, "console") if "elmokit" in block]
     assert blocks, "the README has no tour of the commands"
-    monkeypatch.chdir(tmp_path)
-    for block in blocks:
-        for program, *arguments in _commands(block):
-            assert program == "elmokit" and main(arguments) == 0, arguments
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        run_command(line)
 
 
-def test_the_readme_names_every_verb() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    names = [re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower() for kind in get_args(Verb)]
-    assert [verb for verb in names if f"elmokit {verb}" not in readme.replace("\n", " ")] == []
+def test_readme_names_every_verb() -> None:
+    readme = README.read_text(encoding="utf-8").replace("\n", " ")
+    assert [verb for verb in map(name_of, get_args(Verb)) if f"elmokit {verb}" not in readme] == []
+
+
+def test_claims_of_a_document_are_found_and_checked(tmp_path: Path) -> None:
+    assert claimed_value("a.shape  # (2, 3): two rows") == (2, 3)
+    assert claimed_value("words[0]  # ['a', 'b']") == ["a", "b"]
+    assert claimed_value("f(x)  # their cosine") is None and claimed_value("f(x)") is None
+    document = tmp_path / "document.md"
+    document.write_text("```python\nvalue = 2\nvalue + 1  # 3\nvalue + 2  # 5\n```\n")
+    with pytest.raises(AssertionError, match="line 3: it is 4"):
+        run_python(document)
+    document.write_text("```python\nvalue = 2\nvalue + 1  # 3\n```\n")
+    assert run_python(document) == 1

@@ -86,6 +86,7 @@ def test_check_fails_when_a_result_file_is_in_no_table(tool: ModuleType, capsys:
 
 
 def test_intrinsic_measures_become_a_table_when_they_are_there(tool: ModuleType) -> None:
+    (tool.RESULTS / "intrinsic.json").unlink()
     assert tool.intrinsic() == "Not measured yet."
     part = {"by state": {"zeros": {"right": {"contextual": 55, "layer 0": 0, "layer 1": 50}}}}
     (tool.RESULTS / "intrinsic.json").write_text(json.dumps({"tiny": {"uses": part}}), encoding="utf-8")

@@ -1,8 +1,10 @@
 """Stores of embeddings: exact, resumable after a kill, and convertible to the older HDF5 layouts."""
 
 import json
+import os
 import pickle
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +63,14 @@ def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex) -> No
         store[5]
 
 
+def test_slice_of_a_store_is_a_list_of_lines(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", TOP)
+    assert [words for words, _ in store[1:4]] == SENTENCES[1:4]
+    assert [words for words, _ in store[::-2]] == SENTENCES[::-2]
+    np.testing.assert_array_equal(store[:3][2][1], store[2][1])
+    assert store[7:] == []
+
+
 def test_repr_says_what_the_store_holds(tmp_path: Path) -> None:
     store = fill(tmp_path / "out", ALL)
     expected = f"EmbeddingStore('{tmp_path}/out': 5 sentences, 10 words, layers 'all', float32 (3, 4) a word)"
@@ -83,6 +93,80 @@ def test_a_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     fill(tmp_path / "killed", ALL)
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
+
+
+def test_a_part_with_one_changed_bit_is_written_again_and_found_where_it_is_asked_for(tmp_path: Path) -> None:
+    store = fill(tmp_path / "out", TOP)
+    part = tmp_path / "out" / "part-00001.safetensors"
+    whole = part.read_bytes()
+    for bit in range(3, 8 * len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        part.write_bytes(damaged)
+        assert finished_shards(tmp_path / "out") == [0, 2]
+        with pytest.raises(ValueError, match=r"part-00001\.safetensors is damaged: embed the text again"):
+            EmbeddingStore(tmp_path / "out", verify=True)[2]
+    fill(tmp_path / "out", TOP)
+    assert part.read_bytes() == whole
+    verified = EmbeddingStore(tmp_path / "out", verify=True)
+    assert [words for words, _ in pickle.loads(pickle.dumps(verified))] == [words for words, _ in store]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"offsets": np.array([0, 2, 1, 2])}, "inconsistent"),
+        ({"offsets": np.array([1, 1, 2])}, "inconsistent"),
+        ({"offsets": np.zeros(0, np.int64)}, "inconsistent"),
+        ({"offsets": np.zeros((1, 3), np.int64)}, r"offsets are I64 \(1, 3\)"),
+        ({"offsets": np.zeros(3, np.float32)}, "offsets are F32"),
+        ({"token_offsets": np.array([0, 5, 2])}, "are not within it"),
+        ({"token_offsets": np.array([0, -5, 2])}, "are not within it"),
+        ({"vectors": np.zeros((2, 5), np.float32)}, "not the part 0"),
+        ({"vectors": np.zeros((2, 4), np.float16)}, "not the part 0"),
+        ({"vectors": np.zeros((2, 4), np.int64)}, "vectors are I64"),
+        ({"offsets": np.array([0, 2])}, "not the part 0"),
+    ],
+)
+def test_a_part_of_other_tensors_is_refused(tmp_path: Path, tensors: dict[str, np.ndarray], message: str) -> None:
+    begin_store(tmp_path, TOP)
+    write_part(tmp_path, TOP, 0, [["a"], ["b"]], [np.zeros((1, 4), np.float32)] * 2)
+    finish_store(tmp_path, TOP, num_parts=1)
+    valid = {
+        "vectors": np.zeros((2, 4), np.float32), "offsets": np.array([0, 1, 2]),
+        "token_offsets": np.array([0, 1, 2]), "token_bytes": np.zeros(2, np.uint8),
+    }  # fmt: skip
+    save_file(valid | tensors, tmp_path / "part-00000.safetensors")
+    with pytest.raises(ValueError, match=message):
+        list(EmbeddingStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": 3}, {"dtype": "int8"}, {"vector_shape": []}, {"vector_shape": [-4]}, {"vector_shape": "44"},
+        {"sentences_per_part": 0}, {"num_parts": 2.0}, {"num_sentences": -5}, {"num_parts": 10**30}, {"complete": 1},
+        {"num_parts": 1}, {"other": 1},
+    ],
+)  # fmt: skip
+def test_an_index_that_contradicts_its_format_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    fill(tmp_path, TOP)
+    content = json.loads((tmp_path / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(content | changes))
+    with pytest.raises(ValueError, match=r"index\.json is not an index"):
+        EmbeddingStore(tmp_path)
+
+
+def test_pipe_in_the_place_of_a_file_is_refused_and_does_not_block(tmp_path: Path) -> None:
+    store = fill(tmp_path, TOP)
+    for name in ("part-00000.safetensors", "index.json"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match="is not a regular file"):
+        store[0]
+    with pytest.raises(ValueError, match="is not a regular file"):
+        EmbeddingStore(tmp_path)
+    assert finished_shards(tmp_path) == [1, 2]
 
 
 def test_store_without_sentences_is_empty(tmp_path: Path) -> None:
@@ -141,8 +225,10 @@ def test_shard_has_the_bytes_of_safetensors(tmp_path: Path, index: StoreIndex, s
         "token_bytes": np.frombuffer(b"".join(words), np.uint8),
         "token_offsets": np.cumsum([0, *map(len, words)]),
     }
-    save_file(tensors, tmp_path / "expected")
-    assert (tmp_path / "part-00000.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
+    save_file(tensors, tmp_path / "expected", {"crc32": "00000000"})
+    expected = (tmp_path / "expected").read_bytes()
+    sealed = expected.replace(b"00000000", b"%08x" % zlib.crc32(expected), 1)
+    assert (tmp_path / "part-00000.safetensors").read_bytes() == sealed
 
 
 @pytest.mark.parametrize("index", [TOP, ALL], ids=["top", "all"])

@@ -24,7 +24,7 @@ def write_text(path: Path) -> Path:
 def settings_for(text: Path, output: Path) -> PretrainConfig:
     """About 70 steps."""
     return PretrainConfig(
-        corpus=(text,), output=output, preset="tiny", min_count=1, epochs=2, batch_size=4, unroll_steps=5,
-        num_samples=6, dropout=0.2, dtype="float32", device="cpu", threads=1, seed=3, log_every=1, evaluate_every=1000,
-        checkpoint_every=11,
+        corpus=(text,), output=output, tokenize=False, preset="tiny", min_count=1, epochs=2, batch_size=4,
+        unroll_steps=5, num_samples=6, dropout=0.2, dtype="float32", device="cpu", threads=1, seed=3, log_every=1,
+        evaluate_every=1000, checkpoint_every=11,
     )  # fmt: skip

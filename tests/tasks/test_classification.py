@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, LabelledText, labelled_phrases
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit
 
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"
 
@@ -52,3 +55,30 @@ def test_pooling_and_softmax_ignore_padding() -> None:
         assert not weights[count:].any()
     for pooled in (masked_mean(vectors, mask), masked_max(vectors, mask), masked_softmax(vectors[..., 0], mask)):
         assert not pooled[2].any()
+
+
+@pytest.mark.parametrize(
+    "tree, message",
+    [("(3 (2 It", "a bracket is never closed"), ("(3 a) b", "'b' stands outside"), ("(", "never closed")],
+)
+def test_read_names_the_line_of_an_unbalanced_tree(tree: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "trees.txt").write_text(f"{TREE}\n{tree}\n")
+    with pytest.raises(ValueError, match=rf"line 2 is not a tree of labels: .*{message}"):
+        list(ClassificationTask().read(tmp_path / "trees.txt"))
+
+
+@pytest.mark.parametrize("balanced, expected", [(False, 0.1), (True, 0.5)])
+def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bool, expected: float) -> None:
+    texts = [LabelledText(("same", "words"), "rare" if number % 10 == 0 else "frequent") for number in range(60)]
+    task = ClassificationTask(ClassificationConfig(network="pooled", balanced=balanced, dropout=0.0))
+    words = WordsConfig(elmo="none", word_dim=4, word_dropout=0.0)
+    config = FitConfig(max_epochs=20, patience=20, halve_after=5, batch_size=60, learning_rate=0.1, device="cpu")
+    model, _ = fit(task, texts, texts, words=words, config=config)
+    # Of equal development scores the first epoch's weights are kept: train once more with the loss itself.
+    optimizer = torch.optim.Adam(model.network.parameters(), lr=0.05)
+    batch = model.example_set(texts).batch(np.arange(60), torch.device("cpu"))
+    for _ in range(100):
+        optimizer.zero_grad()
+        model.network.loss(batch).backward()
+        optimizer.step()
+    assert model.predict([["same", "words"]])[0].scores["rare"] == pytest.approx(expected, abs=0.02)

@@ -30,6 +30,20 @@ def test_read_raises_for_unbalanced_brackets(cells: list[str], message: str, tmp
         list(CoreferenceTask().read(tmp_path))
 
 
+def test_read_names_the_line_with_too_few_columns(tmp_path: Path) -> None:
+    (tmp_path / "d.conll").write_text("#begin document (d)\nd\t0\t0\tword\n")
+    with pytest.raises(ValueError, match=r"d.conll, line 2: no column of words, or of clusters"):
+        list(CoreferenceTask().read(tmp_path / "d.conll"))
+    assert CoreferenceTask().read(tmp_path / "d.conll", with_answers=False) is not None
+
+
+def test_clusters_may_have_crossing_and_nested_mentions(tmp_path: Path) -> None:
+    write_document(tmp_path / "d.conll", ["(0", "(1", "0)", "1)|(0)"])
+    (document,) = CoreferenceTask().read(tmp_path / "d.conll")
+    assert document.clusters == (((0, 3), (3, 4)), ((1, 4),))
+    CoreferenceTask().check(document)
+
+
 def test_check_raises_for_a_mention_outside_the_document() -> None:
     with pytest.raises(ValueError, match="of 1 words has a mention 0 : 2"):
         CoreferenceTask().check(CorefDocument("d", (("a",),), (((0, 2), (0, 1)),)))

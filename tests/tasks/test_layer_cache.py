@@ -1,6 +1,7 @@
 """Layers on disk: those that the embedder gives, computed once, whole or not at all."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_layer_cache_of_a_second_run_computes_only_new_sentences(tmp_path: Path)
 
 
 def test_layer_cache_of_a_killed_run_keeps_finished_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_cache, "SEGMENT_WORDS", 3)
+    monkeypatch.setattr(layer_cache, "SEGMENT_BYTES", 3 * 2 * 3 * 2)  # three words
 
     class Killed(Counting):
         def vectors(self, sentences: Sequence[Sequence[str]], dtype: str) -> np.ndarray:
@@ -72,6 +73,49 @@ def test_layer_cache_of_a_killed_run_keeps_finished_segments(tmp_path: Path, mon
     after = Counting()
     LayerCache(after, tmp_path).add(SENTENCES)
     assert after.words == 40
+
+
+@pytest.mark.parametrize("kind", ["index", "vectors"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: b"", lambda data: b"x" * len(data)])
+def test_layer_cache_refuses_damaged_files_and_says_what_to_do(
+    kind: str, damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    LayerCache(Counting(), tmp_path).add(SENTENCES)
+    (file,) = tmp_path.glob(f"*/segment-*.{kind}.npy")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match="remove its directory, which is computed again"):
+        read(LayerCache(Counting(), tmp_path), SENTENCES)
+
+
+def test_layer_cache_refuses_a_file_that_is_truncated_while_it_is_read(tmp_path: Path) -> None:
+    cache = LayerCache(Counting(), tmp_path)
+    cache.add(SENTENCES)
+    (file,) = tmp_path.glob("*/segment-*.vectors.npy")
+    with file.open("r+b") as stream:
+        stream.truncate(file.stat().st_size - 8)
+    with pytest.raises(ValueError, match="is truncated"):
+        read(cache, SENTENCES)
+
+
+def test_layer_cache_on_disk_holds_one_segment_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wide(Counting):
+        name, shape = "wide", (3, 1024)
+
+        def vectors(self, sentences: Sequence[Sequence[str]], dtype: str) -> np.ndarray:
+            return np.zeros((sum(map(len, sentences)), *self.shape), dtype)
+
+    monkeypatch.setattr(layer_cache, "SEGMENT_BYTES", 1 << 20)
+    sentences = [[f"word{number}"] * 10 for number in range(1000)]
+    tracemalloc.start()
+    try:
+        cache = LayerCache(Wide(), tmp_path)
+        cache.add(sentences)
+        read(cache, sentences[:32])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*.vectors.npy"))
+    assert on_disk > 60_000_000 and peak < 8_000_000
 
 
 def test_bilm_layers_equal_those_of_the_embedder(tmp_path: Path) -> None:

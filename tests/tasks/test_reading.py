@@ -1,5 +1,6 @@
 """Positions of answers in a passage; the official scores of SQuAD."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -37,6 +38,12 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     (found,) = ReadingTask().predictions([question], [(first, last, 0.5)])
     assert found == Answer("7", "October 1973", 24, 36, 0.5)
     assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
+
+
+def test_read_accepts_compressed_files(tmp_path: Path) -> None:
+    write_squad(tmp_path / "squad.json", "October 1973")
+    (tmp_path / "squad.json.gz").write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
+    assert list(ReadingTask().read(tmp_path / "squad.json.gz")) == list(ReadingTask().read(tmp_path / "squad.json"))
 
 
 def test_word_offsets_of_a_repeated_word_follow_the_text() -> None:

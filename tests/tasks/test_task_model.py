@@ -64,7 +64,8 @@ def test_loaded_task_model_predicts_like_the_saved_one(toy: ToyTask, model: Pret
     loaded = load_task_model(tmp_path / "model", device="cpu")
     inputs = [toy.text, toy.text]
     assert loaded.predict(inputs) == fitted.predict(inputs)
-    assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.dev
+    assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.final
+    assert report.final.values == report.dev
     json.dumps([loaded.task.to_json(prediction) for prediction in loaded.predict(inputs)])
     assert not list(tmp_path.glob(".fit-*"))
 
@@ -80,16 +81,49 @@ def test_fit_trains_with_every_choice_of_word_vectors(words: WordsConfig, model:
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
 
 
-def test_finetuning_changes_a_copy_of_the_callers_bilm(model: Pretrained, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_epochs, is_trained", [(1, False), (2, True)])
+def test_finetuning_trains_a_copy_of_the_callers_bilm_after_the_first_epoch(
+    max_epochs: int, is_trained: bool, model: Pretrained, tmp_path: Path
+) -> None:
     before = {name: tensor.clone() for name, tensor in model.bilm.state_dict().items()}
     toy = toy_tasks()["tagging"]
-    fitted, _ = fit_toy(
-        toy, tmp_path, replace(NO_DROPOUT, finetune=True), model=model, config=replace(toy.config, max_epochs=1)
-    )
+    # The score rises from each epoch to the next, so that the last weights are kept.
+    config = replace(toy.config, max_epochs=max_epochs, finetune_learning_rate=1e-3)
+    fitted, _ = fit_toy(toy, tmp_path, replace(NO_DROPOUT, finetune=True), model=model, config=config)
     assert fitted.model is not None
     for name, tensor in model.bilm.state_dict().items():
         assert torch.equal(tensor, before[name])
-    assert any(not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items())
+    after = fitted.model.bilm.state_dict()
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items()) == is_trained
+
+
+@pytest.mark.parametrize(
+    "file, damage",
+    [
+        ("state.json", lambda data: b"{}"),
+        ("state.json", lambda data: data[:20]),
+        ("current.safetensors", lambda data: data[:-8]),
+        ("optimizer.safetensors", lambda data: b""),
+    ],
+)
+def test_fit_refuses_a_damaged_snapshot_and_says_what_to_do(
+    file: str, damage: Any, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()["tagging"]
+    real = training.train_epoch
+
+    def killed(*arguments: Any) -> float:
+        if arguments[-1] > 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training, "train_epoch", killed)
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
+    path = tmp_path / ".fit-model" / file
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"is a damaged snapshot .*: remove it to train anew"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
 
 
 def test_predict_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
@@ -153,16 +187,70 @@ def test_fit_refuses_an_existing_output_before_training(model: Pretrained, tmp_p
     toy = toy_tasks()["tagging"]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("all of it")
-    with pytest.raises(FileExistsError, match="exists"):
-        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
-    with pytest.raises(FileExistsError, match="holds no task model"):
-        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=True)
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=r"model has no report.json, so it is not overwritten"):
+            fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=overwrite)
 
 
 def test_fit_accepts_a_single_training_example(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     one = replace(toy, examples=toy.examples[:1])
     fitted, _ = fit_toy(one, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
     assert len(list(fitted.predict_examples(toy.examples))) == len(toy.examples)
+
+
+# An example without words, as `predict` takes it.
+EMPTY = {
+    "tagging": "", "classification": "", "pairs": ("", ""), "roles": None, "reading": ("", ""), "coreference": [],
+    "translation": "",
+}  # fmt: skip
+
+
+def test_predict_answers_an_empty_input_and_its_neighbours(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=1))
+    empty = EMPTY[toy.task.name]
+    if empty is None:
+        with pytest.raises(ValueError, match="word 0 of a sentence of 0 words"):
+            fitted.predict([("", 0)])
+        return
+    (alone,) = fitted.predict([toy.text])
+    first, second, third = fitted.predict([empty, toy.text, empty])
+    left, right = fitted.task.to_json(second), fitted.task.to_json(alone)
+    for name, value in left.items():
+        assert right[name] == (pytest.approx(value, abs=1e-4) if "score" in name else value)
+    assert first == third
+
+
+@pytest.mark.parametrize("name", ["tagging", "classification", "roles", "coreference"])
+def test_predict_reads_a_long_document(name: str, model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()[name]
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=1))
+    words = ["Ann", "sees", "red", "dogs"] * 500
+    long = {"roles": (words, 1), "coreference": [words[:1000], words[1000:]]}.get(name, words)
+    (prediction,) = fitted.predict([long])
+    assert len(prediction.words) == 2000
+
+
+@pytest.mark.parametrize("name", ["classification", "pairs", "reading"])
+def test_a_text_that_is_too_long_is_refused_with_advice(name: str, model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()[name]
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=1))
+    text = "Ann " * 5001
+    long = {"pairs": (text, "Ann"), "reading": ("Who?", text)}.get(name, text)
+    with pytest.raises(ValueError, match=rf"example 2: it has 5,001 words, but {name} reads at most 5,000: split it"):
+        fitted.predict([toy.text, long])
+
+
+@pytest.mark.parametrize("name", ["tagging", "classification", "pairs", "roles"])
+def test_labels_that_the_training_set_lacks_count_as_errors(name: str, model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()[name]
+    changed = {"tags": ("B-NEW", "O", "O", "O")} if hasattr(toy.examples[0], "tags") else {"label": "new"}
+    test = [replace(example, **changed) for example in toy.examples[:4]]
+    options = {"model": model, "cache": tmp_path, "words": NO_DROPOUT, "config": replace(toy.config, max_epochs=2)}
+    _, report = fit(toy.task, toy.examples, toy.examples, test, **options)
+    assert report.test is not None and report.test[toy.task.metric] == 0
+    assert report.by_label is not None
+    label = "NEW" if name in ("tagging", "roles") else "new"
+    assert (report.by_label[label].recall, report.by_label[label].support) == (0, 4)
 
 
 def test_fit_raises_for_a_set_without_words_and_names_it(model: Pretrained, tmp_path: Path) -> None:
@@ -176,7 +264,7 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
     fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
     path = tmp_path / "model" / "config.json"
     described = json.loads(path.read_text())
-    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {}}):
+    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {"hidden_dim": "x"}}):
         path.write_text(json.dumps({**described, **change}))
         with pytest.raises(CheckpointError, match=r"config.json is not the configuration of a task model"):
             load_task_model(tmp_path / "model")

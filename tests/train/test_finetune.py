@@ -1,7 +1,9 @@
 """Fine-tuning: learning, interruption and resumption, with and without an initial softmax."""
 
 import json
+import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from toy_run import settings_for, write_text
 from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.lm.evaluate import evaluate
+from elmokit.lm.scoring import score_file
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig
@@ -21,6 +24,9 @@ from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
+
+# The vocabularies of tests have a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
     """Settings of a run of about 40 steps."""
     return FinetuneConfig(
-        corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"),
+        corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"), tokenize=False,
         heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,
         epochs=2.0, softmax_epochs=2.0, num_samples=6, learning_rate=0.005, dtype="float32", device="cpu", threads=1,
         log_every=10, checkpoint_every=9,
@@ -164,9 +170,83 @@ def test_finetune_reports_truncated_words(
     assert "30 words exceed 48 bytes" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
+def test_finetune_accepts_file_names_that_are_not_utf8(settings: FinetuneConfig, tmp_path: Path) -> None:
+    heldout = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt"))
+    heldout.write_bytes(settings.heldout[0].read_bytes())
+    report = finetune(replace(settings, heldout=(heldout,), others=(), max_words=40))
+    assert list(report.changes) == [str(heldout)] and "caf\\udce9.txt" in load(report.model).card
+    assert len(json.loads((settings.output / "report.json").read_text(encoding="utf-8"))) == 1
+
+
+def test_failed_start_leaves_no_directory(settings: FinetuneConfig, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n")
+    for changes in (
+        {"corpus": ()}, {"corpus": (tmp_path / "missing.txt",)}, {"heldout": (tmp_path / "missing.txt",)},
+        {"heldout": (tmp_path / "bad.txt",)}, {"model": str(tmp_path / "missing")},
+    ):  # fmt: skip
+        with pytest.raises((ValueError, FileNotFoundError)):
+            finetune(replace(settings, output=tmp_path / "new" / "run", **changes))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt"]
+
+
 def test_finetune_raises_for_invalid_settings(settings: FinetuneConfig) -> None:
-    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0)):
+    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0), ("threads", 0)):
         with pytest.raises(ValueError, match=name):
             replace(settings, **{name: value})
     with pytest.raises(ValueError, match="no corpus"):
         finetune(replace(settings, corpus=()))
+
+
+def test_finetune_warns_of_unknown_words_before_training_and_shows_their_share(
+    settings: FinetuneConfig, tmp_path: Path
+) -> None:
+    text = tmp_path / "foreign.txt"
+    text.write_text("der cat sees a hund .\n" * 30)
+    foreign = replace(settings, corpus=(text,), heldout=(text,), others=(), max_words=40)
+    with pytest.warns(UserWarning, match=r"the corpus: 33% of the words .*--new-vocab"):
+        report = finetune(foreign)
+    assert report.changes[str(text)].after.unknown_share == pytest.approx(1 / 3)
+    assert "33.3 %" in str(report) and "33.3 %" in load(report.model).card
+
+
+def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(
+    settings: FinetuneConfig, folder: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "foreign.txt"
+    text.write_text("der cat sees a hund .\n" * 30)
+    foreign = replace(settings, corpus=(text,), heldout=(text,), others=(), max_words=40, new_vocab=True)
+    report = finetune(foreign)
+    tuned = load(report.model)
+    assert tuned.vocab is not None and set(tuned.vocab.words[3:]) == {"der", "cat", "sees", "a", "hund", "."}
+    assert report.changes[str(text)].after.unknown_share == 0
+    assert tuned.bilm.config == load(folder / "model").bilm.config
+
+
+def test_finetune_refuses_a_new_vocabulary_for_a_word_id_model(settings: FinetuneConfig, tmp_path: Path) -> None:
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "a"])
+    save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 4)), vocab=vocab), tmp_path / "words")
+    with pytest.raises(ValueError, match=r"reads word ids.*leave new_vocab off"):
+        finetune(replace(settings, model=str(tmp_path / "words"), new_vocab=True))
+
+
+def test_finetune_splits_raw_text_with_the_tokenizer_of_the_model(
+    settings: FinetuneConfig, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(folder / "model")
+    model.tokenizer = "english-1"
+    save(model, tmp_path / "english")
+    (tmp_path / "raw.txt").write_text("The cat sees a dog. A hen, it sees a fox!\n" * 20)
+    raw = replace(settings, corpus=(tmp_path / "raw.txt",), heldout=(), others=(), tokenize=True, max_words=40)
+    finetune(replace(raw, model=str(tmp_path / "english")))
+    assert "40 sentences, 280 words" in capsys.readouterr().out  # words and marks: 6 and 8 of the two sentences
+
+
+def test_evaluations_warn_of_unknown_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "foreign.txt").write_text("der cat sees a hund .\n")
+    with pytest.warns(UserWarning, match=r"foreign\.txt: 33% of the words"):
+        result = evaluate([tmp_path / "foreign.txt"], folder / "model")
+    assert result.total.unknown_share == pytest.approx(1 / 3) and "33.3%" in str(result)
+    with pytest.warns(UserWarning, match=r"foreign\.txt: 33% of the words"):
+        scored = score_file(tmp_path / "foreign.txt", tmp_path / "scores.jsonl", folder / "model")
+    assert "33.3% of them unknown" in str(scored)

@@ -28,6 +28,7 @@ from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
+from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 
 WEIGHTS = ["model.safetensors", "softmax.safetensors"]
@@ -61,9 +62,11 @@ def start_command(settings: PretrainConfig) -> subprocess.Popen[str]:
     """Start the same run on the command line."""
     arguments: list[str] = []
     for name, value in vars(settings).items():
-        if value not in (None, (), False):
-            values = value if isinstance(value, tuple) else (value,)
-            arguments += [f"--{name.replace('_', '-')}", *map(str, values)]
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{option}" if value else f"--no-{option}")
+        elif value not in (None, ()):
+            arguments += [f"--{option}", *map(str, value if isinstance(value, tuple) else (value,))]
     command = [sys.executable, "-m", "elmokit", "pretrain", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -132,6 +135,45 @@ def test_pretrain_of_a_finished_run_trains_no_more(settings: PretrainConfig) -> 
     assert len(events(settings.output, "train")) == steps
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["modern", "original"])
+def test_finished_run_is_extended_and_killed_ends_with_the_same_bytes(
+    settings: PretrainConfig, tmp_path: Path, recipe: str
+) -> None:
+    settings = replace(settings, recipe=recipe)
+    short = pretrain(replace(settings, epochs=1))
+    assert short.step == 35
+    shutil.copytree(settings.output, tmp_path / "twin")
+    whole = pretrain(replace(settings, output=tmp_path / "twin"))
+    kill_at_step(settings, random.SystemRandom().randrange(47, 60))
+    more = pretrain(settings)
+    assert more.step == whole.step == 70 and more.model is not None and whole.model is not None
+    assert_same_model(more.model, whole.model)
+    rates = {event["step"]: event["learning_rate"] for event in events(tmp_path / "twin", "train")}
+    schedule = Schedule("cosine", 35) if recipe == "modern" else Schedule("none", 35)
+    for step in range(1, 71):  # the same schedule twice
+        assert rates[step] == pytest.approx(trainer_rate(recipe) * schedule.factor((step - 1) % 35))
+
+
+def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings: PretrainConfig) -> None:
+    settings = replace(settings, heldout=settings.corpus, patience=99, evaluate_every=10)
+    first = pretrain(replace(settings, epochs=1))
+    (settings.output / "log.jsonl").unlink()
+    more = pretrain(replace(settings, evaluate_every=1000))
+    assert first.step == more.step == 30
+    assert [event["step"] for event in events(settings.output, "train")][-1] == 70
+
+
+def trainer_rate(recipe: str) -> float:
+    return {"modern": 2e-3, "original": 0.2}[recipe]
+
+
+def test_unfinished_run_with_a_cosine_is_not_extended(settings: PretrainConfig) -> None:
+    assert pretrain(replace(settings, max_hours=1e-9)).reason == "hours"
+    with pytest.raises(ValueError, match=r"belongs to another run: epochs was 2, is 3\."):
+        pretrain(replace(settings, epochs=3))
+
+
 def test_pretrain_refuses_a_checkpoint_with_other_settings_and_names_them(settings: PretrainConfig) -> None:
     settings = replace(settings, max_words=30)
     pretrain(settings)
@@ -195,7 +237,7 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: Pre
     assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
-    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # during the warm-up
+    assert rates == [pytest.approx(4e-3 * step / 1000) for step in range(1, 48)]  # during the warm-up
 
 
 def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
@@ -212,7 +254,7 @@ def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, t
     cooled = pretrain(replace(endless, cool_down=200))
     assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
     log = events(cooled.model.parent, "train")
-    expected = [4e-3 * (step + 1) / 1000 * min(1, (46 - step) / 13) for step in range(35, 47)]
+    expected = [4e-3 * step / 1000 * min(1, (47 - step) / 13) for step in range(35, 47)]
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
 
@@ -322,6 +364,14 @@ def test_pretrain_gives_the_same_bytes_with_heldout_evaluation(settings: Pretrai
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
 
 
+def test_pretrain_prints_the_heldout_perplexity_during_the_run_and_after(
+    settings: PretrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = pretrain(replace(settings, max_words=200, heldout=settings.corpus, evaluate_every=2, log_every=1))
+    assert "\nstep 2: held-out perplexity " in capsys.readouterr().out
+    assert report.perplexity is not None and f"held-out perplexity: {report.perplexity.mean:.2f}" in str(report)
+
+
 def test_pretrain_sizes_a_word_id_model_by_its_vocabulary(settings: PretrainConfig, tmp_path: Path) -> None:
     config = BiLMConfig(LSTMConfig(1, 8, 4), None, num_words=2)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
@@ -355,6 +405,41 @@ def test_pretrain_builds_a_vocabulary_sorted_by_frequency(settings: PretrainConf
     counts, words = count_words(settings.corpus), Vocab.read(settings.output / "vocab.txt").words
     assert words[:3] == ("<S>", "</S>", "<UNK>")
     assert list(words[3:]) == sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(settings: PretrainConfig, tmp_path: Path) -> None:
+    paragraph = "Mr. Fox didn't see the hen. The hen, which saw Mr. Fox, ran!\n"
+    (tmp_path / "raw.txt").write_text(paragraph * 20)
+    tokenized = "Mr. Fox did n't see the hen .\nThe hen , which saw Mr. Fox , ran !\n"
+    (tmp_path / "tokenized.txt").write_text(tokenized * 20)
+    short = replace(settings, max_words=100)
+    raw, same = (
+        load(pretrained(replace(short, corpus=(tmp_path / name,), tokenize=tokenize, output=tmp_path / str(tokenize))))
+        for name, tokenize in (("raw.txt", True), ("tokenized.txt", False))
+    )
+    assert (raw.tokenizer, same.tokenizer) == ("english-1", None)
+    assert raw.vocab == same.vocab
+    assert all(torch.equal(tensor, same.bilm.state_dict()[name]) for name, tensor in raw.bilm.state_dict().items())
+
+
+def test_pretrain_records_the_tokenizer_that_it_splits_raw_text_with(settings: PretrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Er kam am 3. Oktober um ca. 12 Uhr. Sie ging.\n" * 20)
+    german = replace(settings, corpus=(tmp_path / "de.txt",), max_words=20, tokenize=True, language="de")
+    assert load(pretrained(german)).tokenizer == "words-1"
+    assert {"3.", "ca."} < set(Vocab.read(settings.output / "vocab.txt").words)
+
+
+@pytest.mark.filterwarnings("ignore:.*is read as raw text, but looks tokenized")
+def test_pretrain_shows_the_share_of_unknown_words_beside_its_perplexity(
+    settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "heldout.txt").write_text("the cat sees a zebra .\n" * 5)  # one of six words is unknown
+    evaluated = replace(settings, heldout=(tmp_path / "heldout.txt",), max_words=40, evaluate_every=1)
+    with pytest.warns(UserWarning, match="held-out text: 17% of the words are not in the model's vocabulary"):
+        report = pretrain(evaluated)
+    assert "16.7% of the words unknown" in capsys.readouterr().out
+    assert "16.7% of them unknown" in str(report)
+    assert "16.7% of the words unknown" in (settings.output / "model" / "README.md").read_text()
 
 
 # --- Errors before training ---------------------------------------------------------------------------------------

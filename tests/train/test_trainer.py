@@ -17,6 +17,7 @@ from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.optim import Optimizer, clip_gradients, make_optimizer
 from elmokit.train.schedule import CoolDown, Schedule
+from elmokit.train.snapshots import Snapshot
 from elmokit.train.trainer import Trainer
 
 
@@ -223,3 +224,45 @@ def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig) -> None
         losses.append(torch.stack([run.train_step() for _ in range(5)]))
         assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
     torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
+
+
+# --- Snapshots that are damaged ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["original", "modern", "muon"])
+def test_restore_refuses_a_snapshot_that_lacks_or_changes_any_tensor(settings: PretrainConfig, recipe: str) -> None:
+    run = trainer(settings, recipe=recipe)
+    run.train_step()
+    sound = run.snapshot()
+    for name, tensor in sound.tensors.items():
+        others: list[torch.Tensor | None] = [None, torch.ones(7, 7), torch.ones_like(tensor).int()]
+        if tensor.is_floating_point():
+            others.append(torch.full_like(tensor, float("nan")))
+        for other in others:
+            if other is None and name.endswith("momentum_buffer"):
+                continue  # the only one that Muon keeps, and not before a parameter's first gradient
+            tensors = {key: value for key, value in sound.tensors.items() if key != name}
+            changed = tensors if other is None else tensors | {name: other}
+            with pytest.raises(ValueError, match=r"the snapshot cannot be resumed .*: remove it"):
+                trainer(settings, recipe=recipe).restore(Snapshot(changed, sound.progress))
+    trainer(settings, recipe=recipe).restore(sound)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "3"}, {"step": -1}, {"step": None}, {"position": {}}, {"position": {"epoch": -1}}, {"rows": []},
+        {"rows": [[["a"], ["b"], ["c"], []]] * 4}, {"rows": [[["a"]] * 3] * 4}, {"rows": [[[1]] * 4] * 4}, {"run": []},
+        {"rate_factor": 0}, {"rate_factor": True}, {"monitor": {"patience": "x"}}, {"monitor": {"other": 1}},
+        {"early_stopping": {"best": "x"}}, {"other": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_restore_refuses_progress_that_contradicts_its_format(
+    settings: PretrainConfig, changes: dict[str, Any]
+) -> None:
+    run = trainer(settings)
+    snapshot = run.snapshot()
+    with pytest.raises(ValueError, match=r"the snapshot cannot be resumed .*: remove it"):
+        run.restore(Snapshot(snapshot.tensors, snapshot.progress | changes))
+    run.restore(snapshot)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each, uses_in_files
+from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
@@ -44,14 +44,6 @@ class Neighbors(NamedTuple):
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
 
 
-def _vectors(uses: list[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """Unit vectors of uses, (N, 2D); each distinct sentence is embedded once."""
-    sentences = list(dict.fromkeys(use.sentence for use in uses))
-    embeddings = embedder.embed(sentences, layers, single_sentence_state(embedder))
-    vectors = dict(zip(sentences, embeddings, strict=True))
-    return unit_vectors(np.stack([vectors[use.sentence][use.position] for use in uses]))
-
-
 def neighbors(
     word: str,
     sentence: str,
@@ -60,6 +52,7 @@ def neighbors(
     layers: str | int = "top",
     device: str | None = None,
     config: SearchConfig | None = None,
+    tokenize: bool = True,
 ) -> Neighbors:
     """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in `sentence`.
 
@@ -67,13 +60,15 @@ def neighbors(
 
     Args:
         word: Matched exactly; in sentences without an exact match, regardless of case.
-        sentence: A sentence with the use to search for. The model's tokenizer splits it, and the corpus.
+        sentence: A sentence with the use to search for.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. The query sentence
             is excluded, and repeated sentences are returned once.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: Representation, as in `Embedder.embed`, except "all".
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: How many neighbors to search for, and where.
+        tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at
+            white space.
 
     Returns:
         The neighbors.
@@ -85,16 +80,16 @@ def neighbors(
     config = config or SearchConfig()
     files = find_files([corpus])
     embedder = resolve_embedder(model, device)
-    query = uses_in_each(word, [embedder.tokenize(sentence)])[0]
-    query_vector = _vectors([query], embedder, layers)[0]
-    by_sentence = uses_in_files(None if config.any_word else word, files, embedder)
+    query = uses_in_each(word, [embedder.tokenize(sentence) if tokenize else sentence.split()])[0]
+    query_vector = use_vectors([query], embedder, layers)[0]
+    by_sentence = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
     candidates = islice((uses for uses in by_sentence if uses[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
     searched = 0
     while batch := list(islice(candidates, BATCH_SENTENCES)):
         searched += len(batch)
         uses = [use for of_sentence in batch for use in of_sentence]
-        cosines = _vectors(uses, embedder, layers) @ query_vector
+        cosines = use_vectors(uses, embedder, layers) @ query_vector
         nearest = np.argsort(-cosines, kind="stable")
         best |= {uses[number]: float(cosines[number]) for number in reversed(nearest)}
         best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
@@ -21,6 +20,7 @@ from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
 from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.progress import ProgressBar
 
 # Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -160,10 +160,10 @@ def probe(
     with ExitStack() as stack:
         files = {}
         for name, sentences in splits.items():
-            progress = tqdm(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True, disable=None)
+            progress = ProgressBar(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True)
             embedded = all_layers(progress, lambda sentence: sentence.words, embedder, state)
             files[name] = stack.enter_context(LayerFiles(layers for _, layers in embedded))
-        for number in tqdm(range(embedder.num_layers), desc="fit", unit=" layers", disable=None):
+        for number in ProgressBar(range(embedder.num_layers), desc="fit", unit=" layers"):
             features = {name: of_split.layer(number) for name, of_split in files.items()}
             scores[f"layer {number}"] = _probe_layer(features, classes, embedder, penalties)
     scores[MOST_FREQUENT] = _most_frequent_tags(splits)

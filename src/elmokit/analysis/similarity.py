@@ -1,5 +1,7 @@
 """Cosine similarities between the vectors of one word in different sentences."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,18 +20,56 @@ def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
         yield f"{number:>5}" + "".join(f"{cosine:>7.2f}" for cosine in row)
 
 
+class SenseContrast(NamedTuple):
+    """Uses in two senses: mean cosines of pairs, and of how many uses the most similar other one has the same sense."""
+
+    same: float
+    other: float
+    nearest_is_same: int
+
+    @staticmethod
+    def of(cosines: np.ndarray, num_other: int) -> SenseContrast:
+        """From the cosines (N, N) of uses, of which the last `num_other` are in the other sense."""
+        is_other = np.arange(len(cosines)) >= len(cosines) - num_other
+        same, pairs = np.equal.outer(is_other, is_other), ~np.eye(len(cosines), dtype=bool)
+        nearest = np.where(same & pairs, cosines, -np.inf).max(axis=1)
+        nearest_other = np.where(~same, cosines, -np.inf).max(axis=1)
+        # Beyond rounding: of a representation that does not depend on the context, all cosines are 1.
+        is_nearer = nearest - nearest_other > 1e-6
+        return SenseContrast(float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum()))
+
+
 class Comparison(NamedTuple):
-    """N uses of a word and, by name of the representation, their (N, N) cosine similarities."""
+    """N uses of a word and, by name of the representation, their (N, N) cosine similarities.
+
+    The last `num_other` uses are those in another sense, if such were given.
+    """
 
     word: str
     uses: list[Use]
     similarities: dict[str, np.ndarray]
+    num_other: int = 0
+
+    @property
+    def contrasts(self) -> dict[str, SenseContrast]:
+        """How the two senses differ, by name of the representation; empty if no other sense was given."""
+        matrices = self.similarities if self.num_other else {}
+        return {name: SenseContrast.of(matrix, self.num_other) for name, matrix in matrices.items()}
+
+    def _summary(self) -> str:
+        title, count = "mean similarity", len(self.uses)
+        width = max(map(len, [title, *self.similarities]))
+        lines = [f"{title:{width}}  same sense  other sense  nearest use has the same sense"]
+        for name, (same, other, nearest) in self.contrasts.items():
+            lines.append(f"{name:{width}}{same:12.2f}{other:13.2f}{f'{nearest} of {count}':>32}")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         width = len(str(len(self.uses)))
         sentences = [f"{number:>{width}}  {use}" for number, use in enumerate(self.uses, start=1)]
         tables = ["\n".join(_table(name, matrix)) for name, matrix in self.similarities.items()]
-        return "\n\n".join(["\n".join(sentences), *tables])
+        summary = [self._summary()] if self.num_other else []
+        return "\n\n".join(["\n".join(sentences), *tables, *summary])
 
 
 def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]:
@@ -46,6 +86,8 @@ def compare(
     model: Embedder | str | Path | None = None,
     layers: str | int = "all",
     device: str | None = None,
+    tokenize: bool = True,
+    other: Sequence[str | Sequence[str]] = (),
 ) -> Comparison:
     """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
 
@@ -55,22 +97,28 @@ def compare(
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: "all" (every layer, and the mix), or one representation as in `Embedder.embed`.
         device: Device to compute on; ignored if `model` is an `Embedder`.
+        tokenize: Split strings with the model's tokenizer; else at white space.
+        other: Sentences in which the word has another sense than in `sentences`.
 
     Returns:
-        The similarities.
+        The similarities, with `other` also how those within a sense differ from those between the senses.
 
     Raises:
-        ValueError: A sentence lacks the word, or there are fewer than two uses.
+        ValueError: A sentence lacks the word, or there are fewer than two uses, with `other` of each sense.
     """
     embedder = resolve_embedder(model, device)
-    tokens = [embedder.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
+    split = embedder.tokenize if tokenize else str.split
+    all_sentences = [*sentences, *other]
+    tokens = [split(sentence) if isinstance(sentence, str) else list(sentence) for sentence in all_sentences]
     uses = uses_in_each(word, tokens)
-    if len(uses) < 2:
-        raise ValueError(f"a comparison needs at least two uses of {word!r}: add another sentence with it")
+    num_other = len(uses_in_each(word, tokens[len(sentences) :]))
+    if min(len(uses) - num_other, num_other or 2) < 2:
+        of_each = " in each sense" if other else ""
+        raise ValueError(f"a comparison needs at least two uses of {word!r}{of_each}: add another sentence with it")
     texts = [use.sentence for use in uses]
     similarities = {}
     for name, choice in _representations(layers, embedder.num_layers).items():
         embeddings = embedder.embed(texts, choice, single_sentence_state(embedder))
         vectors = unit_vectors(np.stack([words[use.position] for words, use in zip(embeddings, uses, strict=True)]))
         similarities[name] = vectors @ vectors.T
-    return Comparison(word, uses, similarities)
+    return Comparison(word, uses, similarities, num_other)

@@ -7,7 +7,6 @@ model predicts for them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.clusters import align, cluster, principal_components
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_files
+from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, unit_vectors, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
@@ -108,19 +107,6 @@ class WordMap:
         return "\n".join(lines)
 
 
-def _sample(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:
-    """Reservoir sampling (algorithm R): up to `size` distinct uses in corpus order, and the total number of uses."""
-    random, count = np.random.default_rng(seed), 0
-    reservoir: list[tuple[int, Use]] = []
-    for count, use in enumerate(uses, start=1):
-        if len(reservoir) < size:
-            reservoir.append((count, use))
-        elif (slot := random.integers(count)) < size:
-            reservoir[slot] = count, use
-    in_order = sorted(reservoir, key=lambda numbered: numbered[0])
-    return list(dict.fromkeys(use for _, use in in_order)), count
-
-
 def _vectors(uses: list[Use], embedder: Embedder) -> np.ndarray:
     """All layers of each use, (N, L+1, 2D)."""
     embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
@@ -136,23 +122,16 @@ def _planes(vectors: np.ndarray) -> np.ndarray:
 
 
 def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
-    """The most likely replacements of the word in the given uses; empty without a language model.
-
-    The weight of a word in a use is p(word | left) p(word | right) / p(word), proportional to its probability given
-    both contexts if these are independent given the word. p(word) is approximated by 1 / rank, as in the sampled
-    softmax; vocabularies are sorted by descending frequency.
-    """
+    """The most likely replacements of the word in the given uses; empty without a language model."""
     model, state = embedder.model, single_sentence_state(embedder)
     if model.softmax is None or model.vocab is None or model.config.lstm.interleaved:
         return []
-    ranks = {word: rank for rank, word in enumerate(model.vocab.words, start=1)}
     weights: Counter[str] = Counter()
     for use in uses:
         (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
         words = [candidate.word for candidate in candidates]
         log_probabilities = np.array([candidate.log_probability for candidate in candidates])
-        scores = log_probabilities + np.log([ranks[word] for word in words])
-        probabilities = np.exp(scores - scores.max())
+        probabilities = np.exp(log_probabilities - log_probabilities.max())
         for word, weight in zip(words, probabilities / probabilities.sum(), strict=True):
             if any(map(str.isalpha, word)) and word.lower() != use.sentence[use.position].lower():
                 weights[word] += weight
@@ -185,6 +164,7 @@ def word_map(
     layers: str | int = "top",
     device: str | None = None,
     config: MapConfig | None = None,
+    tokenize: bool = True,
 ) -> WordMap:
     """Collect the uses of a word in a corpus, and cluster them by their vectors.
 
@@ -197,6 +177,7 @@ def word_map(
         layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
         The map.
@@ -209,10 +190,10 @@ def word_map(
     files = find_files([corpus])
     embedder = resolve_embedder(model, device, softmax=True)
     weights = layer_weights(embedder.model, layers).numpy()
-    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder) for use in of_sentence)
+    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
-    uses, uses_in_corpus = _sample(in_corpus, config.max_uses, config.seed)
+    uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
     if len(uses) < 3:
         raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a map needs 3: try another corpus")
     vectors = _vectors(uses, embedder)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from elmokit.analysis.word_map import MapConfig, WordMap, word_map
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.plots import COLORS, new_figure, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_NAME, PAGE_NAME, PICTURE_NAME = "senses.json", "senses.html", "senses.png"
-# By cluster; distinguishable with color vision deficiencies.
-COLORS = ("#0067a5", "#c24d00", "#00795a", "#a8447d", "#8a6a00", "#5b4bb5", "#b0202e", "#4d5a66")
 # JSON escapes of the characters that could end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -52,14 +51,9 @@ def page(word_map: WordMap) -> str:
 
 
 def picture(word_map: WordMap) -> Figure:
-    """A figure with one panel per layer. ModuleNotFoundError without matplotlib (the extra "plots")."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        message = "a picture needs matplotlib: pip install matplotlib (elmokit's extra plots)"
-        raise ModuleNotFoundError(message) from error
+    """A figure with one panel per layer. ValueError without matplotlib (the extra "plots")."""
     layers = len(word_map.planes)
-    figure = Figure(figsize=(3.6 * layers, 4.3), dpi=160, layout="constrained")
+    figure = new_figure(3.6 * layers, 4.3)
     panels = figure.subplots(1, layers, squeeze=False)[0]
     for layer, (axes, plane) in enumerate(zip(panels, word_map.planes, strict=True)):
         for number in range(len(word_map.clusters)):
@@ -83,13 +77,8 @@ def picture(word_map: WordMap) -> Figure:
 
 
 def _check_free(directory: Path, overwrite: bool) -> None:
-    """FileExistsError if the directory is not empty, unless it has a map and `overwrite` is set."""
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        return
-    if not overwrite:
-        raise FileExistsError(f"{directory} exists: remove it, choose another name, or set overwrite")
-    if not (directory / JSON_NAME).is_file():
-        raise FileExistsError(f"{directory} has no {JSON_NAME}, so it is not overwritten: choose another name")
+    """Check that the directory can be written; only a map is overwritten."""
+    check_output(directory, overwrite=overwrite, directory_of=JSON_NAME)
 
 
 def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:
@@ -110,9 +99,11 @@ def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = F
         (partial / JSON_NAME).write_text(json.dumps(to_json(word_map), ensure_ascii=False) + "\n", encoding="utf-8")
         (partial / PAGE_NAME).write_text(page(word_map), encoding="utf-8")
         try:
-            picture(word_map).savefig(partial / PICTURE_NAME)
-        except ModuleNotFoundError as error:
+            require_matplotlib()
+        except ValueError as error:
             warnings.warn(f"no {PICTURE_NAME}: {error}", stacklevel=2)
+        else:
+            picture(word_map).savefig(partial / PICTURE_NAME)
 
 
 def map_senses(
@@ -124,6 +115,7 @@ def map_senses(
     device: str | None = None,
     config: MapConfig | None = None,
     overwrite: bool = False,
+    tokenize: bool = True,
 ) -> WordMap:
     """Compute a `word_map`, and write its files to the directory `output` if given.
 
@@ -136,6 +128,7 @@ def map_senses(
         device: As in `word_map`.
         config: As in `word_map`.
         overwrite: Replace an existing map.
+        tokenize: As in `word_map`.
 
     Returns:
         The map.
@@ -146,7 +139,7 @@ def map_senses(
     """
     if output is not None:
         _check_free(Path(output), overwrite)
-    senses = word_map(word, corpus, model, layers, device, config)
+    senses = word_map(word, corpus, model, layers, device, config, tokenize)
     if output is not None:
         write_word_map(senses, output, overwrite)
     return senses

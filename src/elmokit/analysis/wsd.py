@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
 from elmokit.analysis.sense_report import SenseReport, Tallies
 from elmokit.config import StatePolicy
@@ -16,6 +14,7 @@ from elmokit.data.semcor import read_semcor
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.data.wordnet import read_first_senses
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.progress import ProgressBar
 
 ALL, MEAN = "ALL", "mean"
 MOST_FREQUENT, FIRST_SENSE = "most frequent", "first sense"
@@ -56,7 +55,7 @@ def coarse_wsd(
     if not folders:
         raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
     embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
-    for folder in tqdm(folders, desc="wsd", unit=" words", disable=None):
+    for folder in ProgressBar(folders, desc="wsd", unit=" words"):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
         num_senses += len(senses.names)
         for instance, vectors in instance_vectors(read_coarse_wsd(folder, "test"), embedder, state):
@@ -94,7 +93,7 @@ def _set_of(instance: SenseInstance, file: Path) -> str:
 def _read_training(path: str | Path) -> Iterator[SenseSentence]:
     is_jsonl = Path(path).name.endswith(JSONL_SUFFIXES)
     sentences = read_semcor(path) if is_jsonl else read_raganato(path)
-    return iter(tqdm(sentences, desc="train", unit=" sentences", unit_scale=True, disable=None))
+    return iter(ProgressBar(sentences, desc="train", unit=" sentences", unit_scale=True))
 
 
 def _only_lemmas(lemmas: set[str], sentences: Iterable[SenseSentence], keep_all: bool) -> Iterator[SenseSentence]:
@@ -151,7 +150,7 @@ def all_words_wsd(
             f"{training} has no lemma of the test sets: check that both are of the same language and WordNet version"
         )
     for file in files:
-        sentences = tqdm(read_raganato(file), desc=file.name, unit=" sentences", disable=None)
+        sentences = ProgressBar(read_raganato(file), desc=file.name, unit=" sentences")
         for instance, vectors in instance_vectors(sentences, embedder, state):
             senses, first = centroids.get(instance.lemma), firsts.get(instance.lemma)
             unseen += senses is None

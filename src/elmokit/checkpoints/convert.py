@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
 from elmokit.checkpoints.loading import Pretrained, load, save
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "token-embeddings"]
@@ -32,22 +32,23 @@ def _check_representable(model: Pretrained) -> None:
         )
 
 
-def save_hdf5(model: Pretrained, directory: str | Path) -> None:
+def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = False) -> None:
     """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with vocab.txt and README.md.
 
     Args:
         model: A biLM over characters or word ids.
         directory: A new or empty directory, which appears whole or not at all.
+        overwrite: Replace an earlier model there.
 
     Raises:
-        FileExistsError: The directory is not empty.
+        FileExistsError: The directory holds anything else, and is not to be overwritten.
         ValueError: The format cannot express the model's configuration.
 
     Warns:
         UserWarning: The format cannot hold the softmax, mix, warm state or tokenizer that the model has.
     """
     _check_representable(model)
-    with atomic_directory(directory) as partial:
+    with atomic_directory(directory, overwrite) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
             model.vocab.write(partial / "vocab.txt")
@@ -56,20 +57,23 @@ def save_hdf5(model: Pretrained, directory: str | Path) -> None:
     _warn_of_losses(model)
 
 
-def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None) -> None:
+def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None, overwrite: bool) -> None:
     _check_representable(model)
     words = model.vocab if vocab is None else Vocab.read(vocab)
     if words is None:
         raise ValueError("the model has no vocabulary: give a file of words, one a line")
-    if path.exists():
-        raise FileExistsError(f"{path} exists: remove it, or choose another name")
-    write_token_embeddings(model.bilm, words, path)
+    write_token_embeddings(model.bilm, words, path, overwrite)
 
 
 def convert(
-    input: str | Path, output: str | Path, to: Target = "native", vocab: str | Path | None = None
+    input: str | Path,
+    output: str | Path,
+    to: Target = "native",
+    vocab: str | Path | None = None,
+    *,
+    overwrite: bool = False,
 ) -> dict[str, str | int]:
-    """Read a model in any format and write it in another; nothing that exists is overwritten.
+    """Read a model in any format and write it in another. The same call again changes nothing.
 
     Args:
         input: The model, as `elmokit.load` takes it.
@@ -77,24 +81,28 @@ def convert(
         to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; or "token-embeddings", bilm-tf's file
             of context-independent vectors of words.
         vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the model.
+        overwrite: Replace another model, or another file of token vectors.
 
     Returns:
         The output's path, format and bytes.
 
     Raises:
-        FileExistsError: The output exists.
+        FileExistsError: The output exists with other content, and is not to be overwritten, or is no model.
         ValueError: The format cannot express the model, or the arguments contradict each other.
     """
     if to not in get_args(Target):
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
-    model, output = load(input), Path(output)
+    output = Path(output)
+    marker = {"native": "config.json", "hdf5": "options.json", "token-embeddings": None}[to]
+    check_output(output, [input, *([vocab] if vocab else [])], overwrite=True, directory_of=marker)
+    model = load(input)
     if to == "native":
-        save(model, output)
+        save(model, output, overwrite=overwrite)
     elif to == "hdf5":
-        save_hdf5(model, output)
+        save_hdf5(model, output, overwrite=overwrite)
     else:
-        _save_token_embeddings(model, output, None if vocab is None else Path(vocab))
+        _save_token_embeddings(model, output, None if vocab is None else Path(vocab), overwrite)
     files = output.iterdir() if output.is_dir() else [output]
     return {"path": str(output), "format": to, "bytes": sum(file.stat().st_size for file in files)}

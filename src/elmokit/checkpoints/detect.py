@@ -122,6 +122,20 @@ TENSORFLOW = Format("TensorFlow variables", find_prefix, _tensorflow_files)
 FORMATS = (EFML, NATIVE, HDF5, NLPL_ZIP, TENSORFLOW)
 
 
+# Files of a model, each of which names the model too.
+MEMBERS = ("config.json", "options.json", "model.safetensors", "checkpoint", *EFML_WEIGHTS)
+
+
+def model_of(path: Path) -> Path:
+    """The model that a file belongs to: its directory, or the weights of options; any other path is itself."""
+    if not path.is_file():
+        return path
+    weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
+    if path.name.endswith("options.json") and weights.is_file():
+        return weights
+    return path.parent if path.name in MEMBERS else path
+
+
 class Detected(NamedTuple):
     """The format of a model, and the path that the format's loader reads."""
 

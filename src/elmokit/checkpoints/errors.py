@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 Shape = tuple[int, ...]
 
 
@@ -29,3 +31,19 @@ def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[
     ]
     if problems:
         raise CheckpointError(f"{source} does not fit its configuration:\n" + "\n".join(problems))
+
+
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of the tensors with a number that is not finite."""
+    # A sum is not finite where a number is not, and takes a fraction of the time; large numbers may overflow it.
+    suspects = {name: tensor for name, tensor in tensors.items() if not tensor.sum().isfinite()}
+    return [name for name, tensor in suspects.items() if not tensor.isfinite().all()]
+
+
+def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
+    """CheckpointError that names every tensor with a number that is not finite."""
+    if wrong := non_finite(tensors):
+        raise CheckpointError(
+            f"{source} has weights that are not finite: {', '.join(wrong)}; its vectors would be no numbers. Fetch it "
+            "again, or to look into it load it with allow_non_finite=True"
+        )

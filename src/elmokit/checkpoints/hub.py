@@ -21,6 +21,7 @@ IGNORED = ("*/*.hdf5",)
 
 NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 ADDRESS = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII)
+PREFIX = "hf:"
 # Not names on the Hub, but of files that are missing on this disk.
 FILE = re.compile(r".*\.(?:hdf5|h5|zip|index)")
 
@@ -40,15 +41,19 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
     """Parse a name on the Hub.
 
     Args:
-        name: OWNER/NAME, or https://huggingface.co/OWNER/NAME, also with /tree/REVISION.
+        name: OWNER/NAME, hf:OWNER/NAME, or https://huggingface.co/OWNER/NAME, also with /tree/REVISION.
         revision: Branch, tag or commit; it overrides the address.
 
     Returns:
         The repository; None where `name` cannot be one.
 
     Raises:
-        ValueError: The address of another site.
+        ValueError: The address of another site, or hf: without a name.
     """
+    if name.startswith(PREFIX):
+        if not re.fullmatch(NAME, name.removeprefix(PREFIX), re.ASCII):
+            raise ValueError(f"{name!r} is no model on the Hugging Face Hub: write {PREFIX}OWNER/NAME")
+        return HubModel(name.removeprefix(PREFIX), revision)
     if address := ADDRESS.fullmatch(name):
         return HubModel(address[1], revision or (address[2] and unquote(address[2])))
     if "://" in name:

@@ -5,14 +5,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from torch import Tensor
+
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
-from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.errors import CheckpointError, check_finite
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
 from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
-from elmokit.checkpoints.hub import HubModel, download, hub_model
+from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, EFML, STORAGE_DTYPES, load_native, write_native
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import BiLMConfig
@@ -34,7 +36,7 @@ __all__ = [
 
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
-CARD_LINES = 12
+CARD_LINES = 16
 
 # From the path that `detect` found, and whether the softmax is to be read, to the model.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
@@ -62,26 +64,43 @@ def _locate_on_hub(model: HubModel, local_files_only: bool) -> Detected:
     )
 
 
+def _not_found(name: str, path: Path) -> str:
+    inside = [model for model in (path / "model", *sorted(path.glob("*/model"))) if (model / "config.json").is_file()]
+    if inside:
+        return f"{path} is no model, but holds {', '.join(map(str, inside))}: name that"
+    return (
+        f"no model {name!r}: looked for a directory with {KNOWN_DIRECTORIES}, for a .zip of the NLPL repository, and "
+        f"for a bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a model on the "
+        f"Hugging Face Hub, write {PREFIX}OWNER/NAME"
+    )
+
+
 def locate(model: str | Path | None = None, *, revision: str | None = None, local_files_only: bool = False) -> Detected:
     """Find a model without loading it; arguments and errors are those of `load`.
 
     Returns:
         Its format, and the path of what the loader reads, which `load` takes too. A model of the Hub is fetched.
     """
+    if not isinstance(model, str | Path | None):
+        raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
-    detected = detect.detect(Path(name)) or detect.detect(BUNDLED_MODELS / name)
-    on_hub = None if detected or Path(name).exists() else hub_model(name, revision)
+    path = Path(name).expanduser()
+    detected = None
+    if not name.startswith((PREFIX, "https://", "http://")):
+        detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
+    # Where the first part of a/b is there, a/b is a path, possibly mistyped.
+    is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
+    on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
-        raise ValueError(f"only models on the Hugging Face Hub have revisions, and {name!r} is none: leave it out")
+        raise ValueError(
+            f"only models on the Hugging Face Hub have revisions, and {name!r} is none: leave the revision out, or "
+            f"write {PREFIX}OWNER/NAME"
+        )
     if detected is not None:
         return detected
     if on_hub is not None:
         return _locate_on_hub(on_hub, local_files_only)
-    raise FileNotFoundError(
-        f"no model {name!r}: looked for a directory with {KNOWN_DIRECTORIES}, for a .zip of the NLPL repository, and "
-        f"for a bundled model of that name (there are: {', '.join(list_models()) or 'none'}); on the Hugging Face "
-        "Hub, models are called OWNER/NAME"
-    )
+    raise FileNotFoundError(_not_found(name, path))
 
 
 def load(
@@ -90,6 +109,7 @@ def load(
     softmax: bool = True,
     revision: str | None = None,
     local_files_only: bool = False,
+    allow_non_finite: bool = False,
 ) -> Pretrained:
     """Load a model in whatever format it is.
 
@@ -98,22 +118,35 @@ def load(
     module google/elmo as a SavedModel; a directory of ELMoForManyLangs.
 
     Args:
-        model: A path, the name of a bundled model, or OWNER/NAME on the Hugging Face Hub (which needs
-            huggingface_hub). None: the bundled English model.
+        model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on
+            the Hugging Face Hub (which needs huggingface_hub), unless there is a path OWNER here: hf:OWNER/NAME is
+            always on the Hub. None: the bundled English model.
         softmax: Read the output layer of the language model too, where there is one. Vectors do not need it; scoring,
             fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
+        allow_non_finite: Load weights that are infinite or no numbers, too.
 
     Returns:
         The model in float32, on the CPU.
 
     Raises:
         FileNotFoundError: There is no such model.
-        CheckpointError: Its files are damaged or do not fit each other; the message names every offending key.
+        CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
+            message names every offending key.
     """
     format, path = locate(model, revision=revision, local_files_only=local_files_only)
-    return LOADERS[format](path, softmax)
+    loaded = LOADERS[format](path, softmax)
+    if not allow_non_finite:
+        check_finite(path, _tensors_of(loaded))
+    return loaded
+
+
+def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
+    """All weights of a model, as they are in memory."""
+    softmax = {} if model.softmax is None else model.softmax.state_dict(prefix="softmax.")
+    state = {} if model.warm_state is None else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
+    return {**model.bilm.state_dict(), **softmax, **state}
 
 
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
@@ -132,9 +165,12 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
 
     Raises:
         FileExistsError: The directory is not empty and is not to be replaced, or holds no model.
-        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary, or the biLM is prepacked.
+        ValueError: `model` is no `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
+            vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
     """
+    if not isinstance(model, Pretrained):
+        raise ValueError(f"save takes what elmokit.load gives, not {type(model).__name__}: write save(load(...), ...)")
     directory = Path(directory)
     if storage_dtype not in STORAGE_DTYPES:
         raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")

@@ -11,7 +11,7 @@ README.md              optional: the card
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, weights_of
-from elmokit.config import LATER_SETTINGS, BiLMConfig
+from elmokit.config import LATER_SETTINGS, BiLMConfig, StatePolicy
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
@@ -31,7 +32,6 @@ from elmokit.text.vocab import Vocab
 FORMAT_VERSION = 1
 EFML = LATER_SETTINGS["efml"]  # the encoder's key in config.json, whose dictionaries are a file of their own
 DICTIONARIES = ("words", "characters")
-SETTINGS = {"format_version", "model", "tokenizer", "state", "mix"}
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -84,37 +84,59 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
-        (directory / "README.md").write_text(model.card, encoding="utf-8")
+        (directory / "README.md").write_bytes(model.card.encode("utf-8", "backslashreplace"))
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Mix:
+    weights: tuple[float, ...]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class _Config:
+    """The contents of config.json."""
+
+    format_version: int
+    model: dict[str, Any]
+    tokenizer: str | None
+    state: StatePolicy
+    mix: _Mix | None
+
+
+@dataclass(frozen=True)
+class _Dictionaries:
+    """The contents of dictionaries.json."""
+
+    words: list[str]
+    characters: list[str]
 
 
 def _read_dictionaries(path: Path) -> dict[str, list[str]]:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     try:
-        values = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
-        return {name: values[name] for name in DICTIONARIES}
-    except (ValueError, TypeError, KeyError) as error:
+        return vars(from_json(_Dictionaries, read_json(path)))
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error}): fetch it again") from error
 
 
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
     """The configuration of the biLM, and the other settings as keyword arguments of `Pretrained`."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"its format_version is {values['format_version']}, not {FORMAT_VERSION}: upgrade elmokit")
-        if wrong := sorted(SETTINGS ^ set(values)):
-            raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        mix = values["mix"]
-        if mix is not None:
-            mix = MixWeights(tuple(map(float, mix["weights"])), float(mix["gamma"]))
-        if encoder := values["model"].get(EFML) or values["model"].get("efml"):
+        content = from_json(dict[str, Any], read_json(path))
+        version = content.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(f"its format_version is {version}, not {FORMAT_VERSION}: upgrade elmokit")
+        values: _Config = from_json(_Config, content)
+        if encoder := values.model.get(EFML) or values.model.get("efml"):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
-        others = {"tokenizer": values["tokenizer"], "state_policy": values["state"], "mix": mix}
-        return BiLMConfig.from_dict(values["model"]), others
+        mix = None if values.mix is None else MixWeights(**vars(values.mix))
+        others = {"tokenizer": values.tokenizer, "state_policy": values.state, "mix": mix}
+        return BiLMConfig.from_dict(values.model), others
     except CheckpointError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -130,6 +152,8 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
         tensors = load_file(path)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is cut short or no safetensors file ({error}): fetch it again") from error
+    if others := [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if not tensor.is_floating_point()]:
+        raise CheckpointError(f"{path} holds tensors that are no weights: {', '.join(others)}")
     check_shapes(path, expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     return {name: tensor.float() for name, tensor in tensors.items()}
 

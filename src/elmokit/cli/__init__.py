@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import tyro
 
 import elmokit
-from elmokit.cli.messages import is_debugging, one_line, one_line_warnings
+from elmokit.cli.messages import is_debugging, one_line, one_line_warnings, reopen_closed_streams
+from elmokit.cli.standard_input import spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
-    "`elmokit --version` prints the version."
+    "`elmokit --version` prints the version. In the place of a text file, - is standard input."
 )
 
 
 def _run(verb: Verb) -> int:
     try:
-        with one_line_warnings():
-            verb.run()
+        with one_line_warnings(), spool_standard_input(verb) as with_files:
+            with_files.run()
     except KeyboardInterrupt:
         advice = "; run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
         print(f"elmokit: interrupted{advice}", file=sys.stderr)
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 on success, 2 on bad input, 130 if interrupted.
     """
+    reopen_closed_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -6,11 +6,24 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, Overwrite
-from elmokit.cli.show import show, write_json
+from elmokit.cli.options import (
+    UNSET,
+    ComputeDtype,
+    Device,
+    Model,
+    OneLayer,
+    OptionalState,
+    Overwrite,
+    Tokenize,
+    state_defaults_in_text,
+)
+from elmokit.cli.show import check_outputs, show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
+state_defaults_in_text(ColumnsConfig)
+
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
+PlotFile = Annotated[Path | None, arg(help="Picture of the result (.png, .svg or .pdf; needs matplotlib)."), UNSET]
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,12 @@ class Probe:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
 
+        check_outputs([self.output], [self.train, self.dev, self.test], self.overwrite)
         options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
@@ -57,13 +72,83 @@ class Wsd:
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
 
+        check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
         report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
         write_json(report, self.output)
+
+
+@dataclass(frozen=True)
+class Scws:
+    """Correlate the similarity of words in context with the human ratings of SCWS, for each layer."""
+
+    ratings: Positional[Path]
+    """SCWS's ratings.txt."""
+    output: ReportFile = None
+    plot: PlotFile = None
+    model: Model = None
+    device: Device = None
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        from elmokit.analysis.scws import plot_scws, scws
+        from elmokit.plots import require_matplotlib
+
+        check_outputs([self.output, self.plot], [self.ratings], self.overwrite)
+        if self.plot is not None:
+            require_matplotlib()
+        report = scws(self.ratings, self.model, self.device)
+        show(report)
+        write_json(report, self.output)
+        if self.plot is not None:
+            print(plot_scws(report, self.plot))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Measure how far the uses of words in two corpora are apart, with permutation tests."""
+
+    words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")]
+    """Words. In sentences without an exact match, the case of letters is ignored."""
+    first: Path
+    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
+    second: Path
+    """Another text, e.g. of a later period."""
+    output: ReportFile = None
+    plot: PlotFile = None
+    max_uses: int = 500
+    """Maximum number of occurrences in each corpus; a random sample if there are more."""
+    permutations: int = 1000
+    """Random assignments of the occurrences to the corpora, for the p-values; 0: none."""
+    seed: int = 0
+    """Seed of the sampling and of the permutations."""
+    model: Model = None
+    layers: OneLayer = "top"
+    """Representation: the model's mix, the average, the top layer, or the number of a layer."""
+    device: Device = None
+    tokenize: Tokenize = True
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        from elmokit.analysis.change import ChangeConfig, plot_change, semantic_change, write_change
+        from elmokit.plots import require_matplotlib
+
+        check_outputs([self.output, self.plot], [self.first, self.second], self.overwrite)
+        if self.plot is not None:
+            require_matplotlib()
+        config = ChangeConfig(self.max_uses, self.permutations, self.seed)
+        options = {name: getattr(self, name) for name in ("model", "layers", "device", "tokenize")}
+        report = semantic_change(self.words, self.first, self.second, config=config, **options)
+        show(report)
+        if self.output is not None:
+            write_change(report, self.output)
+        if self.plot is not None:
+            print(plot_change(report, (self.first.name, self.second.name), self.plot))
 
 
 @dataclass(frozen=True)
@@ -88,6 +173,7 @@ class Senses:
     layers: OneLayer = "top"
     """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -96,6 +182,7 @@ class Senses:
 
         config = MapConfig(self.max_uses, self.match_case, self.clusters, self.seed)
         options = {"layers": self.layers, "device": self.device, "config": config, "overwrite": self.overwrite}
+        options["tokenize"] = self.tokenize
         show(map_senses(self.word, self.corpus, self.output, self.model, **options))
         if self.output is not None:
             print(f"\n{self.output}: {', '.join(sorted(file.name for file in self.output.iterdir()))}")

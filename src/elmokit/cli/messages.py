@@ -7,6 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def reopen_closed_streams() -> None:
+    """Give a process whose standard streams were closed (2>&-) ones that lead nowhere, so that it can print."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, which is that of the stream: a file with it would get what C libraries print.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def is_debugging() -> bool:
     """Whether ELMOKIT_DEBUG=1 asks for tracebacks and source locations."""
     return os.environ.get("ELMOKIT_DEBUG") == "1"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from elmokit.cli.options import UNSET, Model
+from elmokit.cli.options import UNSET, Model, Overwrite
 from elmokit.cli.show import show
 
 
@@ -17,11 +17,12 @@ class Convert:
     input: Positional[str]
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or HDF5 file for token-embeddings. It must not exist."""
+    """Directory for the model, or HDF5 file for token-embeddings."""
     to: Literal["native", "hdf5", "token-embeddings"] = "native"
     """elmokit's directory, options.json and weights.hdf5, or bilm-tf's file of context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.checkpoints.convert import convert

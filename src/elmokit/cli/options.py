@@ -1,14 +1,28 @@
 """Options shared by several verbs, each with its help text."""
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Literal, get_type_hints
 
 from tyro.conf import arg
 
 # Suppresses tyro's "(default: None)": the help text itself says what the default is.
 UNSET = arg(help_behavior_hint="")
+
+
+def state_defaults_in_text(settings: type) -> None:
+    """Apply `UNSET` to the settings without a default value: their text says what then happens, "(default: ...)"."""
+    types = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        if field.default in (None, ()):
+            settings.__annotations__[field.name] = Annotated[types[field.name], UNSET]
+
+
 Model = Annotated[
     str | None,
-    arg(help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub (default: bundled English)."),
+    arg(
+        help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub, which is also hf:OWNER/NAME "
+        "(default: bundled English)."
+    ),
     UNSET,
 ]
 Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
@@ -22,8 +36,20 @@ OptionalState = Annotated[
     UNSET,
 ]
 OneLayer = Literal["mix", "average", "top"] | int
-Overwrite = Annotated[bool, arg(help="Replace the output if it exists.")]
-Tokenize = Annotated[bool, arg(help="Split lines with the model's tokenizer; with --no-tokenize, at white space.")]
+Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
+# The one rule for text, of all verbs.
+Tokenize = Annotated[
+    bool,
+    arg(
+        help="Raw text: split it with the model's tokenizer. With --no-tokenize, it is tokenized: words are separated "
+        "by spaces, as in what `elmokit prepare` writes, which is recognized."
+    ),
+]
+Language = Annotated[
+    str | None,
+    arg(help="Code of the language whose rules split raw lines into sentences (default: the tokenizer's rules)."),
+    UNSET,
+]
 ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(

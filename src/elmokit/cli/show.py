@@ -1,7 +1,7 @@
 """Print results as lines of text."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,15 @@ def show(result: Any) -> None:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
     text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # file names need not be valid UTF-8
+
+
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:
+    """Check, before the work, that reports and pictures can be written; None stands for one that is not asked for."""
+    from elmokit.fs.atomic import check_output
+
+    files = [file for file in inputs if file is not None]
+    for output in filter(None, outputs):
+        check_output(output, files, overwrite=overwrite)
 
 
 def write_json(report: Any, path: Path | None) -> None:

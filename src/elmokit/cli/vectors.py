@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, OneLayer, OptionalState, StorageDtype, Tokenize
+from elmokit.cli.options import (
+    UNSET,
+    ComputeDtype,
+    Device,
+    Model,
+    OneLayer,
+    OptionalState,
+    Overwrite,
+    StorageDtype,
+    Tokenize,
+)
 from elmokit.cli.show import show
 
 
@@ -28,6 +38,7 @@ class Embed:
     tokenize: Tokenize = True
     sentences_per_part: int = 1000
     """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.embed.files import embed_file
@@ -56,6 +67,7 @@ class Encode:
     tokenize: Tokenize = True
     sentences_per_part: int = 1000
     """Lines computed between two checkpoints; an interrupted run recomputes the unfinished ones."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.embed.files import encode_file
@@ -73,10 +85,13 @@ class Compare:
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
     """Sentences that contain the word."""
+    other: Annotated[tuple[str, ...], UNSET] = ()
+    """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "all"
     """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
     device: Device = None
+    tokenize: Tokenize = True
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
@@ -104,9 +119,11 @@ class Neighbors:
     """Search the occurrences of all words, not only of this one."""
     max_sentences: Annotated[int | None, UNSET] = None
     """Maximum number of sentences with the word to search (default: all)."""
+    tokenize: Tokenize = True
 
     def run(self) -> None:
         from elmokit.analysis.neighbors import SearchConfig, neighbors
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
-        show(neighbors(self.word, self.sentence, self.corpus, self.model, self.layers, self.device, config))
+        options = {"layers": self.layers, "device": self.device, "config": config, "tokenize": self.tokenize}
+        show(neighbors(self.word, self.sentence, self.corpus, self.model, **options))

@@ -3,30 +3,56 @@
 A verb imports the function that does its work when it runs, so that `--help` does not load PyTorch.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Union, get_args
+from inspect import cleandoc
+from typing import Annotated, Any, Union, cast, get_args
 
 from tyro.conf import subcommand
 
-from elmokit.cli.analysis import Probe, Senses, Wsd
+from elmokit.cli.analysis import Change, Probe, Scws, Senses, Wsd
 from elmokit.cli.compat import Compat
+from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info
-from elmokit.cli.tasks import EvaluateTask, Fit, NoTask, Predict, fit_verb
+from elmokit.cli.tasks import EvaluateTask, Fit, LayerWeights, NoTask, Predict, SampleEfficiency, with_settings_of
 from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Probe | Wsd | Senses | Fit | Predict | EvaluateTask | Convert | Info | Compat
+    | Probe | Wsd | Scws | Senses | Change | Fit | Predict | EvaluateTask | SampleEfficiency | LayerWeights | Convert
+    | Info | Compat
 )  # fmt: skip
 
 # Verbs that resume an interrupted run when the same command is run again.
-RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit)
+RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit, SampleEfficiency)
+
+
+# Verbs whose options depend on the task that is named first.
+OF_TASKS = (Fit, SampleEfficiency)
+
+
+def name_of(verb: type) -> str:
+    """The name of a verb on the command line: `evaluate-task` of EvaluateTask."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", verb.__name__).lower()
 
 
 def verbs_for(arguments: Sequence[str]) -> Any:
-    """The union of the verbs for a command line: `fit` has the options of the task named there."""
-    names_task = arguments[:1] == ["fit"] and len(arguments) > 1 and not arguments[1].startswith("-")
-    fit = fit_verb(arguments[1]) if names_task else Fit[NoTask]
-    named = Annotated[fit, subcommand("fit", description=fit.__doc__)]
-    return Union[tuple(named if verb is Fit else verb for verb in get_args(Verb))]  # noqa: UP007 (made at run time)
+    """The union of the verbs for a command line.
+
+    The verb that it names has its whole help and its examples, the others a paragraph for the list of verbs; `fit` and
+    `sample-efficiency` have the options of the task that is named.
+    """
+    named, verbs = next(iter(arguments), ""), []
+    for verb in get_args(Verb):
+        name = name_of(verb)
+        if verb in OF_TASKS:
+            has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
+            verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
+        text = cleandoc(verb.__doc__ or "")
+        if named == name:
+            text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
+        else:
+            text = text.partition("\n\n")[0]
+        verbs.append(Annotated[verb, subcommand(name, description=text)])
+    return Union[tuple(verbs)]  # noqa: UP007 (made at run time)

@@ -23,12 +23,14 @@ from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import check_output
+from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
+from elmokit.text.vocab import OLD_MARK
 
 # --- Words to ids ------------------------------------------------------------------------------------------------
 
@@ -37,7 +39,7 @@ BATCH_WORDS = 8192
 
 
 def _read_words(vocab_file: str | Path) -> list[str]:
-    return [line.strip() for line in read_lines(vocab_file)]
+    return [word for line in read_lines(vocab_file) if (word := line.strip()) != OLD_MARK]
 
 
 def _warn_of_missing_boundaries(words: Sequence[str]) -> None:
@@ -208,9 +210,10 @@ def dump_token_embeddings(
         weight_file: HDF5 weights of the model.
         outfile: HDF5 file to write.
     """
+    check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
     words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
     _warn_of_missing_boundaries(words)
-    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
+    with atomic_hdf5(outfile) as file:
         table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
         for begin in range(0, len(words), BATCH_WORDS):
             batch = words[begin : begin + BATCH_WORDS]
@@ -235,11 +238,12 @@ def dump_bilm_embeddings(
         weight_file: HDF5 weights of the model.
         outfile: HDF5 file to write.
     """
+    check_output(outfile, [dataset_file, options_file, weight_file], overwrite=True)
     if vocab_file is not None:
         _warn_of_missing_boundaries(_read_words(vocab_file))
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
-    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
+    with atomic_hdf5(outfile) as file:
         for batch in sentence_batches(lines, BATCH_WORDS):
             embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
             for layers in embeddings:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from elmokit.checkpoints.errors import check_finite
 from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.native import filled
@@ -47,6 +48,7 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
     if weight_file is None:
         raise ValueError(f"options_file {options_file} needs a weight_file: give both")
     config, tensors = read_bilm_hdf5(_allennlp_file(options_file), _allennlp_file(weight_file))
+    check_finite(weight_file, tensors)
     return filled(lambda: BiLM(config), tensors)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe
+from elmokit.progress import ProgressBar
 from elmokit.text.characters import count_truncated
 
 BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # of a shuffled block: about 20 MB of text, never much over 32
@@ -96,12 +97,14 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
     """
     sentences = words = blank_lines = long_words = 0
     digests = []
+    progress = ProgressBar(desc="check text", unit=" lines", unit_scale=True)
     for file in files:
         previous, number, content = sentences, 0, blake2b(digest_size=16)
         for block in read_line_blocks(file):
             text = _decoded(block, file, number)
             content.update(text.encode() + b"\n")
             number += len(block)
+            progress.update(len(block))
             real = sum(1 for line in text.split("\n") if line.strip())
             sentences, blank_lines = sentences + real, blank_lines + len(block) - real
             tokens = text.split()
@@ -110,6 +113,7 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
         if sentences == previous:
             raise ValueError(f"{file} has no sentences: remove it from the corpus")
         digests.append(content.hexdigest())
+    progress.close()
     digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
     return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest)
 

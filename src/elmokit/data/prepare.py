@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from itertools import islice
 from multiprocessing import cpu_count
 from pathlib import Path
 from typing import get_args
@@ -21,28 +22,36 @@ from elmokit.data.documents import COMPRESSED, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
-from elmokit.fs.atomic import DISK_FULL, publish_directory
+from elmokit.data.text_checks import english_doubt
+from elmokit.fs.atomic import check_output, publish_directory
+from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
+from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 
 # Size of a shard if the number of shards is not given, and the largest number of shards that is then chosen.
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 MAX_DEFAULT_SHARDS = 256
+FIRST_DOCUMENTS = 20  # that are read before the run
 
 # Subdirectory of an unfinished run that becomes the output.
 RESULT_NAME = "result"
 
 
-def _sizes(paths: Sequence[str | Path], text_field: str) -> dict[str, int]:
+def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
     """The sizes of the files in bytes. ValueError for files that are repeated or whose beginning is unreadable."""
     names = [str(path) for path in paths]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(f"{repeated[0]} is given more than once: give each file once")
+    doubts = {}
     for name in names:
-        if next(read_documents(name, text_field), None) is None:
+        if not (first := list(islice(read_documents(name, text_field), FIRST_DOCUMENTS))):
             raise ValueError(f"{name} is empty: omit it, or check how it was created")
+        doubts[name] = english_doubt((line for document in first for line in document.lines), tokenizer)
+    if doubtful := [f"{name} {doubt}" for name, doubt in doubts.items() if doubt]:
+        warnings.warn(doubtful[0], stacklevel=3)
     return {name: Path(name).stat().st_size for name in names}
 
 
@@ -53,17 +62,22 @@ def _default_num_shards(input_bytes: dict[str, int]) -> int:
     return max(1, min(math.ceil(text_bytes / SHARD_BYTES), MAX_DEFAULT_SHARDS))
 
 
-def _finished_report(output: Path, options: PrepareOptions) -> PrepareReport | None:
+def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> PrepareReport | None:
     """The report of a finished run with the same options, if any. ValueError if the options differ."""
     if not (output / REPORT_NAME).exists():
         return None
-    report = read_report(output)
-    old, new = asdict(report.options), asdict(options)
-    different = [name for name in new if old[name] != new[name]]
-    if different:
-        raise ValueError(
-            f"{output} has a corpus prepared with other {', '.join(different)}: remove it or choose another output"
-        )
+    try:
+        report = read_report(output)
+        old, new = asdict(report.options), asdict(options)
+        if different := [name for name in new if old[name] != new[name]]:
+            raise ValueError(
+                f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
+                "or ask to overwrite it"
+            )
+    except ValueError:
+        if overwrite:
+            return None
+        raise
     report.already_done = True
     return report
 
@@ -138,6 +152,7 @@ def prepare(
     similarity: float = SIMILARITY,
     drop_paragraphs: bool = True,
     exclude: Sequence[str | Path] = (),
+    overwrite: bool = False,
 ) -> PrepareReport:
     """Split raw text into sentences and tokens, remove duplicates, and write shuffled shards of one sentence per line.
 
@@ -164,6 +179,7 @@ def prepare(
         drop_paragraphs: Drop paragraphs of at least 100 characters that occurred before.
         exclude: Held-out files. Their documents, near duplicates of these, and their paragraphs of at least 100
             characters are dropped from the inputs, whatever the other options are.
+        overwrite: Replace a corpus that was prepared with other options, once the new one is complete.
 
     Returns:
         The number of documents, sentences and words that were kept, and that were dropped for each reason.
@@ -182,7 +198,7 @@ def prepare(
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     output = Path(output)
-    input_bytes, exclude_bytes = _sizes(inputs, text_field), _sizes(exclude, text_field)
+    input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,
         exclude_bytes=exclude_bytes,
@@ -197,13 +213,11 @@ def prepare(
         compression=compression,
     )
     directory = output.with_name(f".unfinished-{output.name}")
-    finished = _finished_report(output, options)
+    finished = _finished_report(output, options, overwrite)
     if finished is not None:
         shutil.rmtree(directory, ignore_errors=True)
         return finished
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise FileExistsError(f"{output} exists: remove it or choose another output")
-
+    check_output(output, [*inputs, *exclude], overwrite=overwrite, directory_of=REPORT_NAME)
     start = Checkpoint(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
         modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],

@@ -70,6 +70,19 @@ class PrepareReport:
     dropped: dict[Reason, DropCount] = field(default_factory=no_drops)
     already_done: bool = False
 
+    def __str__(self) -> str:
+        """The counts, a line each; the options are in corpus.json."""
+        lines = [f"kept: {self.documents:,} documents, {self.sentences:,} sentences, {self.words:,} words"]
+        lines += [f"  from {path}: {words:,} words" for path, words in self.words_per_input.items()]
+        for reason, count in self.dropped.items():
+            if count.documents or count.paragraphs:
+                dropped = f"{count.documents:,} documents, {count.paragraphs:,} paragraphs, {count.words:,} words"
+                lines.append(f"dropped ({reason.replace('_', ' ')}): {dropped}")
+        if self.long_words:
+            lines.append(f"words of more than 48 bytes, of which a model reads the first 48: {self.long_words:,}")
+        lines.append(f"tokenizer: {self.options.tokenizer}")
+        return "\n".join(lines + ["these shards were there already; nothing was done"] * self.already_done)
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "PrepareReport":
         """The inverse of `dataclasses.asdict`."""

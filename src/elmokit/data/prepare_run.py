@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.data.documents import Document, read_documents
 from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTexts
 from elmokit.data.prepare_report import REPORT_NAME, PrepareReport, Reason, json_bytes
 from elmokit.data.shuffle import Scatter
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, remove_leftovers
+from elmokit.progress import ProgressBar
 
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 # A JSON line for each dropped document.
@@ -242,7 +241,7 @@ class PrepareRun:
         if self._checkpoint.complete:
             return
         words = self.report.words + sum(count.words for count in self.report.dropped.values())
-        bar = tqdm(initial=words, unit=" words", unit_scale=True, desc="prepare", dynamic_ncols=True, disable=None)
+        bar = ProgressBar(initial=words, unit=" words", unit_scale=True, desc="prepare")
         tokenized = tokenize_documents(self._documents(), self._worker_options(), processes)
         with bar, closing(tokenized):
             for document in tokenized:
@@ -258,9 +257,8 @@ class PrepareRun:
     def write_shards(self, directory: Path) -> None:
         """Write the shuffled shards that `directory` lacks, the list of dropped documents and the report."""
         directory.mkdir(exist_ok=True)
-        for unfinished in directory.glob(".partial-*"):  # of a run that was killed while writing
-            unfinished.unlink()
-        for shard in tqdm(range(self._options.num_shards), unit=" shards", desc="shuffle", disable=None):
+        remove_leftovers(directory)
+        for shard in ProgressBar(range(self._options.num_shards), unit=" shards", desc="shuffle"):
             path = directory / f"shard-{shard:05d}{SUFFIX_OF[self._options.compression]}"
             if not path.exists():
                 self._scatter.write_shuffled(shard, path)

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from elmokit.data.text_checks import attached_mark
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines
 
@@ -85,7 +87,10 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         width = width or len(columns)
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
-            raise ValueError(f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text!r}")
+            raise ValueError(
+                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text!r} (raw text is "
+                "predicted with --text)"
+            )
         # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
         skipped = layout.conllu and not columns[0].isdecimal()
         yield Line(number, text, None if skipped else columns)
@@ -94,6 +99,21 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
 def ends_sentence(line: Line) -> bool:
     """Whether a line separates sentences: blank, or the start of a document."""
     return not line.text.strip(" \t") or (line.columns is None and line.text.startswith(DOCUMENT_START))
+
+
+RAW_SAMPLE_LINES, MAX_COLUMNS_OF_ONE_WORD = 200, 4
+
+
+def refuse_raw_text(path: str | Path) -> None:
+    """ValueError if a file that should have one token per line looks like raw text, from its first lines."""
+    lines = [line.split() for line in islice(read_lines(path), RAW_SAMPLE_LINES) if line.strip()]
+    lines = [words for words in lines if words[0] != DOCUMENT_START]
+    has_one_line_of_many_words = len(lines) == 1 and len(lines[0]) > MAX_COLUMNS_OF_ONE_WORD
+    if lines and (example := attached_mark(lines) or (has_one_line_of_many_words and lines[0][0])):
+        raise ValueError(
+            f"{path} should have one word per line, but looks like raw text, as in {example!r}: predict it with --text "
+            "(text=True in Python)"
+        )
 
 
 def _column(columns: list[str], index: int, path: str | Path, number: int) -> str:
@@ -115,9 +135,11 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         The sentences.
 
     Raises:
-        ValueError: A line has a wrong number of columns.
+        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
         FileNotFoundError: The file does not exist.
     """
+    if not with_tags and not layout.conllu:
+        refuse_raw_text(path)
     words: list[str] = []
     tags: list[str] = []
     for line in read_token_lines(path, layout):
@@ -125,6 +147,10 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             words.append(_column(line.columns, layout.word_column, path, line.number))
             if with_tags:
                 tags.append(_column(line.columns, layout.tag_column, path, line.number))
+                if layout.tag_column in (layout.word_column, layout.word_column - len(line.columns)):
+                    raise ValueError(
+                        f"{path}, line {line.number}: there is no column of tags besides that of the words"
+                    )
         elif ends_sentence(line) and words:
             yield TaggedSentence(tuple(words), tuple(tags))
             words, tags = [], []

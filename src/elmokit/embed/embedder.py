@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, tee
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
@@ -16,18 +18,30 @@ from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
 from elmokit.nn.bilm import BiLMState
+from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
-from elmokit.text.characters import TruncationWarning
+from elmokit.text.characters import TruncationWarning, truncation_message
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
 
 
 class Embeddings(list[np.ndarray]):
-    """One array a sentence; the state after the last one where it was carried; how many words were too long."""
+    """The vectors of some sentences: a list with one array for each.
 
-    state: BiLMState | None = None
-    truncated_words: int = 0
+    Attributes:
+        tokens: The words of each sentence, in whose order the rows of its array are.
+        state: The state after the last sentence, where it was carried.
+        truncated_words: How many words were longer than the model reads.
+    """
+
+    def __init__(
+        self, vectors: Iterable[np.ndarray] = (), tokens: Iterable[Sequence[str]] = (), truncated_words: int = 0
+    ) -> None:
+        super().__init__(vectors)
+        self.tokens = list(map(list, tokens))
+        self.state: BiLMState | None = None
+        self.truncated_words = truncated_words
 
     def __repr__(self) -> str:
         if not self:
@@ -37,43 +51,45 @@ class Embeddings(list[np.ndarray]):
         return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
 
 
-def _embeddings(result: BatchResult) -> Embeddings:
-    embeddings = Embeddings(result.vectors)
-    embeddings.truncated_words = result.truncated_words
-    return embeddings
-
-
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones in any batch and after any calls."""
 
     def __init__(
         self,
-        model: Pretrained,
+        model: ModelSource = None,
         device: str | None = None,
         dtype: str | None = None,
         *,
+        softmax: bool = False,
         sizes: Sizes | None = None,
     ) -> None:
-        """Prepack a model for a device and a number type; the model itself stays as it is.
+        """Prepack a model for a device and a number type.
 
         Args:
-            model: Any pretrained model.
+            model: A loaded model, which stays as it is; or whatever `elmokit.load` takes, of which only the prepacked
+                weights stay in memory, as `model.bilm`.
             device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
             dtype: The number type to compute in: "float32" (exact, the default), "bfloat16", "float16" (on a GPU),
                 "int8", or "auto", which is bfloat16 where the machine multiplies it, else float32. int8, the fastest,
                 quantises the weights, and the rows that are multiplied by them: it needs the compiled kernels.
                 Vectors are float32 in any case.
+            softmax: Load the output layer of the language model too, as in `elmokit.load`.
             sizes: How much is computed at a time; no vector depends on it.
 
         Raises:
             ValueError: If the device or the number type is not available here.
+            FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
-        self.model = model
-        self._path: Path | None = None  # where `load` read the weights that it did not keep
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
-        self._pipeline = Pipeline(model, self.device, self.dtype, sizes)
-        self._tokenizer = get_tokenizer(model.tokenizer or "whitespace-1")
+        # Where the weights are that are not kept.
+        self._path = None if isinstance(model, Pretrained) else locate(model).path.absolute()
+        self.model = model if isinstance(model, Pretrained) else load(self._path, softmax=softmax)
+        self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
+        self._tokenizer = get_tokenizer(self.model.tokenizer or "whitespace-1")
+        if self._path is not None:
+            self.model = replace(self.model, bilm=self._pipeline.bilm)
+            release_freed_memory()
 
     @classmethod
     def load(
@@ -86,20 +102,16 @@ class Embedder:
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> Embedder:
-        """Load a model and prepack it; only the prepacked weights stay in memory, as `model.bilm`.
+        """Load a model, with the options of `elmokit.load` for those of the Hub, and prepack it.
 
         `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
         `dtype` those of `Embedder`.
         """
-        source = locate(model, revision=revision, local_files_only=local_files_only).path.absolute()
-        embedder = cls(load(source, softmax=softmax), device, dtype)
-        embedder.model = replace(embedder.model, bilm=embedder._pipeline.bilm)
-        embedder._path = source
-        release_freed_memory()
-        return embedder
+        source = locate(model, revision=revision, local_files_only=local_files_only).path
+        return cls(source, device, dtype, softmax=softmax)
 
     def fingerprint(self) -> str:
-        """The `fingerprint` of the model, for which weights that `load` did not keep are read from its files again."""
+        """The `fingerprint` of the model, for which weights that were not kept are read from its files again."""
         if self._path is None:
             return fingerprint(self.model)
         return fingerprint(replace(self.model, bilm=load(self._path, softmax=False).bilm))
@@ -135,7 +147,7 @@ class Embedder:
 
     def tokenize(self, text: str) -> list[str]:
         """Split as the model's training text was; at white space where its tokenizer is not known."""
-        return self._tokenizer.tokenize(text)
+        return self._tokenizer.split(text)
 
     def embed(
         self,
@@ -158,13 +170,12 @@ class Embedder:
             tokenize: Split strings as the model's training text was; else at white space.
 
         Returns:
-            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; carried state as `.state`.
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; the words as `.tokens`, carried state
+            as `.state`.
 
         Raises:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
         """
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         spec = OutputSpec(select_layers(self.model, layers))
         return self._embed(list(self._split(sentences, tokenize)), spec, state, batch_size)
 
@@ -191,8 +202,10 @@ class Embedder:
         """
         if self._carried(state, 1) is not None:
             raise ValueError("a stream carries no state: use `embed`, which gives it back, or another state")
-        batches = split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words)
-        return map(_embeddings, self._results(batches, OutputSpec(select_layers(self.model, layers)), state))
+        batches, again = tee(split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words))
+        results = self._results(batches, OutputSpec(select_layers(self.model, layers)), state)
+        pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead
+        return (Embeddings(result.vectors, tokens, result.truncated_words) for result, (tokens, _) in pairs)
 
     def embed_batches(
         self,
@@ -254,7 +267,11 @@ class Embedder:
         layers: str | int = "mix",
         state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
-    ) -> np.ndarray:
+        *,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        convert_to_tensor: bool = False,
+    ) -> np.ndarray | Tensor:
         """Embed texts: one vector for each, pooled over its words.
 
         Args:
@@ -264,9 +281,13 @@ class Embedder:
             layers: See `embed`; "all" is not one vector.
             state: See `embed`.
             tokenize: See `embed`.
+            batch_size: See `embed`.
+            show_progress_bar: Show how many texts are done: a bar on a terminal, else a line every half minute.
+            convert_to_tensor: Return a tensor, on the embedder's device.
 
         Returns:
-            (N, 2D) float32, or (2D,) of one string; zeros where there are no words.
+            (N, 2D) float32, or (2D,) of one string; zeros where there are no words. A NumPy array unless
+            `convert_to_tensor` is set.
 
         Raises:
             ValueError: As `embed`, and for an unknown pooling.
@@ -276,15 +297,16 @@ class Embedder:
         pool = Pooling(pooling, normalize_embeddings)
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
         spec = OutputSpec(select_layers(self.model, layers), pool)
-        pooled = self._embed(tokens, spec, state, batch_size=None)
-        if isinstance(texts, str):
-            return pooled[0][0]
-        return np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
+        with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar) as bar:
+            pooled = self._embed(tokens, spec, state, batch_size, bar)
+        vectors = np.concatenate([np.zeros((0, self.dim), np.float32), *pooled])
+        vectors = vectors[0] if isinstance(texts, str) else vectors
+        return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """Each sentence as tokens, when it is asked for."""
         if isinstance(sentences, str):
-            raise ValueError("embed takes a list of sentences, not a single string: write embed([text])")
+            raise ValueError("give a list of sentences, not a single string: write embed([text])")
         split = self.tokenize if tokenize else str.split
 
         def tokens_of(number: int, sentence: Sentence) -> Sequence[str]:
@@ -332,8 +354,11 @@ class Embedder:
         spec: OutputSpec,
         state: StatePolicy | BiLMState | None,
         batch_size: int | None,
+        bar: ProgressBar | None = None,
     ) -> Embeddings:
-        embeddings = Embeddings()
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
         batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
         for result in self._results(batches, spec, state, batch_size):
@@ -341,17 +366,17 @@ class Embedder:
             embeddings.truncated_words += result.truncated_words
             if embeddings.state is not None:
                 embeddings.state = result.state
-        if count := embeddings.truncated_words:
-            warnings.warn(f"{count} words are too long and were cut", TruncationWarning, stacklevel=3)
+            if bar is not None:
+                bar.update(len(result.vectors))
+        if embeddings.truncated_words:
+            encoder = self._pipeline.bilm.token_encoder
+            message = truncation_message(tokens, encoder.count_truncated, encoder.word_limit)
+            warnings.warn(message, TruncationWarning, stacklevel=3)
         return embeddings
 
 
 def resolve_embedder(
     model: Embedder | ModelSource = None, device: str | None = None, dtype: str | None = None, *, softmax: bool = False
 ) -> Embedder:
-    """An embedder itself, or that of a loaded model or of whatever `Embedder.load` takes; else as `Embedder.load`."""
-    if isinstance(model, Embedder):
-        return model
-    if isinstance(model, Pretrained):
-        return Embedder(model, device, dtype)
-    return Embedder.load(model, device, dtype, softmax=softmax)
+    """An embedder itself, or that of a model, loaded or named."""
+    return model if isinstance(model, Embedder) else Embedder(model, device, dtype, softmax=softmax)

@@ -26,9 +26,9 @@ from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import HalfVectors, RunningPool
 from elmokit.embed.pipeline import split_evenly
-from elmokit.fs.atomic import atomic_path
-from elmokit.fs.lock import only_one_in
+from elmokit.fs.atomic import atomic_path, remove_leftovers
 from elmokit.nn.bilm import BiLMState
+from elmokit.storage.checksum import UNSEALED, is_intact, seal
 from elmokit.storage.store import begin_store, finish_store, write_shard
 from elmokit.storage.token_spool import SpooledSentence, TokenSpool, read_together
 
@@ -43,7 +43,9 @@ def _state_path(directory: Path, number: int) -> Path:
 
 def _write_state(path: Path, state: BiLMState) -> None:
     with atomic_path(path) as partial_path:
-        save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path)
+        save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path, UNSEALED)
+        with partial_path.open("r+b") as file:
+            seal(file)
 
 
 def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[set[int], State]:
@@ -54,7 +56,7 @@ def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> t
         return kept, job.state
     first_missing = min(numbers - kept)
     path = _state_path(directory, first_missing - 1)
-    return (set(range(first_missing)), BiLMState(**load_file(path))) if path.is_file() else (set(), job.state)
+    return (set(range(first_missing)), BiLMState(**load_file(path))) if is_intact(path) else (set(), job.state)
 
 
 # --- Plan: words, ahead of their vectors -----------------------------------------------------------------------------
@@ -99,14 +101,11 @@ def _spool(job: FileJob, directory: Path, number: int, lines: Iterable[str], pro
 
 
 def _missing_parts(job: FileJob, directory: Path, kept: Set[int], progress: Progress) -> Iterator[_Part]:
-    for number, lines in enumerate(job.parts()):
+    for number, lines in enumerate(job.text.parts()):
         if number not in kept:
             yield _spool(job, directory, number, lines, progress)
             continue
-        for line in lines:
-            for _ in progress.counted(job, line):
-                pass
-            progress.advance(len(line), words=0)
+        progress.skip(job, lines)
 
 
 def _batches_of(part: _Part, longest: int) -> Iterator[_Batch]:
@@ -190,41 +189,42 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
 
     Args:
         job: All that decides the vectors.
-        directory: The embedding store.
+        directory: The embedding store, which the caller has locked.
         output: The name of the result in the report.
 
     Raises:
-        ValueError: If the directory holds other embeddings, or numbers are too large for the storage dtype.
+        ValueError: If the directory holds other embeddings, the text was changed since it was first read, or numbers
+            are too large for the storage dtype.
         OSError: If the directory cannot be written.
     """
-    index = job.index  # errors in the job are raised here, before anything is written
-    with only_one_in(directory):
-        kept, state = _finished_parts(job, directory, begin_store(directory, index))
-        progress, longest = Progress(job.text), job.embedder.sizes.batch_words
-        parts = _missing_parts(job, directory, kept, progress)
-        batches = chain.from_iterable(_batches_of(part, longest) for part in parts)
-        with (
-            progress.bar,
-            closing(cast(Generator, _records(job, batches, state, progress))) as records,
-            ExitStack() as open_shard,
-        ):
-            writer = None
-            for batch, record in records:
-                number = batch.part.number
-                if writer is None:
-                    writer = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
-                if isinstance(record, _Vectors):
-                    writer.write(*record)
-                elif isinstance(record, HalfVectors):
-                    writer.fill(record.rows, record.columns, record.vectors)
-                elif batch.ends_part:
-                    if isinstance(record.state, BiLMState):
-                        # Before its part is there, so that the last finished part has its state.
-                        _write_state(_state_path(directory, number), record.state)
-                    open_shard.close()
-                    writer = None
-                    _state_path(directory, number - 1).unlink(missing_ok=True)
-        finish_store(directory, index, job.num_parts)
-        for path in (*directory.glob("state-*.safetensors"), *directory.glob(".partial-*")):  # kills leave the latter
-            path.unlink()
+    index = job.index
+    kept, state = _finished_parts(job, directory, begin_store(directory, index))
+    progress, longest = Progress(job.text), job.embedder.sizes.batch_words
+    parts = _missing_parts(job, directory, kept, progress)
+    batches = chain.from_iterable(_batches_of(part, longest) for part in parts)
+    with (
+        progress.bar,
+        closing(cast(Generator, _records(job, batches, state, progress))) as records,
+        ExitStack() as open_shard,
+    ):
+        writer = None
+        for batch, record in records:
+            number = batch.part.number
+            if writer is None:
+                writer = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
+            if isinstance(record, _Vectors):
+                writer.write(*record)
+            elif isinstance(record, HalfVectors):
+                writer.fill(record.rows, record.columns, record.vectors)
+            elif batch.ends_part:
+                if isinstance(record.state, BiLMState):
+                    # Before its part is there, so that the last finished part has its state.
+                    _write_state(_state_path(directory, number), record.state)
+                open_shard.close()
+                writer = None
+                _state_path(directory, number - 1).unlink(missing_ok=True)
+    finish_store(directory, index, job.num_parts)
+    remove_leftovers(directory)
+    for path in directory.glob("state-*.safetensors"):
+        path.unlink()
     return progress.report(output, job, len(kept))

@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import os
-import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-
-import numpy as np
+from typing import NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
-from elmokit.embed.job import FileJob, FileReport, TextFile
+from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
-from elmokit.fs.atomic import atomic_path
-from elmokit.storage.hdf5 import write_allennlp_hdf5
-from elmokit.storage.store import EmbeddingStore
+from elmokit.fs.atomic import atomic_directory, check_output, remove_directory
+from elmokit.fs.lock import only_one_in
+from elmokit.storage.hdf5 import read_hdf5_index, write_allennlp_hdf5
+from elmokit.storage.npy import read_npy_index, write_npy
+from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_index
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
+OTHER_SUFFIXES = (
+    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".parquet", ".txt", ".csv", ".tsv", ".json", ".jsonl",
+)  # fmt: skip
+
+
+class _Format(NamedTuple):
+    """A format of the output: how it is made of a complete store, and how the index of that store is read again."""
+
+    write: Callable[[EmbeddingStore, Path], None]
+    index_of: Callable[[Path], StoreIndex | None]
+    is_directory: bool = False
+
+
+def _index_last(store: Path) -> list[Path]:
+    """The files of a store in the order in which they are taken away, so that it stays one that a run may resume."""
+    return sorted(store.iterdir(), key=lambda path: path.name == INDEX_NAME)
+
+
+def _move_store(store: EmbeddingStore, output: Path) -> None:
+    with atomic_directory(output, overwrite=True) as partial:
+        for path in _index_last(store.directory):
+            os.replace(path, partial / path.name)
+
+
+def _index_of_directory(output: Path) -> StoreIndex | None:
+    with suppress(FileNotFoundError, ValueError):
+        return read_index(output)
+    return None
+
+
+DIRECTORY = _Format(_move_store, _index_of_directory, is_directory=True)
+HDF5, NPY = _Format(write_allennlp_hdf5, read_hdf5_index), _Format(write_npy, read_npy_index)
 
 
 def embed_file(
@@ -34,12 +68,13 @@ def embed_file(
     dtype: str | None = None,
     storage_dtype: str = "float32",
     sentences_per_part: int = SENTENCES_PER_PART,
+    overwrite: bool = False,
 ) -> FileReport:
     """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
 
     The same call resumes a run that was stopped: it repeats the parts that were being computed or written, one to
-    three, or where there are more cores one for each. Memory holds one line of the text, and the vectors of some
-    sentences or of a window of a long one.
+    three, or where there are more cores one for each, and those that are damaged. After a finished run it changes
+    nothing. Memory holds one line of the text, and the vectors of some sentences or of a window of a long one.
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
@@ -47,36 +82,40 @@ def embed_file(
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
         state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
-        tokenize: Split lines as the model's training text was; else at white space.
+        tokenize: Split raw lines as the model's training text was; else, and for text of `elmokit prepare`, at white
+            space.
         device: Where to compute, unless `model` is an embedder.
         dtype: The number type to compute in, unless `model` is an embedder; see `Embedder`.
         storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
         sentences_per_part: Lines in each file of a directory.
+        overwrite: Replace an output that holds other vectors, once the new ones are complete.
 
     Returns:
         The number of sentences and words, and the speed.
 
     Raises:
-        ValueError: Invalid UTF-8 (before anything is written), an empty file, a directory that holds other vectors, or
-            numbers too large for float16.
-        FileExistsError: An HDF5 file exists.
+        ValueError: Invalid UTF-8 (before anything is written), an empty file or one that is changed meanwhile, a
+            directory that holds other vectors, an output that is the input, or numbers too large for float16.
+        FileExistsError: An HDF5 file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
     output = Path(output)
+    if output.suffix in OTHER_SUFFIXES:
+        raise ValueError(
+            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 (`elmokit encode` "
+            "writes one vector a line as .npy)"
+        )
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
-    parts = _parts_beside(output) if is_hdf5 else output
+    format = HDF5 if is_hdf5 else DIRECTORY
+    _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file), embedder, layers, state, storage_dtype, sentences_per_part, tokenize)
-    report = write_parts(job, parts, output)
-    if is_hdf5:
-        write_allennlp_hdf5(EmbeddingStore(parts), output)
-        _discard(parts)
-    return report
+    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, storage_dtype, tokenize)
+    return _write(job, output, format, overwrite)
 
 
 def encode_file(
@@ -92,6 +131,7 @@ def encode_file(
     device: str | None = None,
     dtype: str | None = None,
     sentences_per_part: int = SENTENCES_PER_PART,
+    overwrite: bool = False,
 ) -> FileReport:
     """Write one vector for each line of a text file, as `Embedder.encode` gives it.
 
@@ -101,52 +141,83 @@ def encode_file(
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
-        layers, state, tokenize, device, dtype, sentences_per_part: As for `embed_file`; "all" layers are no vector.
+        layers, state, tokenize, device, dtype, sentences_per_part, overwrite: As for `embed_file`; "all" layers are no
+            vector.
 
     Returns:
         The number of lines and words, and the speed.
 
     Raises:
         ValueError, OSError: As `embed_file`.
-        FileExistsError: The output exists.
+        FileExistsError: A file with other content exists.
     """
     output = Path(output)
     if layers == "all":
         raise ValueError('one vector a line needs one representation: layers="all" is not one')
     if output.suffix != ".npy":
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
-    pooled, parts = Pooling(pooling, normalize_embeddings), _parts_beside(output)
+    pooled = Pooling(pooling, normalize_embeddings)
+    _check(output, file, NPY, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file), embedder, layers, state, "float32", sentences_per_part, tokenize, pooled)
-    report = write_parts(job, parts, output)
-    _write_npy(EmbeddingStore(parts), output)
-    _discard(parts)
+    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, "float32", tokenize, pooled)
+    return _write(job, output, NPY, overwrite)
+
+
+# --- The output ------------------------------------------------------------------------------------------------------
+
+
+def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
+    """Check what can be known of an output before the model and the text are read."""
+    # Vectors of before may be those of the same job.
+    may_exist = overwrite or format.is_directory or format.index_of(output) is not None
+    check_output(output, [file], overwrite=may_exist, directory_of=INDEX_NAME if format.is_directory else None)
+
+
+def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> FileReport:
+    """Write the vectors of a job, or what an earlier run left of them.
+
+    They grow in a store beside the output, `NAME.parts`, or in the output itself where that is a directory without
+    other vectors.
+    """
+    index = job.index  # errors in the job are raised here, before anything is written
+    beside = output.with_name(f"{output.name}.parts")
+    stored = format.index_of(output)
+    is_same = stored is not None and not index.differences(stored)
+    if format.is_directory and (is_same or not overwrite or not (output / INDEX_NAME).exists()):
+        with only_one_in(output):
+            report = write_parts(job, output, output)
+        _discard(beside)
+        return report
+    with only_one_in(beside):
+        stored = format.index_of(output)  # once more, as another process may have written it before the lock was free
+        if stored is not None and not index.differences(stored):
+            report = _count(job, output)
+        elif output.exists() and not overwrite:
+            other = "no vectors of elmokit" if stored is None else f"other vectors ({index.differences(stored)})"
+            raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or ask to overwrite it")
+        else:
+            unfinished = _index_of_directory(beside)
+            if overwrite and unfinished is not None and index.differences(unfinished):
+                for path in _index_last(beside):
+                    path.unlink()
+            report = write_parts(job, beside, output)
+            format.write(EmbeddingStore(beside), output)
+    _discard(beside)
     return report
 
 
-def _aside(parts: Path) -> Path:
-    return parts.with_name(f".partial-{parts.name}")
-
-
-def _parts_beside(output: Path) -> Path:
-    """The store of a single file while it is computed; FileExistsError for an output without one."""
-    parts = output.with_name(output.name + ".parts")
-    shutil.rmtree(_aside(parts), ignore_errors=True)  # which a kill may have left
-    if output.exists() and not parts.exists():
-        raise FileExistsError(f"{output} exists: remove it or choose another name")
-    return parts
-
-
-def _write_npy(store: EmbeddingStore, output: Path) -> None:
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), *store.index.vector_shape)}
-    with atomic_path(output) as partial, partial.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, header)
-        for line in range(len(store)):
-            stream.write(store.vectors(line).astype("<f4").tobytes())
+def _count(job: FileJob, output: Path) -> FileReport:
+    """The report of a job whose output is complete."""
+    progress = Progress(job.text)
+    with progress.bar:
+        for lines in job.text.parts():
+            progress.skip(job, lines)
+    return progress.report(output, job, parts_kept=job.num_parts)
 
 
 def _discard(parts: Path) -> None:
-    """Remove a directory; a kill in between leaves it with another name, not half of it with its own."""
-    os.replace(parts, _aside(parts))
-    shutil.rmtree(_aside(parts), ignore_errors=True)
+    """Remove the store of an output that is complete, unless another process is at work there."""
+    if parts.is_dir():
+        with suppress(ValueError), only_one_in(parts):
+            remove_directory(parts)

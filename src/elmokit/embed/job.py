@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from elmokit.config import StatePolicy
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import TOKENIZED
+
+
+def _add_line(digest: blake2b, line: str) -> None:
+    for begin in range(0, len(line), SEGMENT_CHARACTERS):
+        digest.update(line[begin : begin + SEGMENT_CHARACTERS].encode())
+    digest.update(b"\n")
 
 
 @dataclass(frozen=True)
@@ -27,23 +33,44 @@ class TextFile:
     """A text file that was read to its end once, so that nothing in it stops a run halfway."""
 
     path: Path
+    size: int  # in bytes, on disk
     lines: int
     characters: int
-    digest: str  # of its lines
+    lines_per_part: int
+    digests: tuple[str, ...]  # of its lines up to the end of each part
 
     @staticmethod
-    def read(path: str | Path) -> TextFile:
+    def read(path: str | Path, lines_per_part: int) -> TextFile:
         """ValueError for invalid UTF-8, naming the line, and for an empty file; FileNotFoundError."""
+        if lines_per_part < 1:
+            raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
         lines = characters = 0
-        digest = blake2b(digest_size=16)
+        digest, digests = blake2b(digest_size=16), []
         for line in read_lines(path):
             lines, characters = lines + 1, characters + len(line)
-            for begin in range(0, len(line), SEGMENT_CHARACTERS):
-                digest.update(line[begin : begin + SEGMENT_CHARACTERS].encode())
-            digest.update(b"\n")
+            _add_line(digest, line)
+            if lines % lines_per_part == 0:
+                digests.append(digest.hexdigest())
         if not lines:
             raise ValueError(f"{path} is empty: there is nothing to embed")
-        return TextFile(Path(path), lines, characters, digest.hexdigest())
+        if lines % lines_per_part:
+            digests.append(digest.hexdigest())
+        return TextFile(Path(path), Path(path).stat().st_size, lines, characters, lines_per_part, tuple(digests))
+
+    def parts(self) -> Iterator[Iterator[str]]:
+        """The lines of each part, each part to be read to its end; ValueError at the end of one that was changed."""
+        lines, digest = read_lines(self.path), blake2b(digest_size=16)
+
+        def part(expected: str) -> Iterator[str]:
+            for line in islice(lines, self.lines_per_part):
+                _add_line(digest, line)
+                yield line
+            if digest.hexdigest() != expected:
+                raise ValueError(f"{self.path} was changed while it was read: start again, with another output")
+
+        yield from map(part, self.digests)
+        if next(lines, None) is not None:
+            raise ValueError(f"{self.path} has grown while it was read: start again, with another output")
 
 
 @dataclass(frozen=True)
@@ -55,23 +82,17 @@ class FileJob:
     layers: str | int
     state: StatePolicy
     storage_dtype: str
-    sentences_per_part: int
     tokenize: bool
     pooling: Pooling | None = None  # None: a vector for every word
 
     @property
     def num_parts(self) -> int:
-        return -(-self.text.lines // self.sentences_per_part)
-
-    def parts(self) -> Iterator[Iterator[str]]:
-        """The lines of each part, each part to be read to its end."""
-        lines = read_lines(self.text.path)
-        for _ in range(self.num_parts):
-            yield islice(lines, self.sentences_per_part)
+        return len(self.text.digests)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return get_tokenizer((self.embedder.model.tokenizer if self.tokenize else None) or "whitespace-1")
+        name, has_long_lines = self.embedder.model.tokenizer, self.pooling is not None
+        return file_tokenizers([self.text.path], name, self.tokenize, by_line=True, long_lines=has_long_lines)[0]
 
     @cached_property
     def index(self) -> StoreIndex:
@@ -79,18 +100,18 @@ class FileJob:
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
-            "tokenizer": self.embedder.model.tokenizer if self.tokenize else None,
+            "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
             "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
-            "text": self.text.digest,
+            "text": self.text.digests[-1],
         }
         return StoreIndex(
             model=self.embedder.fingerprint(),
             layers=str(self.layers),
             vector_shape=(*shape[:-2], shape[-1]),
             dtype=self.storage_dtype,
-            sentences_per_part=self.sentences_per_part,
-            source_bytes=self.text.path.stat().st_size,
+            sentences_per_part=self.text.lines_per_part,
+            source_bytes=self.text.size,
             arguments=", ".join(f"{name} {value}" for name, value in settings.items()),
         )
 
@@ -113,7 +134,7 @@ class Progress:
     """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
 
     def __init__(self, text: TextFile) -> None:
-        self.bar = tqdm(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name, disable=None)
+        self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
         self._start = time.perf_counter()
 
@@ -123,6 +144,13 @@ class Progress:
             self.words += len(words)
             self.truncated_words += job.embedder.count_truncated(words)
             yield words
+
+    def skip(self, job: FileJob, lines: Iterable[str]) -> None:
+        """Count lines that need not be embedded again."""
+        for line in lines:
+            for _ in self.counted(job, line):
+                pass
+            self.advance(len(line), words=0)
 
     def advance(self, characters: int, words: int) -> None:
         self._words_done += words

@@ -38,7 +38,7 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     if layers == "sum":
         return torch.ones(count)
     number = count - 1 if layers == "top" else layers
-    if isinstance(number, bool | str) or not -count <= operator.index(number) < count:
+    if isinstance(number, bool | str | float) or number not in range(-count, count):
         choices = f"mix, average, sum, top, all, or a number from 0 to {count - 1}"
         raise ValueError(f"layers must be {choices}, not {layers!r}")
     return torch.eye(count)[operator.index(number)]

@@ -1,21 +1,30 @@
-"""Atomic writing: a file or directory has its final name only when it is complete."""
+"""Atomic writing: a file or directory has its final name only when it is complete.
 
-import errno
+Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` beside it, which is locked as long as it is in use.
+One that is not locked was left by a kill, and is removed when the same output is written again.
+"""
+
+import ctypes
+import filecmp
+import glob
 import gzip
 import os
 import shutil
 import stat
+import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import zstandard
 from safetensors import SafetensorError
 
-# Errors of a full disk, a quota or a limit of file sizes; others inside a block may come from what it reads.
-DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+from elmokit.fs.disk import DISK_FULL, cannot_write, new_directories, sync
+from elmokit.fs.lock import locked
+
+NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: together they must fit a file name
 
 
 def create_bytes(path: str | Path) -> BinaryIO:
@@ -32,21 +41,66 @@ def create_bytes(path: str | Path) -> BinaryIO:
     return path.open("wb")
 
 
-def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
-    """The error of a failed write of `path`, with what to do."""
-    reason = getattr(error, "strerror", None) or str(error)
-    number = getattr(error, "errno", None) or errno.EIO
-    return OSError(number, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there")
+# --- Temporary directories -----------------------------------------------------------------------------------------
 
 
-def _set_default_mode(*files: Path) -> None:
+def remove_leftovers(directory: Path, name: str | None = None) -> None:
+    """Remove the temporary directories that killed processes left in a directory.
+
+    Args:
+        directory: Where to look.
+        name: Only those of the output of this name; None: all.
+    """
+    marker = "*" if name is None else glob.escape(name[:NAME_CHARACTERS])
+    for folder in directory.glob(f".partial-????????-{marker}"):
+        with suppress(OSError), locked(folder) as is_locked:
+            if is_locked:
+                for replaced in folder.glob("*.replaced"):  # see `_replace`
+                    output = directory / replaced.name.removesuffix(".replaced")
+                    if not output.exists():
+                        replaced.rename(output)
+                shutil.rmtree(folder)
+
+
+def _temporary_directory(path: Path, stack: ExitStack) -> Path:
+    """A new directory beside `path`, locked until the stack is closed, and then removed."""
+    while True:
+        folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name[:NAME_CHARACTERS]}")
+        folder.mkdir()
+        try:
+            stack.enter_context(locked(folder))
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process took it for a leftover, in the moment before it was locked
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A path with the name of `path` in a temporary directory beside it; errors of a full disk name `path`."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(new_directories(path.parent))
+            remove_leftovers(path.parent, path.name)
+            folder = _temporary_directory(path, stack)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        try:
+            yield folder / path.name
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise cannot_write(path, error) from error
+            raise  # it may come from what the block reads
+        except SafetensorError as error:  # safetensors has its own error of a full disk
+            raise cannot_write(path, error) from error
+
+
+def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
     """Give files the mode of a newly created one: some libraries write files that only their owner may read.
 
-    The umask is read from a new file, since the system call that returns it sets it for the whole process.
+    The umask is read from a new file in `folder`, since the system call that returns it sets it for the whole process.
     """
-    if not files:
-        return
-    probe = files[0].with_name(f".partial-{uuid.uuid4().hex[:8]}")
+    probe = folder / f"mode-{uuid.uuid4().hex[:8]}"
     descriptor = os.open(probe, os.O_CREAT | os.O_EXCL, 0o666)
     try:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
@@ -57,63 +111,38 @@ def _set_default_mode(*files: Path) -> None:
         file.chmod(mode)
 
 
-@contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`, removed at the end; errors of a full disk name `path`."""
-    partial = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise OSError(errno.EACCES, f"no permission to write in {path.parent}")
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    try:
-        yield partial
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            raise cannot_write(path, error) from error
-        raise
-    except SafetensorError as error:  # safetensors has its own error of a full disk
-        raise cannot_write(path, error) from error
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
+# --- Files -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
     """Write a file atomically.
 
     Args:
-        path: The file to create or replace; missing directories are made.
+        path: The file to create; missing directories are made.
+        overwrite: Replace a file with other content.
 
     Yields:
-        A temporary path with the suffix of `path`, renamed to it when the block succeeds, and removed when it raises.
+        A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
+        removed when it raises.
 
     Raises:
+        FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
     with _partial(path) as partial:
         yield partial
-        _set_default_mode(partial)
-        _sync(partial)
+        if path.exists() and not overwrite:
+            _check_same(partial, path)
+            return
+        _set_default_mode(partial.parent, [partial])
+        sync(partial)
         os.replace(partial, path)
-        _sync(path.parent)
+        sync(path.parent)
 
 
-def to_disk(file: IO[bytes], begin: int, size: int) -> None:
-    """Flush an open file to the disk, and drop `size` bytes of it from the page cache where the system can.
-
-    Otherwise gigabytes of vectors fill the memory, and a virtual machine is slow to get more: with this, Linux wrote a
-    gigabyte in shards of 96 MB in a third of the time.
-    """
-    file.flush()
-    os.fsync(file.fileno())
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_DONTNEED)
+# --- Directories -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -128,53 +157,68 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         A temporary directory, renamed to `path` when the block succeeds, and removed when it raises.
 
     Raises:
-        FileExistsError: `path` exists.
+        FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
-    occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
-    if occupied and not overwrite:
-        raise FileExistsError(f"{path} exists: remove it, choose another name, or ask to overwrite it")
     with _partial(path) as partial:
         partial.mkdir()
         yield partial
-        _finish(partial)
-        _replace_directory(partial, path, occupied)
+        if _is_occupied(path) and not overwrite:
+            _check_same(partial, path)
+            return
+        _finish(partial, partial.parent)
+        _replace(partial, path)
 
 
-def _finish(directory: Path) -> None:
+def _is_occupied(path: Path) -> bool:
+    return path.exists() and not (path.is_dir() and not any(path.iterdir()))
+
+
+def _exists(path: Path) -> FileExistsError:
+    return FileExistsError(f"{path} exists: remove it, choose another name, or ask to overwrite it")
+
+
+def _check_same(new: Path, path: Path) -> None:
+    """FileExistsError unless what is there is what would be written, as after a kill just before the end."""
+    names = {file.relative_to(new) for file in new.rglob("*")}
+    is_same = new.is_dir() == path.is_dir() and names == {file.relative_to(path) for file in path.rglob("*")}
+    files = [name for name in names or {Path()} if (new / name).is_file()]
+    if not is_same or not all(filecmp.cmp(new / name, path / name, shallow=False) for name in files):
+        raise _exists(path)
+
+
+def _finish(directory: Path, folder: Path) -> None:
     """Give all files of a directory the default mode, and write everything to the disk."""
-    files = [file for file in directory.rglob("*") if file.is_file()]
-    _set_default_mode(*files)
-    for path in [*directory.rglob("*"), directory]:
-        _sync(path)
+    paths = list(directory.rglob("*"))
+    _set_default_mode(folder, [path for path in paths if path.is_file()])
+    for path in [*paths, directory]:
+        sync(path)
 
 
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open directories
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _replace_directory(new: Path, path: Path, occupied: bool) -> None:
-    """Rename `new` to `path`; what is there is renamed first, and back if that fails."""
-    if not occupied:
+def _replace(new: Path, path: Path) -> None:
+    """Rename `new` to `path`; what is there is exchanged with it, so that there is always one of them."""
+    if not _is_occupied(path):
         os.replace(new, path)
-        _sync(path.parent)
-        return
-    old = path.with_name(f".old-{uuid.uuid4().hex[:8]}-{path.name}")
-    os.rename(path, old)
-    try:
-        os.rename(new, path)
-    except BaseException:
-        os.rename(old, path)
-        raise
-    _sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    elif not _exchange(new, path):
+        # A kill in between leaves nothing under the name, until `remove_leftovers` puts the old one back.
+        old = new.with_name(f"{new.name}.replaced")
+        os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except BaseException:
+            os.rename(old, path)
+            raise
+    sync(path.parent)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Exchange what two names stand for, at once; False where the system or the file system cannot."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(left), here, os.fsencode(right), exchange) == 0
 
 
 def link_or_copy_directory(source: Path, target: Path) -> None:
@@ -192,16 +236,59 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
 
     Args:
         new: The directory.
-        path: Its final name, not in use but by an empty directory.
+        path: Its final name. A directory there is exchanged with the new one.
 
     Raises:
         OSError: That failed; `path` is named.
     """
     new, path = Path(new), Path(path)
     try:
-        _finish(new)
-        if path.is_dir():
-            path.rmdir()
-        _replace_directory(new, path, occupied=False)
+        _finish(new, new.parent)
+        _replace(new, path)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory; a kill in between leaves none of it under its name."""
+    with _partial(path) as partial:
+        os.rename(path, partial)
+
+
+# --- Before the work -------------------------------------------------------------------------------------------------
+
+
+def check_output(
+    output: str | Path, inputs: Sequence[str | Path] = (), *, overwrite: bool = False, directory_of: str | None = None
+) -> None:
+    """Check that an output can be written, before the work of computing it begins.
+
+    Args:
+        output: The file or directory to write.
+        inputs: The files and directories that are read.
+        overwrite: It may replace what is there.
+        directory_of: It is a directory, and one is replaced only if it holds a file of this name; None: it is a file.
+
+    Raises:
+        FileExistsError: It exists, and must not be replaced.
+        ValueError: It is, or holds, one of the inputs; or it is not what it is to be replaced by.
+        OSError: It cannot be written there.
+    """
+    output = Path(output)
+    if output.name in ("", ".."):
+        raise ValueError(
+            f"{output} is no name for an output: name the {'directory' if directory_of else 'file'} itself"
+        )
+    for file in filter(Path.exists, map(Path, inputs)):
+        is_same = output.exists() and output.samefile(file)
+        if is_same or file.resolve().is_relative_to(output.resolve()):
+            raise ValueError(f"{output} {'is' if is_same else 'holds'} the input {file}: choose another output")
+    kind, is_kind = ("directory", output.is_dir()) if directory_of else ("file", output.is_file())
+    if output.exists() and not is_kind:
+        raise ValueError(f"{output} exists and is not a {kind}: choose another output")
+    if _is_occupied(output) and not overwrite:
+        raise _exists(output)
+    if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
+        raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
+    with _partial(output):
+        pass

@@ -1,13 +1,37 @@
 """Reading text files line by line, plain or compressed."""
 
 import gzip
+import os
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
 READ_SIZE = 1 << 18
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file to read its bytes; ValueError for a pipe or device, which may block or never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def crc32_of(path: str | Path) -> str:
+    """The CRC-32 of a regular file, in hexadecimal."""
+    checksum = 0
+    with open_regular(path) as file:
+        while block := file.read(READ_SIZE):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
 
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:

@@ -9,23 +9,24 @@ bilm-tf drops the sentences that do not fill its last batch.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
-from elmokit.fs.reading import read_lines
+from elmokit.data.text_files import file_tokenizers, read_sentences
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
@@ -55,12 +56,32 @@ class Perplexity:
     unknown: int
     truncated: int = 0
 
+    @property
+    def unknown_share(self) -> float:
+        """Share of the words that are scored as <UNK>: the higher it is, the less the perplexity says."""
+        return self.unknown / max(1, self.predictions - self.sentences)
+
+    def __str__(self) -> str:
+        words = f"{self.predictions - self.sentences:,} words in {self.sentences:,} sentences"
+        unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
+        return f"{self.mean:.2f} (forward {self.forward:.2f}, backward {self.backward:.2f}) on {words}, {unknown}"
+
     @staticmethod
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
         """Compute the perplexities from the sums of -log p of both directions, (2,)."""
         forward, backward = (losses / predictions).tolist()
         mean = math.exp((forward + backward) / 2)
         return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown, truncated)
+
+
+UNKNOWN_SHARE = 0.1  # above it, a perplexity is mostly that of predicting <UNK>
+
+
+def warn_of_unknown(share: float, text: object, advice: str = "use a model of its language or domain") -> None:
+    """Warn if the share of unknown words of a text is so high that its perplexity says little."""
+    if share > UNKNOWN_SHARE:
+        message = f"{text}: {share:.0%} of the words are not in the model's vocabulary and count as one word, <UNK>"
+        warnings.warn(f"{message}, so that the perplexity says little: {advice}", stacklevel=3)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
@@ -190,7 +211,8 @@ class Evaluation:
         width = max(map(len, rows))
         lines = [" " * width + "".join(f"{field.name:>13}" for field in fields(Perplexity))]
         for name, row in rows.items():
-            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in astuple(row))
+            values = asdict(row) | {"unknown": f"{row.unknown_share:.1%}"}
+            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values.values())
             lines.append(f"{name:{width}}" + "".join(f"{cell:>13}" for cell in cells))
         return "\n".join(lines)
 
@@ -204,12 +226,6 @@ def _total(files: Sequence[Perplexity]) -> Perplexity:
     return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
 
 
-def _sentences(file: Path) -> Iterator[list[str]]:
-    lines = (line for line in read_lines(file) if line.strip())
-    for line in tqdm(lines, desc=f"evaluate {file.name}", unit=" sentences", unit_scale=True, disable=None):
-        yield line.split()
-
-
 def evaluate(
     files: Sequence[str | Path],
     model: ModelSource = None,
@@ -217,20 +233,27 @@ def evaluate(
     state: StatePolicy = "carry",
     batch_size: int = 1,
     device: str | None = None,
+    tokenize: bool = True,
+    language: str | None = None,
 ) -> Evaluation:
-    """Compute the perplexity of tokenized text files.
+    """Compute the perplexity of text files.
 
     Args:
-        files: Text (plain, .gz or .zst) with one sentence per line, blank lines being skipped; or directories of such
-            files, as `elmokit prepare` writes them.
+        files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into sentences and words;
+            those that `elmokit prepare` wrote, and with `tokenize` off all, are tokenized sentences.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file starts from the
             final state of sentence i - `batch_size`.
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; a GPU by default if there is one.
+        tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence per line.
+        language: Code of the language whose rules split raw lines into sentences; None: the tokenizer's own.
 
     Returns:
         The perplexities.
+
+    Warns:
+        UserWarning: Text does not look raw or tokenized as it is taken to be, or many of its words are unknown.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or a file has no sentence.
@@ -246,11 +269,15 @@ def evaluate(
     target = pick_device(device) if device is not None or pretrained is not model else pretrained.bilm.device
     bilm, softmax, start = pretrained.bilm.to(target).eval(), pretrained.softmax.to(target), pretrained.warm_state
     start = start and BiLMState(start.h.to(target), start.c.to(target))
+    tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
     results = {}
-    for number, file in enumerate(paths):
+    for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):
         name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
+        sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
+        progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
         try:
-            results[name] = perplexity(bilm, softmax, pretrained.vocab, _sentences(file), state, batch_size, start)
+            results[name] = perplexity(bilm, softmax, pretrained.vocab, progress, state, batch_size, start)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
+        warn_of_unknown(results[name].unknown_share, file)
     return Evaluation(results, _total(list(results.values())))

@@ -16,20 +16,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import STATE_POLICIES, StatePolicy
 from elmokit.data.streams import scoring_batch
-from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.data.text_files import file_tokenizers, line_tokenizer
+from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses
+from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_unknown
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
-from elmokit.text.tokenizers import get_tokenizer
-from elmokit.text.vocab import Vocab
+from elmokit.text.vocab import Vocab, is_mark
 
 Sentence = str | Sequence[str]
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
@@ -109,11 +109,9 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
     return model.warm_state.to(model.bilm.device)
 
 
-def words_of(model: Pretrained, sentence: Sentence) -> Sequence[str]:
-    """The words of a sentence: a string is split by the model's tokenizer (at white space if that is unknown)."""
-    if isinstance(sentence, str):
-        return get_tokenizer(model.tokenizer or "whitespace-1").tokenize(sentence)
-    return sentence
+def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
+    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`."""
+    return line_tokenizer(model.tokenizer, tokenize).split(sentence) if isinstance(sentence, str) else sentence
 
 
 # --- Scores --------------------------------------------------------------------------------------------------------
@@ -140,6 +138,7 @@ def score(
     state: StatePolicy = "zeros",
     batch_size: int = 1,
     device: str | None = None,
+    tokenize: bool = True,
 ) -> list[SentenceScore]:
     """Compute the log-probability of every word of some sentences in both directions.
 
@@ -150,6 +149,7 @@ def score(
             sentence i - `batch_size`.
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; by default that of a loaded model, otherwise a GPU if there is one.
+        tokenize: Split strings with the model's tokenizer; else at white space.
 
     Returns:
         The scores of the sentences.
@@ -160,7 +160,7 @@ def score(
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
     pretrained = _resolve(model, device)
-    tokenized = [words_of(pretrained, sentence) for sentence in sentences]
+    tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return list(_scores(pretrained, tokenized, state, batch_size))
 
 
@@ -179,21 +179,32 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
     return outputs.to(softmax.weight.dtype)
 
 
+def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
+    """log p(word | words before, words after) of every word (P, V), from those of the two directions.
+
+    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word):
+    their product alone counts the frequency of the word twice, so that function words win. p(word) is taken as
+    1 / rank (Zipf), since vocabularies are sorted by descending frequency.
+    """
+    log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
+    return (forward + backward + log_rank).log_softmax(dim=1)
+
+
 @torch.no_grad()
-def _best(model: Pretrained, outputs: Tensor, excluded: list[int], top: int) -> list[list[Candidate]]:
-    """The most likely words at P positions, by the sum of log p over the d directions of `outputs`, (d, P, D)."""
+def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
+    """The most likely words at P positions, without the excluded ones of each, from the outputs (1 or 2, P, D)."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = _language_model(model)
-    candidates, count = [], min(top, len(vocab) - len(excluded))
+    candidates = []
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
-        log_p = torch.zeros((), device=outputs.device)
-        for hidden in chunk:
-            log_p = log_p + torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
-        log_p[:, excluded] = -math.inf
-        values, ids = log_p.topk(count, dim=1)
-        for row in zip(values.tolist(), ids.tolist(), strict=True):
-            candidates.append([Candidate(vocab.words[number], value) for value, number in zip(*row, strict=True)])
+        directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
+        log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
+        for row in log_p:
+            row[excluded[len(candidates)]] = -math.inf
+            values, ids = row.topk(min(top, len(vocab)))
+            named = zip(ids.tolist(), values.tolist(), strict=True)
+            candidates.append([Candidate(vocab.words[number], value) for number, value in named if value > -math.inf])
     return candidates
 
 
@@ -212,10 +223,12 @@ def substitutes(
     direction: str = "both",
     state: StatePolicy = "zeros",
     device: str | None = None,
+    tokenize: bool = True,
 ) -> list[list[Candidate]]:
     """Predict the most likely replacements of words, given their contexts.
 
-    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded.
+    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded, and
+    for a word with a letter or a digit the words without one, such as commas.
 
     Args:
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
@@ -223,9 +236,10 @@ def substitutes(
         positions: Positions of the words to replace, from 0; all by default.
         top: Number of candidates for each word.
         direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
-            log-probabilities of the two directions are added.
+            probabilities of the two directions are multiplied and divided by that of the word in any context.
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
+        tokenize: As in `score`.
 
     Returns:
         For each position the candidates, the most likely first.
@@ -235,7 +249,7 @@ def substitutes(
             vocabulary.
     """
     model, directions = _resolve(model, device), _directions(direction, tuple(DIRECTIONS))
-    words = words_of(model, sentence)
+    words = words_of(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
@@ -243,7 +257,10 @@ def substitutes(
     outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
     selected = torch.stack([outputs[d, indices + d] for d in directions])
     vocab = _language_model(model)[2]
-    return _best(model, selected, [vocab.bos, vocab.eos, vocab.unk], top)
+    specials = [vocab.bos, vocab.eos, vocab.unk]
+    of_word = [*specials, *vocab.marks.tolist()]
+    excluded = [specials if is_mark(words[position]) else of_word for position in positions]
+    return _best(model, selected, excluded, top)
 
 
 def next_words(
@@ -254,6 +271,7 @@ def next_words(
     direction: str = "forward",
     state: StatePolicy = "zeros",
     device: str | None = None,
+    tokenize: bool = True,
 ) -> list[Candidate]:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
@@ -267,6 +285,7 @@ def next_words(
         direction: "forward" for the word after, "backward" for the word before.
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
+        tokenize: As in `score`.
 
     Returns:
         The candidates, the most likely first.
@@ -275,9 +294,9 @@ def next_words(
         ValueError: An argument is invalid, or the model has no softmax or vocabulary.
     """
     model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
-    outputs = _outputs(model, words_of(model, sentence), state)
+    outputs = _outputs(model, words_of(model, sentence, tokenize), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
-    return _best(model, end[None], [], top)[0]
+    return _best(model, end[None], [[]], top)[0]
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -288,6 +307,7 @@ def _to_json(number: int, score: SentenceScore) -> str:
     values = {
         "line": number,
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        "unknown": score.unknown,
         "words": score.words,
         "forward": score.forward.tolist(),
         "backward": score.backward.tolist(),
@@ -302,40 +322,47 @@ def score_file(
     state: str = "zeros",
     batch_size: int = 1,
     device: str | None = None,
-    tokenize: bool = False,
+    tokenize: bool = True,
+    *,
+    overwrite: bool = False,
 ) -> Perplexity:
     """Score the sentences of a text file, and write the scores to a file of JSON lines.
 
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
         output: File for the scores (.jsonl, .jsonl.gz or .jsonl.zst): one object per sentence with its line number
-            from 1, perplexity, words, and the log-probabilities as in `SentenceScore`.
+            from 1, perplexity, number of unknown words, words, and the log-probabilities as in `SentenceScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
         device: Device to compute on; a GPU by default if there is one.
-        tokenize: Split lines with the model's tokenizer instead of at white space.
+        tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
+        overwrite: Replace an output that exists.
 
     Returns:
         The perplexity of the whole file.
 
     Raises:
-        ValueError: The file has no sentence, or the model has no softmax or vocabulary.
+        ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
+        FileExistsError: The output exists, and is not to be overwritten.
     """
+    check_output(output, [file], overwrite=overwrite)
     pretrained = _resolve(model, device)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
         raise ValueError(f"{file} has no sentence to score")
     lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
-    texts = (line for line in read_lines(file) if line.strip())
-    sentences = (words_of(pretrained, text) if tokenize else text.split() for text in texts)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
+    sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
         scores = _scores(pretrained, sentences, state, batch_size)
-        for number, score in tqdm(zip(lines, scores, strict=True), "score", count, disable=None):
+        for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):
             stream.write(_to_json(number, score) + "\n")
             losses += score.losses
             predictions, unknown = predictions + len(score.forward), unknown + score.unknown
             truncated += score.truncated
-    return Perplexity.of(losses, count, predictions, unknown, truncated)
+    result = Perplexity.of(losses, count, predictions, unknown, truncated)
+    warn_of_unknown(result.unknown_share, file)
+    return result

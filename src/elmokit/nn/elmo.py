@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -14,7 +15,14 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
-from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences
+from elmokit.ops.threads import run_on_own_thread
+from elmokit.text.characters import (
+    MAX_CHARACTERS,
+    TruncationWarning,
+    count_truncated,
+    encode_sentences,
+    truncation_message,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +56,26 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
-    if truncated := sum(count_truncated(sentence, max_characters) for sentence in sentences):
-        message = f"{truncated} words have more than {max_characters - 2} bytes and were truncated"
+    count = partial(count_truncated, max_characters=max_characters)
+    if any(map(count, sentences)):
+        message = truncation_message(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
+
+
+def check_ids(ids: Tensor, bilm: BiLM) -> None:
+    """ValueError for ids that are not those of words as a biLM reads them."""
+    if not isinstance(ids, Tensor):
+        raise ValueError("Elmo takes ids, not words: write elmo(elmokit.batch_to_ids(sentences))")
+    config, by_word = bilm.config, bilm.token_encoder.input == "words"
+    if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
+        raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")
+    if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
+        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
+    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
+    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
+        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
 
 
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
@@ -86,13 +110,19 @@ class Elmo(nn.Module):
         """Put a biLM under mixes.
 
         Args:
-            bilm: The biLM itself, not a copy.
+            bilm: The biLM, of which no copy is made.
             num_mixes: How many mixes learn, each with weights of its own.
             dropout: On each mix.
-            freeze: Whether the biLM's parameters stop requiring gradients; the mixes learn in any case.
+            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, so that
+                everything else that uses it is frozen, or not, as well.
             fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
+
+        Raises:
+            ValueError: `bilm` is something else, such as the whole model.
         """
         super().__init__()
+        if not isinstance(bilm, BiLM):
+            raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
@@ -109,13 +139,19 @@ class Elmo(nn.Module):
             state: The state that the rows start from; None: zeros.
 
         Raises:
-            ValueError: If padding stands before words, or the state does not fit.
+            ValueError: If `ids` are words, or ids that this model does not read, padding stands before words, or the
+                state does not fit.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
+        check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
-        layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
-        return ElmoOutput(self.mix(layers, mask), mask, out.state)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
+            layers, state = run_on_own_thread(partial(self._layers, ids, mask, state), self.bilm.device)
+        return ElmoOutput(self.mix(layers, mask), mask, state)
+
+    def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
+        """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after them."""
+        out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
+        return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
     def __repr__(self) -> str:
         kind = "frozen" if self.freeze else "trainable"

@@ -49,6 +49,7 @@ class TokenEncoder(Protocol):
     """Ids are shifted by one: 0 stands where there is no word."""
 
     input: str  # the kind of its ids: "characters", "words", or both
+    word_limit: str  # how much of a word it reads, as "48 bytes"
     stored_name: str  # the prefix of its weights' names in files
 
     def __call__(self, ids: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class TokenEncoder(Protocol):
 class WordEmbedding(nn.Module):
     """A table of token vectors, for models that read word ids."""
 
-    input, stored_name = "words", "word_embedding"
+    input, stored_name, word_limit = "words", "word_embedding", "no limit"
 
     def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
         super().__init__()
@@ -192,6 +193,10 @@ class CharCNN(nn.Module):
     def is_word(self, ids: Tensor) -> Tensor:
         return (ids > 0).any(dim=-1)
 
+    @property
+    def word_limit(self) -> str:
+        return f"{self.config.max_characters - 2} bytes"
+
     def count_truncated(self, words: Sequence[str]) -> int:
         return count_truncated(words, self.config.max_characters)
 
@@ -237,6 +242,11 @@ class EfmlEncoder(nn.Module):
 
     def is_word(self, ids: Tensor) -> Tensor:
         return (ids > 0).any(dim=-1)
+
+    @property
+    def word_limit(self) -> str:
+        assert self.config.max_characters is not None, "without a limit no word is truncated"
+        return f"{self.config.max_characters - 2} characters"
 
     def count_truncated(self, words: Sequence[str]) -> int:
         return count_truncated_efml(words, self.config)

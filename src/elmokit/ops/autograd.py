@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.ops.threads import run_on_own_thread
 from elmokit.ops.workspace import converted
 
 Tensors = tuple[Tensor | None, ...]
@@ -31,7 +33,8 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        gradients = ctx.implementation.backward(ctx.saved_tensors, gradients, not retains_graph(), **ctx.settings)
+        backward = partial(ctx.implementation.backward, ctx.saved_tensors, gradients, not retains_graph())
+        gradients = run_on_own_thread(partial(backward, **ctx.settings), gradients[0].device)
         typed = zip(gradients, ctx.dtypes, strict=True)
         return None, None, *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed)
 

@@ -92,7 +92,9 @@ def num_threads() -> int:
     return _of_thread.threads or torch.get_num_threads()
 
 
-def _in_the_same_mode(task: Callable[[], Result], threads: int, is_worker: bool) -> Callable[[], Result]:
+def _in_the_same_mode(
+    task: Callable[[], Result], threads: int, is_worker: bool, records_gradients: bool = False
+) -> Callable[[], Result]:
     """The task in the caller's modes of PyTorch, but for gradients, on so many threads."""
     inference = torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
@@ -102,7 +104,7 @@ def _in_the_same_mode(task: Callable[[], Result], threads: int, is_worker: bool)
         before = _of_thread.threads, _of_thread.is_worker
         _of_thread.threads, _of_thread.is_worker = threads, is_worker
         try:
-            with torch.inference_mode(inference), torch.no_grad(), ExitStack() as stack:
+            with torch.inference_mode(inference), torch.set_grad_enabled(records_gradients), ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(torch.autocast(*mode))
                 return task()
@@ -143,6 +145,18 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
         # A task that no other thread has begun is run here: threads that wait for each other would wait for ever.
         results.append(task() if future.cancel() else future.result())
     return results
+
+
+def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:
+    """A task's result, computed on a thread of the pool, of whose threads it may use all; gradients as of the caller.
+
+    PyTorch's own operations run on one thread there. On the caller's, each waits, busy, until OpenMP's other threads
+    have done their share: where another process has one of the cores, that takes a slice of its time.
+    """
+    if device.type != "cpu" or num_threads() < 2 or _of_thread.is_worker:
+        return task()
+    own = _in_the_same_mode(task, num_threads(), True, torch.is_grad_enabled())
+    return _finished([_pool("work", num_threads()).submit(own)])[0]
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:

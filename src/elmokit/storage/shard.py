@@ -2,7 +2,7 @@
 
 Neither its words nor its vectors are ever all in memory: words are collected in a `TokenSpool`, vectors are written to
 their offsets as they are computed, a few sentences or one direction of a window at a time. The bytes are those that
-`safetensors.save_file` would write.
+`safetensors.save_file` would write, with the checksum of the file as metadata.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from elmokit.fs.atomic import to_disk
+from elmokit.fs.disk import to_disk
+from elmokit.fs.reading import open_regular
+from elmokit.storage.checksum import UNSEALED, seal
 from elmokit.storage.token_spool import TokenSpool, cut_words
 
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
 NAME_OF_DTYPE = {numpy_name: name for name, numpy_name in DTYPES.items()}
-NAMES = {"offsets", "token_offsets", "vectors", "token_bytes"}
+NAMES = {"offsets": ("I64",), "token_offsets": ("I64",), "vectors": ("F32", "F16"), "token_bytes": ("U8",)}
 WRITE_SIZE = 1 << 20  # bytes: Linux took six times as long for a whole batch of vectors in one call
 
 
@@ -54,7 +56,8 @@ class _StoredTensor:
 
 def _header(tensors: dict[str, _StoredTensor]) -> bytes:
     """The length and the header of a safetensors file; offsets are within the data."""
-    described = {
+    described: dict[str, object] = {"__metadata__": UNSEALED}
+    described |= {
         name: {
             "dtype": NAME_OF_DTYPE[tensor.dtype.name],
             "shape": tensor.shape,
@@ -171,6 +174,7 @@ def shard_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], d
         writer = ShardWriter(file, tensors["vectors"])
         yield writer
         writer.check()
+        seal(file)
         to_disk(file, tensors["vectors"].offset, tensors["vectors"].size)
 
 
@@ -200,6 +204,8 @@ class Shard:
     def words(self, begin: int, end: int) -> list[str]:
         """Read the words begin : end."""
         offsets = self._read("token_offsets", begin, end + 1)
+        if offsets[0] < 0 or offsets[-1] > self.tensors["token_bytes"].shape[0] or (np.diff(offsets) < 0).any():
+            raise ValueError(f"{self.path} is damaged: the words {begin} to {end} are not within it")
         return cut_words(self._read("token_bytes", int(offsets[0]), int(offsets[-1])).tobytes(), offsets)
 
     def vectors(self, begin: int, end: int) -> np.ndarray:
@@ -211,35 +217,35 @@ class Shard:
 
 
 def _read_layout(path: Path) -> dict[str, _StoredTensor]:
-    with safe_open(path, framework="numpy"):  # refuses a file whose length does not match its header
-        pass
-    with path.open("rb") as file:
+    with open_regular(path) as file:
+        with safe_open(path, framework="numpy"):  # refuses a file whose length does not match its header
+            pass
         length = int.from_bytes(file.read(8), "little")
         described = json.loads(file.read(length))
-    missing = NAMES - described.keys()
+    missing = NAMES.keys() - described.keys()
     if missing:
-        raise SafetensorError(f"it has no {' and no '.join(sorted(missing))}")
-    return {
-        name: _StoredTensor(
-            np.dtype(DTYPES[described[name]["dtype"]]),
-            tuple(described[name]["shape"]),
-            8 + length + described[name]["data_offsets"][0],
-        )
-        for name in NAMES
-    }
+        raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
+    tensors = {}
+    for name, dtypes in NAMES.items():
+        dtype, shape = described[name]["dtype"], tuple(described[name]["shape"])
+        if dtype not in dtypes or (len(shape) not in (2, 3) if name == "vectors" else len(shape) != 1):
+            raise ValueError(f"its {name} are {dtype} {shape}")
+        tensors[name] = _StoredTensor(np.dtype(DTYPES[dtype]), shape, 8 + length + described[name]["data_offsets"][0])
+    return tensors
 
 
 def open_shard(path: Path) -> Shard:
     """Open a shard; ValueError where the file is truncated, foreign or inconsistent."""
     try:
         tensors = _read_layout(path)
-    except (SafetensorError, KeyError) as error:
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a shard of a store, or damaged: {error}") from error
     num_words, num_bytes = tensors["vectors"].shape[0], tensors["token_bytes"].shape[0]
     if tensors["token_offsets"].shape != (num_words + 1,):
         raise ValueError(f"{path} has {num_words} vectors for {tensors['token_offsets'].shape[0] - 1} words")
     shard = Shard(path, tensors, tensors["offsets"].read(path, 0, tensors["offsets"].shape[0]))
     last_offset = int(tensors["token_offsets"].read(path, num_words, num_words + 1)[0])
-    if shard.offsets[-1:].tolist() != [num_words] or last_offset != num_bytes:
+    ends = shard.offsets[[0, -1]].tolist() if shard.offsets.size else []
+    if ends != [0, num_words] or last_offset != num_bytes or (np.diff(shard.offsets) < 0).any():
         raise ValueError(f"{path} is inconsistent about its {num_words} words: remove it and run again")
     return shard

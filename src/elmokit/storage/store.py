@@ -16,15 +16,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
+from elmokit.fs.json_files import from_json, read_json
+from elmokit.storage.checksum import is_intact
 from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
 from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
+MAX_INDEX_BYTES = 1 << 16
 DTYPES = ("float32", "float16")
 
 
@@ -50,16 +53,25 @@ class StoreIndex:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"embeddings are stored as {' or '.join(DTYPES)}, not {self.dtype!r}")
-        if len(self.vector_shape) not in (1, 2):
+        if len(self.vector_shape) not in (1, 2) or min(self.vector_shape) < 1:
             raise ValueError(f"a word's vector has shape (2D,) or (L+1, 2D), not {self.vector_shape}")
         if self.sentences_per_part < 1:
             raise ValueError(f"sentences_per_part must be at least 1, not {self.sentences_per_part}")
+        if min(self.num_parts, self.num_sentences, self.num_words) < 0:
+            raise ValueError("its counts must be 0 or more")
+        if self.complete and self.num_parts != -(-self.num_sentences // self.sentences_per_part):
+            raise ValueError(f"{self.num_parts} parts cannot hold {self.num_sentences} sentences")
 
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that must be equal for a run to resume another."""
         totals = ("num_parts", "num_sentences", "num_words", "complete")
         return {name: value for name, value in asdict(self).items() if name not in totals}
+
+    def differences(self, stored: StoreIndex) -> str:
+        """The settings in which a stored index differs from this one; empty where a run may resume it."""
+        before, now = stored.identity, self.identity
+        return "; ".join(f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name])
 
     def write(self, directory: Path) -> None:
         """Write index.json, atomically."""
@@ -75,13 +87,12 @@ def read_index(directory: str | Path) -> StoreIndex:
         ValueError: The index is damaged.
     """
     path = Path(directory) / INDEX_NAME
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{directory} holds no embeddings: there is no {INDEX_NAME} in it")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return StoreIndex(**{**content, "vector_shape": tuple(content["vector_shape"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is not an index of embeddings ({error})") from error
+        return from_json(StoreIndex, read_json(path, MAX_INDEX_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path} is not an index of embeddings ({error}): embed the text again") from error
 
 
 # --- Writing, shard by shard -------------------------------------------------------------------------------------
@@ -99,10 +110,14 @@ def _readable(path: Path) -> Shard | None:
 
 
 def finished_shards(directory: str | Path) -> list[int]:
-    """The numbers of the complete shards; truncated and foreign files do not count."""
+    """The numbers of the complete shards; damaged, truncated and foreign files do not count."""
     paths = Path(directory).glob("part-[0-9]*.safetensors")
     numbers = {path.stem.removeprefix("part-"): path for path in paths}
-    return sorted(int(number) for number, path in numbers.items() if number.isdecimal() and _readable(path))
+    return sorted(
+        int(number)
+        for number, path in numbers.items()
+        if number.isdecimal() and path == _shard_path(path.parent, int(number)) and is_intact(path) and _readable(path)
+    )
 
 
 def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
@@ -120,10 +135,10 @@ def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
     """
     directory = Path(directory)
     if (directory / INDEX_NAME).exists():
-        stored, given = read_index(directory).identity, index.identity
-        changed = [f"{name} is {stored[name]!r}, now {given[name]!r}" for name in given if stored[name] != given[name]]
-        if changed:
-            raise ValueError(f"{directory} holds other embeddings ({'; '.join(changed)}): remove it or name another")
+        if changed := index.differences(read_index(directory)):
+            raise ValueError(
+                f"{directory} holds other embeddings ({changed}): remove it, name another, or ask to overwrite it"
+            )
     elif directory.exists() and any(not path.name.startswith(".") for path in directory.iterdir()):
         raise ValueError(f"{directory} is not empty and holds no embeddings: name another directory")
     else:
@@ -190,20 +205,36 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
 class EmbeddingStore:
     """The embeddings of a file, as `embed_file` writes them; `len(store)` lines, of which any is read by its number.
 
-    `store[i]` is (words, vectors) of line i, and iterating gives all lines in order. Vectors are (T, 2D), or
-    (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is kept open.
+    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iterating gives all lines in order.
+    Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is kept
+    open.
+
+    Args:
+        directory: What `embed_file` wrote.
+        verify: Compare the checksum of each part before anything in it is read, which reads all of it once.
 
     Raises:
         FileNotFoundError: The directory holds no embeddings.
         ValueError: They are incomplete, or damaged.
     """
 
-    def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
+    def __init__(self, directory: str | Path, verify: bool = False) -> None:
+        self.directory, self.verify = Path(directory), verify
         self.index = read_index(directory)
         if not self.index.complete:
             raise ValueError(f"{directory} is not complete: run the same command again, which resumes")
-        self._shard = lru_cache(maxsize=64)(lambda number: open_shard(_shard_path(self.directory, number)))
+        self._shard = lru_cache(maxsize=64)(self._open)
+
+    def _open(self, number: int) -> Shard:
+        path, index = _shard_path(self.directory, number), self.index
+        if self.verify and not is_intact(path):
+            raise ValueError(f"{path} is damaged: embed the text again with the same command, which repairs it")
+        shard, stored = open_shard(path), index.sentences_per_part
+        expected = min(stored, index.num_sentences - number * stored), index.vector_shape, index.dtype
+        vectors = shard.tensors["vectors"]
+        if (shard.num_sentences, vectors.shape[1:], vectors.dtype.name) != expected:
+            raise ValueError(f"{path} is not the part {number} that {INDEX_NAME} describes: embed the text again")
+        return shard
 
     def __repr__(self) -> str:
         index = self.index
@@ -212,14 +243,22 @@ class EmbeddingStore:
             f"layers {index.layers!r}, {index.dtype} {index.vector_shape} a word)"
         )
 
-    def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path]]:
+    def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path, bool]]:
         """Copies, as for another process, open the directory again."""
-        return EmbeddingStore, (self.directory,)
+        return EmbeddingStore, (self.directory, self.verify)
 
     def __len__(self) -> int:
         return self.index.num_sentences
 
-    def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]:
+    @overload
+    def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[list[str], np.ndarray]]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
         shard, begin, end = self._bounds(number)
         return shard.words(begin, end), shard.vectors(begin, end)
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -45,6 +47,8 @@ class ClassificationConfig:
     """Read the texts in lower case."""
     phrases: bool = True
     """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole sentences only."""
+    balanced: bool = False
+    """Weigh the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("encoder_dim", "integrator_dim", "maxout_dim"))
@@ -72,19 +76,28 @@ TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 
 
 def labelled_phrases(tree: str) -> list[LabelledText]:
-    """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label."""
+    """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label.
+
+    Raises:
+        ValueError: The brackets are not balanced.
+    """
     words: list[str] = []
     phrases: list[tuple[int, str, int, int]] = []  # position of the opening bracket, label, first word, end
     opened: list[tuple[int, str, int]] = []
     tokens = TREE_TOKEN.findall(tree)
     for position, token in enumerate(tokens):
         if token == "(":
-            opened.append((position, tokens[position + 1], len(words)))
+            label = tokens[position + 1] if position + 1 < len(tokens) else ")"
+            opened.append((position, label, len(words)))
+        elif not opened:
+            raise ValueError(f"{token!r} stands outside of the tree")
         elif token == ")":
             began, label, first = opened.pop()
             phrases.append((began, label, first, len(words)))
         elif tokens[position - 1] != "(":  # after an opening bracket it is a label
             words.append(token)
+    if opened:
+        raise ValueError("a bracket is never closed")
     return [LabelledText(tuple(words[first:end]), label) for _, label, first, end in sorted(phrases)]
 
 
@@ -98,11 +111,12 @@ class ClassificationBatch(NamedTuple):
 class PooledNetwork(TaskNetwork):
     """The mean and the maximum of the words' vectors -> a linear layer."""
 
-    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
         super().__init__()
+        self.register_buffer("label_weights", label_weights, persistent=False)
         self.words = words
         self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(2 * (words.dim + words.output_dim), num_labels)
+        self.output = nn.Linear(2 * (words.dim + words.output_dim), len(label_weights))
 
     def forward(self, batch: ClassificationBatch) -> Tensor:
         """Scores of the labels, (B, K)."""
@@ -112,10 +126,10 @@ class PooledNetwork(TaskNetwork):
         return self.output(self.dropout(pooled))
 
     def loss(self, batch: ClassificationBatch) -> Tensor:
-        """Mean negative log-likelihood of the correct labels."""
-        return F.cross_entropy(self(batch), batch.labels, ignore_index=-1)
+        """Mean negative log-likelihood of the correct labels, weighted by label."""
+        return F.cross_entropy(self(batch), batch.labels, self.get_buffer("label_weights"), ignore_index=-1)
 
-    def decode(self, batch: ClassificationBatch) -> list[list[float]]:
+    def decode(self, batch: ClassificationBatch, with_probabilities: bool = True) -> list[list[float]]:
         """For each text the probabilities of the labels."""
         return self(batch).softmax(dim=1).tolist()
 
@@ -135,8 +149,9 @@ class Maxout(nn.Module):
 class BiattentiveNetwork(PooledNetwork):
     """The biattentive classification network: encode, attend to itself, integrate, pool, classify."""
 
-    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
         TaskNetwork.__init__(self)
+        self.register_buffer("label_weights", label_weights, persistent=False)
         self.words = words
         self.dropout = nn.Dropout(config.dropout)
         self.reduce = nn.Linear(words.dim, config.encoder_dim)
@@ -146,7 +161,7 @@ class BiattentiveNetwork(PooledNetwork):
         self.attention = nn.Linear(integrated, 1)
         widths = [4 * integrated, config.maxout_dim, config.maxout_dim]
         self.maxouts = nn.ModuleList(starmap(Maxout, pairwise(widths)))
-        self.output = nn.Linear(config.maxout_dim, num_labels)
+        self.output = nn.Linear(config.maxout_dim, len(label_weights))
 
     def forward(self, batch: ClassificationBatch) -> Tensor:
         """Scores of the labels, (B, K)."""
@@ -173,6 +188,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
     metric = "accuracy"
     Config = ClassificationConfig
     fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
+    max_words = 5_000  # of which each attends to each
     config: ClassificationConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
@@ -180,7 +196,10 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
         for number, line in enumerate(read_lines(path), start=1):
             if line.startswith("("):
-                yield from self._texts_of_tree(line, with_answers)
+                try:
+                    yield from self._texts_of_tree(line, with_answers)
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number} is not a tree of labels: {error}") from error
             elif line.strip():
                 label, *words = line.split()
                 if not words:
@@ -206,17 +225,25 @@ class ClassificationTask(Task[LabelledText, Classification]):
             raise ValueError("a text to train on has no label")
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
-        return {"labels": sorted({str(example.label) for example in examples})}
+        counts = Counter(str(example.label) for example in examples)
+        return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> PooledNetwork:
         network = BiattentiveNetwork if self.config.network == "biattentive" else PooledNetwork
-        return network(self.config, words, len(self.labels["labels"]))
+        weights = torch.ones(len(self.labels["labels"]))
+        if self.config.balanced:
+            counts = torch.tensor(self.labels["counts"], dtype=torch.float32)
+            weights = counts.sum() / (len(counts) * counts)
+        return network(self.config, words, weights)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels["labels"])}
 
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
-        number_of = {label: number for number, label in enumerate(self.labels["labels"])}
-        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
         return ClassificationBatch(words([example.words for example in examples]), labels)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -234,13 +261,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
         correct = [example.label == prediction.label for example, prediction in zip(examples, predictions, strict=True)]
         return {"accuracy": sum(correct) / max(len(correct), 1)}
 
-    def confusion(
-        self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
-    ) -> dict[str, dict[str, int]]:
-        counts: dict[str, Counter[str]] = {}
-        for example, prediction in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[prediction.label] += 1
-        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+    def confusion(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> Confusion:
+        return confusion_counts((str(example.label) for example in examples), (each.label for each in predictions))
 
     def to_json(self, prediction: Classification) -> dict[str, Any]:
         return {"words": prediction.words, "label": prediction.label, "scores": prediction.scores}

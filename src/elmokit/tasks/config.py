@@ -42,27 +42,40 @@ class WordsConfig:
     """Fine-tune the biLM, too. Slow: it then runs in every epoch instead of once."""
     word_dim: int = 100
     """Width of word vectors learned from the training set; 0: none."""
+    vectors: str | None = None
+    """File of pretrained word vectors, which stay as they are: GloVe, fastText (.vec) or word2vec (default: none)."""
+    vectors_kept: int = 50_000
+    """Words at the beginning of that file, by convention the most frequent ones, whose vectors are kept for later texts
+    next to those of the training set's words."""
+    encoder: str | None = None
+    """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the Hugging Face Hub (needs
+    transformers; default: none)."""
+    encoder_pooling: Literal["first", "mean"] = "first"
+    """Vector of a word from the encoder: that of its first subword, or the mean over its subwords."""
     character_dim: int = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: float = 0.5
-    """Dropout of word vectors and of the character CNN's output."""
+    """Dropout of word vectors, of the character CNN's output and of the encoder's vectors."""
+    storage_dtype: Literal["float16", "float32"] = "float16"
+    """Number type in which the vectors of frozen encoders are cached; float32 takes twice the space."""
     rare_word_dropout: float = 0.5
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2"))
+        check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2", "vectors_kept"))
         check_dropout(self, ("elmo_dropout", "word_dropout"))
         if not 0 <= self.rare_word_dropout <= 1:
             raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
         if self.finetune and self.elmo == "none":
             raise ValueError('finetune trains the biLM: it needs elmo "input", "output" or "both"')
         if not self.has_input:
-            raise ValueError("the network has no input: give word_dim, character_dim or elmo")
+            raise ValueError("the network has no input: give word_dim, character_dim, vectors, encoder or elmo")
 
     @property
     def has_input(self) -> bool:
         """Whether anything is read at the input of the network."""
-        return bool(self.elmo in ("input", "both") or self.word_dim or self.character_dim)
+        learned = self.word_dim or self.character_dim
+        return bool(self.elmo in ("input", "both") or learned or self.vectors or self.encoder)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,8 @@ class FitConfig:
     """Seed of the initial weights, the dropout and the order of batches."""
     max_epochs: int = 30
     """Maximum number of passes over the training set."""
+    max_minutes: float | None = None
+    """Stop after the epoch in which the training has taken this long (default: no limit)."""
     patience: int = 4
     """Stop after this many epochs without a better score on the development set."""
     batch_size: int = 32
@@ -83,15 +98,19 @@ class FitConfig:
     """Halve the learning rate after this many epochs in a row without a better score."""
     finetune_learning_rate: float = 1e-4
     """Learning rate of Adam for the biLM, with finetune."""
+    finetune_after: int = 1
+    """Epochs before the biLM is trained, with finetune: the untrained network on top would disturb it."""
     max_grad_norm: float = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
+    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, ("seed",))
+        check_at_least(self, 0, ("seed", "finetune_after"))
         check_at_least(self, 1, ("max_epochs", "patience", "batch_size", "halve_after"))
         check_positive(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))
+        if self.max_minutes is not None:
+            check_positive(self, ("max_minutes",))
 
 
 @dataclass(frozen=True)
@@ -99,8 +118,8 @@ class ColumnsConfig:
     """The layout of files of tagged sentences, each of which may have its own format."""
 
     format: Literal["conllu", "columns"] | None = None
-    """None: inferred from the file suffix."""
+    """Format (default: by the suffix of the file)."""
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
-    """Name (CoNLL-U, default upos) or number (columns, default last)."""
+    """Name or number of the column of tags (default: upos of CoNLL-U, the last of other columns)."""

@@ -25,6 +25,7 @@ from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
+WORD_COLUMN = 3  # as in CoNLL-2012
 DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # in mentions: where the bins of the distance feature begin
 
 
@@ -192,7 +193,7 @@ class SpanRanker(TaskNetwork):
         missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
         return loss + self.config.mention_loss * missed / max(len(gold), 1)
 
-    def decode(self, batch: CorefBatch) -> list[list[list[Mention]]]:
+    def decode(self, batch: CorefBatch, with_probabilities: bool = True) -> list[list[list[Mention]]]:
         """The clusters of the document."""
         _, mentions, scores = self(batch)
         spans = bounds(mentions)
@@ -307,7 +308,7 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     name, sentences, cells = "", [[]], []
-    for line in read_lines(path):
+    for number, line in enumerate(read_lines(path), start=1):
         if line.startswith("#begin document"):
             name, sentences, cells = line.removeprefix("#begin document").strip(), [[]], []
         elif line.startswith("#end document"):
@@ -315,7 +316,9 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
             yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
-            sentences[-1].append(columns[3])
+            if len(columns) <= WORD_COLUMN + with_answers:
+                raise ValueError(f"{path}, line {number}: no column of words, or of clusters, in {line!r}")
+            sentences[-1].append(columns[WORD_COLUMN])
             cells.append(columns[-1].strip())
         else:
             sentences.append([])

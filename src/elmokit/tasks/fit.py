@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -16,26 +18,19 @@ import torch
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.layer_cache import LayerCache, default_cache
+from elmokit.tasks.layer_cache import default_cache
+from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores
 from elmokit.tasks.task import Task, find_task
-from elmokit.tasks.task_model import TaskModel, make_network
-from elmokit.tasks.training import Epoch, FitReport, best_epoch, learned_mixes, predict, train
+from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
+from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
+from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
+from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
-REPORT = "report.json"
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
-
-
-def _check_free(output: Path, overwrite: bool) -> None:
-    """FileExistsError, before the training, if `output` must not be written."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if not overwrite:
-        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
-    if not (output / REPORT).is_file():
-        raise FileExistsError(f"{output} holds no task model, so it is not overwritten: choose another name")
 
 
 def _snapshot_of(output: Path) -> Path:
@@ -43,17 +38,36 @@ def _snapshot_of(output: Path) -> Path:
     return output.absolute().with_name(f".fit-{output.absolute().name}")
 
 
-def _read(task: Task, name: str, examples: Examples) -> list[Any]:
+def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
     """The examples of a set. ValueError names the first that is invalid."""
     checked = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
     for number, example in enumerate(checked, start=1):
         try:
             task.check(example)
+            task.check_length(example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
     if not any(task.length(example) for example in checked):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
     return checked
+
+
+def _check_answers(task: Task, dev: Sequence[Any]) -> None:
+    """ValueError if the training set has none of the labels or tags of the development set, whose score would be 0."""
+    of_dev = task.learn(dev)
+    for kind in of_dev.keys() & {"labels", "tags"}:
+        known, given = (
+            {re.sub("^[BIES]-", "", label) for label in each[kind]} - {"O"} for each in (task.labels, of_dev)
+        )
+        if given and not known & given:
+            raise ValueError(
+                f"the training set has none of the {kind} of the development set: {_some(known)} there, "
+                f"{_some(given)} here; check the files and the column of the {kind}"
+            )
+
+
+def _some(labels: set[str]) -> str:
+    return ", ".join(sorted(labels)[:5]) or "none"
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
@@ -65,15 +79,47 @@ def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained |
     return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if config.finetune else pretrained
 
 
-def _identity(task: Task, sets: Sequence[Sequence[Any]], model: Pretrained | None, settings: dict[str, Any]) -> str:
-    """A hash of everything that the weights depend on."""
+def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
+    """The table with pretrained vectors, if the network reads any; prints how many words have one."""
+    if config.vectors is None:
+        return table
+    vectors = read_word_vectors(
+        config.vectors, {*table.words, *(word.lower() for word in table.words)}, config.vectors_kept
+    )
+    print(f"{config.vectors}: {vectors.coverage(table.words)}", file=sys.stderr, flush=True)
+    return replace(table, vectors=vectors)
+
+
+def _identity(
+    task: Task,
+    sets: Sequence[Sequence[Any]],
+    pretrained: Sequence[Pretrained | WordVectors | TransformerEncoder | None],
+    settings: dict[str, Any],
+) -> str:
+    """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
     content = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     content.update(repr((task.name, task.config, task.labels)).encode())
-    content.update((fingerprint(model) if model is not None else "").encode())
+    for read in pretrained:
+        if isinstance(read, WordVectors):
+            content.update(read.vectors.tobytes())
+        elif read is not None:
+            content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
     for examples in sets:
         for example in examples:
             content.update(repr(example).encode("utf-8", "surrogatepass"))
     return content.hexdigest()
+
+
+def _finished(output: Path, identity: str) -> FitReport | None:
+    """The report of an earlier run with this output, if there is one. FileExistsError if it was another run."""
+    if not (output / REPORT).is_file():
+        return None
+    report = FitReport.read(output / REPORT)
+    if report.identity != identity:
+        raise FileExistsError(
+            f"{output} exists, of a run with other data or settings: choose another name, or ask to overwrite it"
+        )
+    return report
 
 
 def fit(
@@ -102,9 +148,10 @@ def fit(
         words: Which vectors the network reads for each word.
         config: Settings of the training; None: the task's own defaults.
         output: Directory for the model and report.json. During the training, a hidden directory next to it
-            holds its state: an interrupted run is resumed by the same call, and ends with the same weights.
+            holds its state: an interrupted run is resumed by the same call, and ends with the same weights. A run that
+            is finished is not repeated: the same call loads its model.
         overwrite: Replace an earlier task model there.
-        cache: Directory for the layers of frozen biLMs, shared by all runs; None: `default_cache()`.
+        cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
 
     Returns:
         The model and the report of its training.
@@ -116,44 +163,37 @@ def fit(
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
-        _check_free(Path(output), overwrite)
+        files = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
+        check_output(output, files, overwrite=True, directory_of=REPORT)  # it is overwritten only if that is asked for
     start_time = time.perf_counter()
-    sets = [_read(task, "training", train_examples), _read(task, "development", dev_examples)]
+    sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
-        sets.append(_read(task, "test", test_examples))
+        sets.append(read_examples(task, "test", test_examples))
     task = type(task)(task.config, task.learn(sets[0]))  # the given task stays as it is
-    pretrained = _pretrained(model, words)
-    table = WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example))
+    _check_answers(task, sets[1])
+    pretrained, device = _pretrained(model, words), pick_device(config.device)
+    table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
+    encoder = None
+    if words.encoder is not None:
+        encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
+    settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
+    identity = ""
+    if output is not None:
+        identity = _identity(task, sets, [pretrained, table.vectors, encoder], settings)
+        if not overwrite and (finished := _finished(Path(output), identity)):
+            return load_task_model(output, config.device, type(task)), finished
+    snapshot = None if output is None else _snapshot_of(Path(output))
     with torch.random.fork_rng():  # leave the caller's random state unchanged
         torch.manual_seed(config.seed)
-        network = make_network(task, words, table, pretrained).to(pick_device(config.device))
+        network = make_network(task, words, table, pretrained, encoder).to(device)
         tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
-        task_model = TaskModel(task, network, table, pretrained, tokenizer)
-        layers = LayerCache(task_model.encoder(), cache or default_cache()) if task_model.reads_layers else None
-        example_sets = [task_model.example_set(examples, layers) for examples in sets]
-        settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
-        snapshot = None if output is None else _snapshot_of(Path(output))
-        identity = "" if snapshot is None else _identity(task, sets, pretrained, settings)
+        task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder)
+        caches = task_model.open_caches(cache or default_cache())
+        example_sets = [task_model.example_set(examples, caches) for examples in sets]
         epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
-    predictions = predict(network, example_sets[-1])
-    best = best_epoch(epochs, task.metric)
-    num_words = sum(len(words) for example in sets[0] for words in task.sentences(example))
-    report = FitReport(
-        task=task.name,
-        metric=task.metric,
-        best_epoch=best,
-        dev=epochs[best - 1].scores,
-        test=None if test_examples is None else task.score(sets[-1], predictions),
-        confusion=task.confusion(sets[-1], predictions),
-        mixes=learned_mixes(network),
-        parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
-        examples=len(sets[0]),
-        words=num_words,
-        seconds=time.perf_counter() - start_time,
-        words_per_second=_words_per_second(num_words, epochs),
-        settings=json.loads(json.dumps(settings, default=str)),
-        epochs=epochs,
-    )
+    final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
+    report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
+    report.seconds = time.perf_counter() - start_time
     network.eval()
     if output is not None:
         task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})
@@ -161,5 +201,87 @@ def fit(
     return task_model, report
 
 
-def _words_per_second(words: int, epochs: Sequence[Epoch]) -> float:
-    return words * len(epochs) / max(sum(epoch.seconds for epoch in epochs), 1e-9)
+def _report(
+    model: TaskModel,
+    examples: Sequence[Any],
+    final: TaskScores,
+    has_test: bool,
+    epochs: list[Epoch],
+    settings: dict[str, Any],
+    identity: str,
+) -> FitReport:
+    """The report of a training on `examples`; `final` are the scores on the test set, if there is one."""
+    task, network, vectors = model.task, model.network, model.table.vectors
+    best = best_epoch(epochs, task.metric)
+    num_words = sum(len(words) for example in examples for words in task.sentences(example))
+    encoder_mix = network.words.encoder_mix
+    return FitReport(
+        task=task.name,
+        metric=task.metric,
+        best_epoch=best,
+        dev=epochs[best - 1].scores,
+        test=final.values if has_test else None,
+        by_label=final.by_label,
+        confusion=final.confusion,
+        mixes=learned_mixes(network),
+        encoder_mix=None if encoder_mix is None else learned_mix(encoder_mix),
+        coverage=None if vectors is None else asdict(vectors.coverage(model.table.words)),
+        parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
+        examples=len(examples),
+        words=num_words,
+        words_per_second=num_words * len(epochs) / max(sum(epoch.seconds for epoch in epochs), 1e-9),
+        settings=json.loads(json.dumps(settings, default=str)),
+        identity=identity,
+        epochs=epochs,
+    )
+
+
+def fit_seeds(
+    task: Task | str,
+    train_examples: Examples,
+    dev_examples: Examples,
+    test_examples: Examples | None = None,
+    *,
+    seeds: Sequence[int],
+    output: str | Path,
+    config: FitConfig | None = None,
+    **options: Any,
+) -> SeedsReport:
+    """`fit` once for each seed, to see how much of a difference is chance.
+
+    Args:
+        task: As in `fit`.
+        train_examples: As in `fit`.
+        dev_examples: As in `fit`.
+        test_examples: As in `fit`.
+        seeds: Seeds, which replace that of `config`.
+        output: Directory for the models, seed-0, seed-1, ..., and for report.json. The same call resumes an
+            interrupted run, and does not repeat the seeds that are finished.
+        config: As in `fit`.
+        **options: Further arguments of `fit`.
+
+    Returns:
+        Mean and standard deviation of the scores.
+
+    Raises:
+        ValueError: There is no seed, or one is repeated; otherwise as in `fit`.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be different numbers, at least one, not {list(seeds)}")
+    task = find_task(task)() if isinstance(task, str) else task
+    config, output = config or task.fit_config, Path(output)
+    if (output / "config.json").exists():
+        raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all seeds")
+    sets = [
+        examples if examples is None else read_examples(task, name, examples)
+        for name, examples in (("training", train_examples), ("development", dev_examples), ("test", test_examples))
+    ]
+    reports = {}
+    for seed in seeds:
+        print(f"seed {seed}", file=sys.stderr, flush=True)
+        directory = output / f"seed-{seed}"
+        _, reports[seed] = fit(task, *sets, config=replace(config, seed=seed), output=directory, **options)  # pyright: ignore[reportArgumentType]
+    report = SeedsReport.of(reports, [output / f"seed-{seed}" for seed in seeds])
+    with atomic_path(output / REPORT) as partial:
+        partial.write_text(report.to_json(), encoding="utf-8")
+    return report

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
+from elmokit.progress import ProgressBar
 from elmokit.storage.shard import nothing_overflows
 
 Words = Sequence[str]  # a tokenized sentence
 
-SEGMENT_WORDS = 50_000
+SEGMENT_BYTES = 1 << 26  # of vectors, computed and written at a time: what the memory holds of them
 INDEX_DTYPE = np.dtype([("digest", "S16"), ("first", np.int64), ("words", np.int64)])
 
 
@@ -95,13 +95,15 @@ class _FileSegment:
 
     def __init__(self, path: Path) -> None:
         vectors = np.load(path, mmap_mode="r")
+        self.shape, self.dtype = vectors.shape, vectors.dtype
         self._offset, self._row_bytes = vectors.offset, vectors[:1].nbytes
         self._file = path.open("rb", buffering=0)
         weakref.finalize(self, self._file.close)
 
     def read_into(self, rows: np.ndarray, first: int) -> None:
         self._file.seek(self._offset + first * self._row_bytes)
-        self._file.readinto(rows.reshape(-1).view(np.uint8).data)
+        if self._file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
+            raise ValueError(f"{self._file.name} is truncated: remove its directory, which is computed again")
 
 
 class _MemorySegment:
@@ -112,13 +114,14 @@ class _MemorySegment:
         rows[:] = self._vectors[first : first + len(rows)]
 
 
-def _split_into_segments(sentences: Iterable[Words]) -> Iterator[list[Words]]:
+def _split_into_segments(sentences: Iterable[Words], max_words: int) -> Iterator[list[Words]]:
+    """Lists of sentences, each with `max_words` words, or somewhat more."""
     segment: list[Words] = []
     words = 0
     for sentence in sentences:
         segment.append(sentence)
         words += len(sentence)
-        if words >= SEGMENT_WORDS:
+        if words >= max_words:
             yield segment
             segment, words = [], 0
     if segment:
@@ -157,8 +160,9 @@ class LayerCache:
         missing = {sentence_digest(words): words for words in sentences if words}
         missing = {digest: words for digest, words in missing.items() if digest not in self._place_of}
         total = sum(map(len, missing.values()))
-        with tqdm(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress or None) as bar:
-            for segment in _split_into_segments(missing.values()):
+        with ProgressBar(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress) as bar:
+            word_bytes = np.dtype(self.storage_dtype).itemsize * int(np.prod(self.encoder.shape))
+            for segment in _split_into_segments(missing.values(), max(1, SEGMENT_BYTES // word_bytes)):
                 self._add_segment(segment)
                 bar.update(sum(map(len, segment)))
 
@@ -191,9 +195,17 @@ class LayerCache:
                 np.save(file, content)
         self._open(path)
 
-    def _open(self, index: Path) -> None:
-        segment = _FileSegment(index.with_name(index.name.replace(".index.", ".vectors.")))
-        self._register(segment, np.load(index))
+    def _open(self, path: Path) -> None:
+        """Open the segment of an index file. ValueError if one of its files is damaged."""
+        try:
+            segment, index = _FileSegment(path.with_name(path.name.replace(".index.", ".vectors."))), np.load(path)
+            if segment.shape[1:] != self.encoder.shape or segment.dtype != self.storage_dtype:
+                raise ValueError(f"its vectors are {segment.dtype} of shape {segment.shape}")
+            if index.dtype != INDEX_DTYPE or ((index["first"] + index["words"]) > segment.shape[0]).any():
+                raise ValueError("its index does not fit its vectors")
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"{path} is damaged ({error}): remove its directory, which is computed again") from error
+        self._register(segment, index)
 
     def _register(self, segment: _FileSegment | _MemorySegment, index: np.ndarray) -> None:
         for digest, first, words in index.tolist():

@@ -1,6 +1,10 @@
-"""Metrics of predicted tag sequences: accuracy, and span F1 as computed by conlleval."""
+"""Metrics of predicted labels and tag sequences: accuracy, confusion, and span F1 as computed by conlleval."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,12 +20,44 @@ class Span(NamedTuple):
     type: str
 
 
-class SpanScore(NamedTuple):
-    """Precision, recall and F1 of spans, from 0 to 1; 0 if undefined."""
+@dataclass(frozen=True)
+class F1Score:
+    """Precision, recall and F1, from 0 to 1, 0 if undefined; and the number of correct answers that there are."""
 
     precision: float
     recall: float
     f1: float
+    support: int
+
+    @classmethod
+    def of_counts(cls, correct: int, predicted: int, gold: int) -> F1Score:
+        """From the number of answers that are predicted correctly, that are predicted, and that there are."""
+        f1 = 2 * correct / max(predicted + gold, 1)
+        return cls(correct / max(predicted, 1), correct / max(gold, 1), f1, gold)
+
+
+Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and predicted label
+
+
+def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion:
+    """Count pairs of labels: correct labels in alphabetical order, for each the predicted ones, most frequent first."""
+    counts: dict[str, Counter[str]] = {}
+    for correct_label, predicted_label in zip(gold, predicted, strict=True):
+        counts.setdefault(correct_label, Counter())[predicted_label] += 1
+    return {label: dict(row.most_common()) for label, row in sorted(counts.items())}
+
+
+def score_by_label(confusion: Mapping[str, Mapping[str, int]]) -> dict[str, F1Score]:
+    """Precision, recall and F1 of each label that is correct or predicted somewhere, in alphabetical order."""
+    predicted: Counter[str] = Counter()
+    for row in confusion.values():
+        predicted.update(row)
+    return {
+        label: F1Score.of_counts(
+            confusion.get(label, {}).get(label, 0), predicted[label], sum(confusion.get(label, {}).values())
+        )
+        for label in sorted(confusion.keys() | predicted.keys())
+    }
 
 
 def accuracy(gold: Iterable[Tags], predicted: Iterable[Tags]) -> float:
@@ -48,16 +84,26 @@ def spans(tags: Tags) -> set[Span]:
     return result
 
 
-def span_score(gold: Iterable[Tags], predicted: Iterable[Tags]) -> SpanScore:
-    """Precision, recall and F1 over the spans of all sentences; a span is correct if start, end and type agree."""
-    correct, num_predicted, num_gold = 0, 0, 0
+def _span_counts(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, list[int]]:
+    """Number of correct, predicted and gold spans of each type; correct: start, end and type agree."""
+    counts: dict[str, list[int]] = {}
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
-        correct += len(gold_spans & predicted_spans)
-        num_predicted += len(predicted_spans)
-        num_gold += len(gold_spans)
-    f1 = 2 * correct / max(num_predicted + num_gold, 1)
-    return SpanScore(correct / max(num_predicted, 1), correct / max(num_gold, 1), f1)
+        for column, of_column in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
+            for span in of_column:
+                counts.setdefault(span.type, [0, 0, 0])[column] += 1
+    return counts
+
+
+def span_score(gold: Iterable[Tags], predicted: Iterable[Tags]) -> F1Score:
+    """Precision, recall and F1 over the spans of all sentences."""
+    counts = _span_counts(gold, predicted).values()
+    return F1Score.of_counts(*(sum(row[column] for row in counts) for column in range(3)))
+
+
+def score_by_type(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, F1Score]:
+    """`span_score` of the spans of each type, by type in alphabetical order."""
+    return {type: F1Score.of_counts(*counts) for type, counts in sorted(_span_counts(gold, predicted).items())}
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
@@ -99,19 +145,3 @@ def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[s
             tags[span.start] = f"B-{span.type}"
         previous = span
     return to_bioes(tags) if scheme == "BIOES" else tags
-
-
-def score_by_type(gold: Sequence[Tags], predicted: Sequence[Tags]) -> dict[str, SpanScore]:
-    """`span_score` of the spans of each type, by type in alphabetical order."""
-    counts: dict[str, list[int]] = {}
-    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
-        gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
-        for column, column_spans in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
-            for span in column_spans:
-                counts.setdefault(span.type, [0, 0, 0])[column] += 1
-    return {
-        type: SpanScore(
-            correct / max(num_predicted, 1), correct / max(num_gold, 1), 2 * correct / max(num_predicted + num_gold, 1)
-        )
-        for type, (correct, num_predicted, num_gold) in sorted(counts.items())
-    }

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,9 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -126,7 +128,7 @@ class ESIM(TaskNetwork):
             return F.mse_loss(outputs.squeeze(1), batch.scores)
         return F.cross_entropy(outputs, batch.labels, ignore_index=-1)
 
-    def decode(self, batch: PairBatch) -> list[list[float]]:
+    def decode(self, batch: PairBatch, with_probabilities: bool = True) -> list[list[float]]:
         """For each pair the probabilities of the labels, or its standardized score."""
         outputs = self(batch)
         return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
@@ -150,6 +152,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     metric = "score"
     Config = PairsConfig
     fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
+    max_words = 5_000  # of which each attends to each
     config: PairsConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
@@ -190,9 +193,12 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def network(self, words: WordEncoder) -> ESIM:
         return ESIM(self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels.get("labels", ()))}
+
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        number_of = {label: number for number, label in enumerate(self.labels.get("labels", ()))}
-        labels = torch.tensor([number_of.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
@@ -221,8 +227,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         if self.config.target == "score":
             gold = np.array([example.score for example in examples])
             predicted = np.array([prediction.score for prediction in predictions])
-            pearson, spearman = correlation(gold, predicted), correlation(ranks(gold), ranks(predicted))
-            return {"score": pearson, "pearson": pearson, "spearman": spearman}
+            linear = pearson(gold, predicted)
+            return {"score": linear, "pearson": linear, "spearman": spearman(gold, predicted)}
         pairs = [(example.label, prediction.label) for example, prediction in zip(examples, predictions, strict=True)]
         accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
         scores = {"score": accuracy, "accuracy": accuracy}
@@ -232,32 +238,13 @@ class PairsTask(Task[SentencePair, PairPrediction]):
             scores["f1"] = 2 * both / max(either, 1)
         return scores
 
-    def confusion(
-        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
-    ) -> dict[str, dict[str, int]] | None:
+    def confusion(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> Confusion | None:
         if self.config.target == "score":
             return None
-        counts: dict[str, Counter[str]] = {}
-        for example, prediction in zip(examples, predictions, strict=True):
-            counts.setdefault(str(example.label), Counter())[str(prediction.label)] += 1
-        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+        return confusion_counts((str(example.label) for example in examples), (str(each.label) for each in predictions))
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}
-
-
-def correlation(left: np.ndarray, right: np.ndarray) -> float:
-    """Pearson's correlation of two samples; 0 where one of them is constant."""
-    left, right = left - left.mean(), right - right.mean()
-    spread = float(np.sqrt((left**2).sum() * (right**2).sum()))
-    return float((left * right).sum()) / spread if spread else 0.0
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values sharing their mean rank."""
-    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[number]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

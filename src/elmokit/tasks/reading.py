@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
 from elmokit.tasks.recurrent import BiLSTM
@@ -158,7 +159,7 @@ class BiDAF(TaskNetwork):
         losses = [F.nll_loss(scores, batch.spans[:, side], ignore_index=-1) for side, scores in enumerate((start, end))]
         return losses[0] + losses[1]
 
-    def decode(self, batch: ReadingBatch) -> list[tuple[int, int, float]]:
+    def decode(self, batch: ReadingBatch, with_probabilities: bool = True) -> list[tuple[int, int, float]]:
         """For each question the first and last word of the best answer, and its probability."""
         start, end = self(batch)
         scores = start[:, :, None] + end[:, None, :]
@@ -216,13 +217,14 @@ class ReadingTask(Task[Question, Answer]):
     metric = "f1"
     Config = ReadingConfig
     fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3)
+    max_words = 5_000  # of which each attends to each
     config: ReadingConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Question]:
         try:
-            articles = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
+            articles = json.loads("\n".join(read_lines(path)))["data"]
             for article in articles:
                 for paragraph in article["paragraphs"]:
                     yield from self._questions(paragraph, with_answers)

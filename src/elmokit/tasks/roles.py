@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import score_by_type, span_score, spans
+from elmokit.tasks.metrics import F1Score, score_by_type, span_score, spans
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
@@ -118,7 +119,8 @@ class RolesNetwork(TaskNetwork):
 
     def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
         super().__init__()
-        self.words, self.dropout = words, config.dropout
+        self.words = words
+        self.dropout = nn.Dropout(config.dropout)
         self.predicate = nn.Embedding(2, config.predicate_dim)
         widths = [words.dim + config.predicate_dim] + config.num_layers * [config.hidden_dim]
         self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
@@ -140,7 +142,7 @@ class RolesNetwork(TaskNetwork):
 
     def _drop(self, x: Tensor) -> Tensor:
         """Dropout with one mask for all steps (Gal and Ghahramani 2016)."""
-        return x * F.dropout(torch.ones_like(x[:, :1]), self.dropout, self.training)
+        return x * self.dropout(torch.ones_like(x[:, :1]))
 
     def loss(self, batch: RolesBatch) -> Tensor:
         """Mean negative log-likelihood of the correct tags, per word."""
@@ -148,7 +150,7 @@ class RolesNetwork(TaskNetwork):
         mask = batch.words.mask
         return F.cross_entropy(self(batch)[mask], batch.tags[mask], ignore_index=-1)
 
-    def decode(self, batch: RolesBatch) -> list[list[int]]:
+    def decode(self, batch: RolesBatch, with_probabilities: bool = True) -> list[list[int]]:
         """For each example the best valid BIO sequence."""
         tags = self.rules.decode(self(batch).log_softmax(dim=2), batch.words.mask).tolist()
         return [row[:length] for row, length in zip(tags, batch.words.lengths.tolist(), strict=True)]
@@ -235,16 +237,19 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def network(self, words: WordEncoder) -> RolesNetwork:
         return RolesNetwork(self.config, words, self.labels["tags"])
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {tag: number for number, tag in enumerate(self.labels["tags"])}
+
     def collate(self, examples: Sequence[PredicateFrame], words: BatchOfWords) -> RolesBatch:
         batch = words([example.words for example in examples])
         predicate = torch.zeros(batch.mask.shape, dtype=torch.int64)
         predicate[torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])] = 1
         if not all(example.tags for example in examples):
             return RolesBatch(batch, predicate, None)
-        number_of = {tag: number for number, tag in enumerate(self.labels["tags"])}
         tags = torch.zeros(batch.mask.shape, dtype=torch.int64)
         for row, example in zip(tags, examples, strict=True):
-            row[: len(example.tags)] = torch.tensor([number_of.get(tag, -1) for tag in example.tags])
+            row[: len(example.tags)] = torch.tensor([self._numbers.get(tag, -1) for tag in example.tags])
         return RolesBatch(batch, predicate, tags)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -259,16 +264,20 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
         """Precision, recall and F1 of arguments: start, end and role agree (as CoNLL-2005's srl-eval counts)."""
-        gold = [_without_verb(example.tags) for example in examples]
-        predicted = [_without_verb(frame.tags) for frame in predictions]
-        total = span_score(gold, predicted)
-        by_role = {f"f1 {role}": scores.f1 for role, scores in score_by_type(gold, predicted).items()}
-        return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **by_role}
+        total = span_score(*_arguments(examples, predictions))
+        return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
+
+    def score_by_label(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, F1Score]:
+        """Of each role."""
+        return score_by_type(*_arguments(examples, predictions))
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
         arguments = [vars(argument) for argument in prediction.arguments]
         return {"words": prediction.words, "predicate": prediction.predicate, "arguments": arguments}
 
 
-def _without_verb(tags: Sequence[str]) -> list[str]:
-    return ["O" if tag[2:] == VERB else tag for tag in tags]
+def _arguments(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> tuple[list[list[str]], ...]:
+    """Correct and predicted tags without those of the predicate itself."""
+    return tuple(
+        [["O" if tag[2:] == VERB else tag for tag in each.tags] for each in of] for of in (examples, predictions)
+    )

@@ -6,9 +6,11 @@ whole sequences if tags mark spans. Internally, spans are tagged as BIOES, regar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from math import nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,8 +20,19 @@ from torch import Tensor, nn
 
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.crf import CRF, span_transitions
-from elmokit.tasks.config import check_at_least, check_dropout
-from elmokit.tasks.metrics import accuracy, from_spans, score_by_type, span_scheme, span_score, spans, to_bioes
+from elmokit.tasks.config import ColumnsConfig, check_at_least, check_dropout
+from elmokit.tasks.metrics import (
+    Confusion,
+    F1Score,
+    accuracy,
+    confusion_counts,
+    from_spans,
+    score_by_type,
+    span_scheme,
+    span_score,
+    spans,
+    to_bioes,
+)
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -27,7 +40,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 
 @dataclass(frozen=True)
-class TaggingConfig:
+class TaggingConfig(ColumnsConfig):
     """The network of a tagger, and the columns of its files."""
 
     hidden_dim: int = 200
@@ -38,12 +51,6 @@ class TaggingConfig:
     """Dropout of the LSTM's output."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
     """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
-    format: Literal["auto", "conllu", "columns"] = "auto"
-    """Format of the files: one word per line, as CoNLL-U or in columns; auto: by the suffix."""
-    word_column: int = 0
-    """Column of the words, from 0 (CoNLL-U has its own)."""
-    tag_column: str | int | None = None
-    """Column of the tags: its name (CoNLL-U, default upos) or number (columns, default the last)."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "num_layers"))
@@ -102,16 +109,16 @@ class TaggingNetwork(TaskNetwork):
             return F.cross_entropy(scores[mask], batch.tags[mask])
         return -self.crf.log_likelihood(scores, batch.tags, mask).sum() / mask.sum()
 
-    def decode(self, batch: TaggingBatch) -> list[tuple[list[int], list[float]]]:
-        """For each sentence its best tags and their probabilities."""
+    def decode(self, batch: TaggingBatch, with_probabilities: bool = True) -> list[tuple[list[int], list[float]]]:
+        """For each sentence its best tags, and their probabilities if they are needed."""
         scores, mask = self(batch), batch.words.mask
-        if self.crf is None:
-            tags, probabilities = scores.argmax(dim=2), scores.softmax(dim=2)
-        else:
-            tags, probabilities = self.crf.decode(scores, mask), self.crf.marginals(scores, mask)
-        chosen = probabilities.gather(2, tags[..., None]).squeeze(2)
-        rows = zip(tags.tolist(), chosen.tolist(), batch.words.lengths.tolist(), strict=True)
-        return [(row[:length], scores[:length]) for row, scores, length in rows]
+        tags = scores.argmax(dim=2) if self.crf is None else self.crf.decode(scores, mask)
+        chosen: list[list[float]] = [[]] * len(tags)
+        if with_probabilities:
+            marginals = scores.softmax(dim=2) if self.crf is None else self.crf.marginals(scores, mask)
+            chosen = marginals.gather(2, tags[..., None]).squeeze(2).tolist()
+        rows = zip(tags.tolist(), chosen, batch.words.lengths.tolist(), strict=True)
+        return [(row[:length], probabilities[:length]) for row, probabilities, length in rows]
 
 
 class TaggingTask(Task[TaggedSentence, Tagging]):
@@ -129,8 +136,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def layout(self, path: Path) -> Layout:
         """The layout of a file."""
-        format = None if self.config.format == "auto" else self.config.format
-        return Layout.of(path, format, self.config.word_column, self.config.tag_column)
+        return Layout.of(path, self.config.format, self.config.word_column, self.config.tag_column)
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
         """From a string, which is tokenized, or a list of words."""
@@ -157,15 +163,18 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             crf = CRF(len(tags), span_transitions(tags) if marks_spans else None)
         return TaggingNetwork(self.config, words, len(tags), crf)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {tag: number for number, tag in enumerate(self.labels["tags"])}
+
     def collate(self, examples: Sequence[TaggedSentence], words: BatchOfWords) -> TaggingBatch:
         batch = words([example.words for example in examples])
         if not all(example.tags for example in examples):
             return TaggingBatch(batch, None)
-        number_of = {tag: number for number, tag in enumerate(self.labels["tags"])}
         numbers = torch.zeros(batch.mask.shape, dtype=torch.int64)
         for row, example in zip(numbers, examples, strict=True):
             tags = to_bioes(example.tags) if self.labels["scheme"] else example.tags
-            row[: len(tags)] = torch.tensor([number_of.get(tag, -1) for tag in tags])
+            row[: len(tags)] = torch.tensor([self._numbers.get(tag, -1) for tag in tags])
         return TaggingBatch(batch, numbers)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -179,7 +188,8 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             if scheme := self.labels["scheme"]:
                 of_tags = sorted(spans(tags))
                 tags = from_spans(of_tags, len(tags), scheme)
-                marked = [ScoredSpan(*span, score=min(scores[span.start : span.end])) for span in of_tags]
+                lowest = (min(scores[span.start : span.end], default=nan) for span in of_tags)
+                marked = [ScoredSpan(*span, score=score) for span, score in zip(of_tags, lowest, strict=True)]
             taggings.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
         return taggings
 
@@ -189,18 +199,23 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if not self.labels["scheme"]:
             return {"score": right, "accuracy": right}
         total = span_score(gold, predicted)
-        scores = {"score": total.f1, "f1": total.f1, "precision": total.precision, "recall": total.recall}
-        by_type = {f"f1 {type}": scores_of_type.f1 for type, scores_of_type in score_by_type(gold, predicted).items()}
-        return {**scores, "accuracy": right, **by_type}
+        of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
+        return {"score": total.f1, **of_spans, "accuracy": right}
 
-    def confusion(
+    def score_by_label(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
-    ) -> dict[str, dict[str, int]]:
-        counts: dict[str, Counter[str]] = {}
-        for example, prediction in zip(examples, predictions, strict=True):
-            for gold, predicted in zip(_types(example.tags), _types(prediction.tags), strict=True):
-                counts.setdefault(gold, Counter())[predicted] += 1
-        return {gold: dict(row.most_common()) for gold, row in sorted(counts.items())}
+    ) -> dict[str, F1Score] | None:
+        """Of each type of span if tags mark spans, otherwise of each tag."""
+        if not self.labels["scheme"]:
+            return super().score_by_label(examples, predictions)
+        return score_by_type((example.tags for example in examples), (each.tags for each in predictions))
+
+    def confusion(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> Confusion:
+        """Of words, by their tags without the prefixes that mark spans."""
+        gold, predicted = (
+            chain.from_iterable(_types(each.tags) for each in tagged) for tagged in (examples, predictions)
+        )
+        return confusion_counts(gold, predicted)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
         values: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
@@ -210,5 +225,4 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
 
 def _types(tags: Sequence[str]) -> list[str]:
-    """Tags without the prefixes that mark spans."""
     return [tag[2:] if tag[:2] in ("B-", "I-", "E-", "S-") else tag for tag in tags]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.tasks.config import FitConfig
+from elmokit.tasks.metrics import Confusion, F1Score, score_by_label
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
@@ -47,8 +48,14 @@ class TaskNetwork(nn.Module, ABC):
         """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by the training loop."""
 
     @abstractmethod
-    def decode(self, batch: Any) -> list[Any]:
-        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result."""
+    def decode(self, batch: Any, with_probabilities: bool = True) -> list[Any]:
+        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result.
+
+        Args:
+            batch: The batch.
+            with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a network that computes
+                them at some cost may leave them out.
+        """
 
 
 class Task(ABC, Generic[Example, Prediction]):
@@ -60,6 +67,7 @@ class Task(ABC, Generic[Example, Prediction]):
         Config: A frozen dataclass: the settings of the network and of the files.
         fit_config: Settings of the training that suit the task.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
+        max_words: The longest example that the network reads, by `length`; None: any.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
     """
@@ -69,6 +77,7 @@ class Task(ABC, Generic[Example, Prediction]):
     Config: ClassVar[type]
     fit_config: ClassVar[FitConfig] = FitConfig()
     prediction_batch_size: ClassVar[int] = 64
+    max_words: ClassVar[int | None] = None
 
     def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
         self.config = self.Config() if config is None else config
@@ -91,6 +100,11 @@ class Task(ABC, Generic[Example, Prediction]):
     def length(self, example: Example) -> int:
         """The length by which examples are batched: the words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
+
+    def check_length(self, example: Example) -> None:
+        """ValueError if an example is longer than the network can read."""
+        if self.max_words is not None and (length := self.length(example)) > self.max_words:
+            raise ValueError(f"it has {length:,} words, but {self.name} reads at most {self.max_words:,}: split it")
 
     @abstractmethod
     def check(self, example: Example) -> None:
@@ -120,11 +134,16 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Scores in 0..1 by name, `metric` among them."""
 
-    def confusion(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, int]] | None:
+    def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None
+
+    def score_by_label(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> dict[str, F1Score] | None:
+        """Precision, recall and F1 of each label, by default from `confusion`; None if answers are not labels."""
+        confusion = self.confusion(examples, predictions)
+        return None if confusion is None else score_by_label(confusion)
 
     @abstractmethod
     def to_json(self, prediction: Prediction) -> dict[str, Any]:

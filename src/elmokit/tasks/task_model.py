@@ -3,47 +3,64 @@
 config.json           format_version, the task and its settings, labels, the settings of words
 weights.safetensors   the network's weights, without the biLM's
 words.txt             the words of the training set, one per line
+vectors.txt           words with pretrained vectors, one per line, and
+vectors.safetensors   `vectors` (V, D), if the network reads any
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
+encoder/              another encoder in Hugging Face's format, if the network reads one
 report.json           the report of the training
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.checkpoints import loading
-from elmokit.checkpoints.errors import CheckpointError, check_shapes
+from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import read_lines
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
+from elmokit.tasks.report import TaskScores
 from elmokit.tasks.task import TASKS, Task, TaskNetwork, find_task
 from elmokit.tasks.training import ExampleSet, predict
+from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
+from elmokit.tasks.word_vectors import WordVectors
 from elmokit.text.tokenizers import get_tokenizer
 
-FORMAT_VERSION = 2
-BILM = "bilm"
+T = TypeVar("T")
+
+FORMAT_VERSION = 3
+BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
 BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
-KEYS = {"format_version", "task", "task_config", "labels", "words_config", "num_frequent", "tokenizer"}
 WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
 
 
-def make_network(task: Task, config: WordsConfig, table: WordTable, model: Pretrained | None) -> TaskNetwork:
+def make_network(
+    task: Task,
+    config: WordsConfig,
+    table: WordTable,
+    model: Pretrained | None,
+    encoder: TransformerEncoder | None = None,
+) -> TaskNetwork:
     """An untrained network for the labels of a task."""
     elmo = None
     if config.elmo != "none":
@@ -52,7 +69,7 @@ def make_network(task: Task, config: WordsConfig, table: WordTable, model: Pretr
         num_mixes = 2 if config.elmo == "both" else 1
         fixed = mix_weights(config.mix, model.config.num_representations)
         elmo = Elmo(model.bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune, fixed_weights=fixed)
-    return task.network(WordEncoder(config, table, elmo))
+    return task.network(WordEncoder(config, table, elmo, None if encoder is None else encoder.shape))
 
 
 def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCNNConfig]:
@@ -65,8 +82,15 @@ def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCN
     return configs
 
 
+class FrozenVectors(NamedTuple):
+    """The caches of what a network reads from frozen encoders; None for what it does not read."""
+
+    layers: LayerCache | None  # of the biLM
+    states: LayerCache | None  # of another encoder
+
+
 class TaskModel:
-    """A task's trained network, with the words that it knows and the biLM whose layers it reads.
+    """A task's trained network, with the words that it knows and the encoders whose vectors it reads.
 
     `load_task_model` reads one from its directory.
     """
@@ -78,8 +102,10 @@ class TaskModel:
         table: WordTable,
         model: Pretrained | None,
         tokenizer: str = "whitespace-1",
+        encoder: TransformerEncoder | None = None,
     ) -> None:
-        self.task, self.network, self.table, self.model = task, network.eval(), table, model
+        self.task, self.network, self.table = task, network.eval(), table
+        self.model, self.encoder = model, encoder
         self.config = network.words.config
         self.tokenizer = tokenizer
         self._tokenize = get_tokenizer(tokenizer).tokenize
@@ -94,23 +120,30 @@ class TaskModel:
         """Whether the network reads the layers of a frozen biLM, which are computed beforehand."""
         return self.config.elmo != "none" and not self.config.finetune
 
-    def encoder(self) -> BiLMLayers:
-        """The encoder that computes the layers of the frozen biLM."""
+    def open_caches(self, directory: str | Path | None = None) -> FrozenVectors:
+        """Caches of frozen vectors in a directory; None: in memory."""
+        encoders = (self._bilm_layers() if self.reads_layers else None, self.encoder)
+        dtype = self.config.storage_dtype
+        return FrozenVectors(*(each and LayerCache(each, directory, dtype) for each in encoders))
+
+    def _bilm_layers(self) -> BiLMLayers:
         if self._layers is None:
             assert self.model is not None
             device = next(self.network.parameters()).device
             self._layers = BiLMLayers(Embedder(self.model, str(device)))
         return self._layers
 
-    def example_set(self, examples: Sequence[Any], cache: LayerCache | None = None) -> ExampleSet:
-        """Encode examples for the network, and compute the layers that `cache` lacks."""
+    def example_set(self, examples: Sequence[Any], caches: FrozenVectors | None = None) -> ExampleSet:
+        """Encode examples for the network, and compute the frozen vectors that the caches lack."""
         sentences = [words for example in examples for words in self.task.sentences(example)]
-        if self.reads_layers:
-            cache = LayerCache(self.encoder()) if cache is None else cache
-            cache.add(sentences, progress=cache.directory is not None)
+        caches = self.open_caches() if caches is None else caches
+        for cache in caches:
+            if cache is not None:
+                cache.add(sentences, progress=cache.directory is not None)
         cnns = character_cnns(self.config, self.model)
-        layers = cache if self.reads_layers else None
-        return ExampleSet(self.task, examples, Sentences(sentences, self.table, character_cnns=cnns, layers=layers))
+        return ExampleSet(
+            self.task, examples, Sentences(sentences, self.table, character_cnns=cnns, **caches._asdict())
+        )
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Predict for inputs of the task (see its `from_text`), in order.
@@ -130,7 +163,11 @@ class TaskModel:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time."""
         batch: list[Any] = []
         words = 0
-        for example in examples:
+        for number, example in enumerate(examples, start=1):
+            try:
+                self.task.check_length(example)
+            except ValueError as error:
+                raise ValueError(f"example {number}: {error}") from error
             batch.append(example)
             words += sum(map(len, self.task.sentences(example)))
             if words >= WORDS_AT_ONCE:
@@ -139,10 +176,10 @@ class TaskModel:
         if batch:
             yield from predict(self.network, self.example_set(batch))
 
-    def score(self, examples: Iterable[Any]) -> dict[str, float]:
-        """Scores from 0 to 1 on examples with answers."""
+    def score(self, examples: Iterable[Any]) -> TaskScores:
+        """Scores on examples with answers."""
         example_list = list(examples)
-        return self.task.score(example_list, list(self.predict_examples(example_list)))
+        return TaskScores.of(self.task, example_list, list(self.predict_examples(example_list)))
 
     def save(self, directory: str | Path, overwrite: bool = False, more_files: Mapping[str, str] | None = None) -> None:
         """Write the model's directory, atomically.
@@ -159,20 +196,30 @@ class TaskModel:
             if self.model is not None:
                 # A biLM that was trained further no longer fits its softmax.
                 loading.save(replace(self.model, softmax=None), partial / BILM)
+            if self.encoder is not None:
+                self.encoder.save(partial / ENCODER)
+            if self.table.vectors is not None:
+                _write_words(self.table.vectors.words, partial / f"{VECTORS}.txt")
+                save_arrays({VECTORS: self.table.vectors.vectors}, partial / f"{VECTORS}.safetensors")
             save_file(_own_weights(self.network), partial / "weights.safetensors")
-            (partial / "words.txt").write_text("".join(f"{word}\n" for word in self.table.words), encoding="utf-8")
-            described = {
-                "format_version": FORMAT_VERSION,
-                "task": self.task.name,
-                "task_config": asdict(self.task.config),
-                "labels": self.task.labels,
-                "words_config": asdict(self.config),
-                "num_frequent": self.table.num_frequent,
-                "tokenizer": self.tokenizer,
-            }
-            texts = {"config.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n", **(more_files or {})}
+            _write_words(self.table.words, partial / "words.txt")
+            described = _Description(
+                format_version=FORMAT_VERSION,
+                task=self.task.name,
+                task_config=asdict(self.task.config),
+                labels=self.task.labels,
+                words_config=self.config,
+                num_frequent=self.table.num_frequent,
+                tokenizer=self.tokenizer,
+            )
+            config = json.dumps(asdict(described), indent=2, ensure_ascii=False) + "\n"
+            texts = {"config.json": config, **(more_files or {})}
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
+
+
+def _write_words(words: Iterable[str], path: Path) -> None:
+    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
 
 
 def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
@@ -180,34 +227,37 @@ def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
 
 
-def _parse_config(cls: type, settings: Mapping[str, Any]) -> Any:
-    """A config from its JSON values. ValueError if settings are missing or unknown."""
-    names = {field.name for field in fields(cls)}
-    if wrong := sorted(names ^ set(settings)):
-        raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()})
+@dataclass(frozen=True)
+class _Description:
+    """The content of config.json; `task_config` are the settings of the task."""
+
+    format_version: int
+    task: str
+    task_config: dict[str, Any]
+    labels: dict[str, Any]
+    words_config: WordsConfig
+    num_frequent: int
+    tokenizer: str
 
 
-def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig, dict[str, Any]]:
-    """The task, the settings of words, and all values of config.json."""
+def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, _Description]:
+    """The task with its settings and labels, and all of config.json."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format_version"] != FORMAT_VERSION:
-            raise ValueError(
-                f"its format_version is {values['format_version']}, but this elmokit reads {FORMAT_VERSION}: upgrade"
-            )
-        if wrong := sorted(KEYS ^ set(values)):
-            raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        if task is None and values["task"] not in TASKS:  # a model's files cannot name code to run
-            raise ValueError(f"its task {values['task']!r} is not one of elmokit's: give the task")
-        task_class = find_task(values["task"]) if task is None else task
-        if task_class.name != values["task"]:
-            raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
-        configured_task = task_class(_parse_config(task_class.Config, values["task_config"]), values["labels"])
-        return configured_task, _parse_config(WordsConfig, values["words_config"]), values
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{path} is not the configuration of a task model: {reason}") from error
+        content = read_json(path)
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if version != FORMAT_VERSION:
+            raise ValueError(f"its format_version is {version}, but this elmokit reads {FORMAT_VERSION}: upgrade")
+        described = from_json(_Description, content)
+        if task is None and described.task not in TASKS:  # a model's files cannot name code to run
+            raise ValueError(f"its task {described.task!r} is not one of elmokit's: give the task")
+        task_class = find_task(described.task) if task is None else task
+        if task_class.name != described.task:
+            raise ValueError(f"it is of the task {described.task}, not {task_class.name}")
+        return task_class(
+            from_json(task_class.Config, described.task_config, "task_config"), described.labels
+        ), described
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not the configuration of a task model: {error}") from error
 
 
 def load_task_model(directory: str | Path, device: str | None = None, task: type[Task] | None = None) -> TaskModel:
@@ -225,23 +275,42 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no config.json")
-    configured_task, config, values = _read_config(directory / "config.json", task)
+    configured_task, described = _read_config(directory / "config.json", task)
+    config = described.words_config
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
-    table = WordTable(tuple(read_lines(directory / "words.txt")), values["num_frequent"])
-    network = make_network(configured_task, config, table, model)
+    vectors = _load_vectors(directory) if config.vectors is not None else None
+    table = WordTable(tuple(read_lines(directory / "words.txt")), described.num_frequent, vectors)
+    picked, encoder = pick_device(device), None
+    if config.encoder is not None:
+        encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
+    network = make_network(configured_task, config, table, model, encoder)
     _load_weights(network, directory / "weights.safetensors")
-    return TaskModel(configured_task, network.to(pick_device(device)), table, model, values["tokenizer"])
+    return TaskModel(configured_task, network.to(picked), table, model, described.tokenizer, encoder)
 
 
-def _load_weights(network: TaskNetwork, path: Path) -> None:
+def _load_vectors(directory: Path) -> WordVectors:
+    words, path = tuple(read_lines(directory / f"{VECTORS}.txt")), directory / f"{VECTORS}.safetensors"
+    arrays = _load_tensors(path, load_arrays)
+    if (vectors := arrays.get(VECTORS)) is None or vectors.ndim != 2 or len(vectors) != len(words):
+        raise CheckpointError(f"{path} has no vector for each word of {VECTORS}.txt: fit the model again")
+    return WordVectors(words, vectors.astype(np.float32))
+
+
+def _load_tensors(path: Path, load: Callable[[Path], dict[str, T]]) -> dict[str, T]:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: copy the whole directory, or fit the model again")
     try:
-        weights = load_file(path)
+        return load(path)
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file ({error}): fit the model again"
         ) from error
+
+
+def _load_weights(network: TaskNetwork, path: Path) -> None:
+    weights = _load_tensors(path, load_file)
+    if wrong := non_finite(weights):
+        raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")
     expected = {name: value for name, value in network.state_dict().items() if not name.startswith(BILM_PREFIX)}
     check_shapes(
         path, *({name: tuple(value.shape) for name, value in tensors.items()} for tensors in (expected, weights))

@@ -1,4 +1,4 @@
-"""The training loop of every task: early stopping on a development set, resuming, and a report."""
+"""The training loop of every task: early stopping on a development set, and resuming."""
 
 from __future__ import annotations
 
@@ -6,78 +6,27 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tqdm import tqdm
 
+from elmokit.checkpoints.errors import check_shapes
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.progress import ProgressBar
 from elmokit.tasks.batches import by_length, shuffled
 from elmokit.tasks.config import FitConfig
+from elmokit.tasks.report import Epoch, LearnedMix
 from elmokit.tasks.task import Task, TaskNetwork, to_device
 from elmokit.tasks.word_batches import Sentences
 from elmokit.train.optim import Optimizer
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One pass over the training set."""
-
-    loss: float  # mean over batches
-    scores: dict[str, float]  # on the development set after it
-    learning_rate: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class LearnedMix:
-    """A trained scalar mix: the weights of the layers after the softmax, and gamma."""
-
-    weights: list[float]
-    gamma: float
-
-
-@dataclass
-class FitReport:
-    """The result of a training run. Scores are from 0 to 1."""
-
-    task: str
-    metric: str  # the score that stopped the training
-    best_epoch: int  # from 1
-    dev: dict[str, float]
-    test: dict[str, float] | None
-    confusion: dict[str, dict[str, int]] | None  # on the test set, or without one the development set
-    mixes: list[LearnedMix]  # of ELMo at the input, at the output
-    parameters: int  # that were trained
-    examples: int
-    words: int
-    seconds: float
-    words_per_second: float  # in training
-    settings: dict[str, Any]
-    epochs: list[Epoch] = field(default_factory=list)
-
-    def summary(self) -> dict[str, Any]:
-        """Scores in percent and the main figures, for the terminal."""
-        scores = {"development": self.dev, **({"test": self.test} if self.test else {})}
-        mixes = [f"gamma {mix.gamma:.3f}, layers {' '.join(f'{w:.3f}' for w in mix.weights)}" for mix in self.mixes]
-        return {
-            **{name: {kind: f"{100 * value:.2f}" for kind, value in values.items()} for name, values in scores.items()},
-            "best epoch": f"{self.best_epoch} of {len(self.epochs)}",
-            "mixes": mixes,
-            "trained parameters": self.parameters,
-            "words per second": round(self.words_per_second),
-            "seconds": round(self.seconds, 1),
-        }
-
-    def to_json(self) -> str:
-        """The report as indented JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 @dataclass
@@ -102,19 +51,20 @@ def _device(network: TaskNetwork) -> torch.device:
 
 
 @torch.no_grad()
-def predict(network: TaskNetwork, examples: ExampleSet) -> list[Any]:
-    """Predict for all examples, in their order."""
+def predict(network: TaskNetwork, examples: ExampleSet, with_probabilities: bool = True) -> list[Any]:
+    """Predict for all examples, in their order; `with_probabilities` is that of `TaskNetwork.decode`."""
     decoded: list[Any] = [None] * len(examples.examples)
     network.eval()
     for chosen in by_length(examples.lengths, examples.task.prediction_batch_size):
-        for index, answer in zip(chosen, network.decode(examples.batch(chosen, _device(network))), strict=True):
+        answers = network.decode(examples.batch(chosen, _device(network)), with_probabilities)
+        for index, answer in zip(chosen, answers, strict=True):
             decoded[index] = answer
     return examples.task.predictions(examples.examples, decoded)
 
 
 def score(network: TaskNetwork, examples: ExampleSet) -> dict[str, float]:
     """Scores of the network on examples with answers."""
-    return examples.task.score(examples.examples, predict(network, examples))
+    return examples.task.score(examples.examples, predict(network, examples, with_probabilities=False))
 
 
 # --- One epoch ---------------------------------------------------------------------------------------------------
@@ -133,7 +83,7 @@ def train_epoch(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     losses = []
     network.train()
-    for chosen in tqdm(batches, desc=f"epoch {number}", unit=" batches", leave=False, disable=None):
+    for chosen in ProgressBar(batches, desc=f"epoch {number}", unit=" batches", leave=False):
         loss = network.loss(examples.batch(chosen, _device(network))) + network.words.penalty()
         optimizer.zero_grad()
         loss.backward()
@@ -163,19 +113,48 @@ def _halvings(epochs: Sequence[Epoch], metric: str, halve_after: int) -> int:
     return halvings
 
 
+def _is_over(epochs: Sequence[Epoch], metric: str, config: FitConfig) -> bool:
+    seconds = sum(epoch.seconds for epoch in epochs)
+    return (
+        len(epochs) >= config.max_epochs
+        or len(epochs) - best_epoch(epochs, metric) >= config.patience
+        or (config.max_minutes is not None and seconds >= 60 * config.max_minutes)
+    )
+
+
 def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
     elmo = network.words.elmo
     of_bilm = set() if elmo is None else {id(parameter) for parameter in elmo.bilm.parameters()}
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     groups = [
-        ([parameter for parameter in trained if id(parameter) not in of_bilm], config.learning_rate),
-        ([parameter for parameter in trained if id(parameter) in of_bilm], config.finetune_learning_rate),
+        ([parameter for parameter in trained if id(parameter) not in of_bilm], config.learning_rate, 0),
+        (
+            [parameter for parameter in trained if id(parameter) in of_bilm],
+            config.finetune_learning_rate,
+            config.finetune_after,
+        ),
     ]
-    return [{"params": parameters, "lr": rate, "full_rate": rate} for parameters, rate in groups if parameters]
+    return [
+        {"params": parameters, "lr": rate, "full_rate": rate, "waits": epochs}
+        for parameters, rate, epochs in groups
+        if parameters
+    ]
 
 
 def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.named_parameters() if value.requires_grad}
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """The content of state.json; `identity` is a hash of data, settings and labels."""
+
+    identity: str
+    epochs: list[Epoch]
 
 
 class _Snapshot:
@@ -197,8 +176,8 @@ class _Snapshot:
             save_file(best, partial / "best.safetensors")
             state = {name: tensor.contiguous() for name, tensor in Optimizer([optimizer]).tensors().items()}
             save_file(state, partial / "optimizer.safetensors")
-            content = {"identity": self._identity, "epochs": [asdict(epoch) for epoch in epochs]}
-            (partial / "state.json").write_text(json.dumps(content), encoding="utf-8")
+            content = json.dumps(asdict(_Progress(self._identity, epochs)))
+            (partial / "state.json").write_text(content, encoding="utf-8")
 
     def read(
         self, network: TaskNetwork, optimizer: torch.optim.Optimizer
@@ -206,16 +185,23 @@ class _Snapshot:
         """Put the state into the network and the optimiser; the best weights and the epochs, or None without one."""
         if self._directory is None or not (self._directory / "state.json").is_file():
             return None
-        content = json.loads((self._directory / "state.json").read_text(encoding="utf-8"))
-        if content["identity"] != self._identity:
+        try:
+            progress = from_json(_Progress, read_json(self._directory / "state.json"))
+            files = [self._directory / f"{name}.safetensors" for name in ("current", "best", "optimizer")]
+            current, best, state = map(load_file, files)
+        except (ValueError, OSError, SafetensorError) as error:
+            raise ValueError(f"{self._directory} is a damaged snapshot ({error}): remove it to train anew") from error
+        if progress.identity != self._identity:
             raise ValueError(
                 f"{self._directory} is the snapshot of a run with other data or settings: "
                 "repeat the same command, or remove it"
             )
-        network.load_state_dict(load_file(self._directory / "current.safetensors"), strict=False)
-        Optimizer([optimizer]).restore(load_file(self._directory / "optimizer.safetensors"))
-        best = load_file(self._directory / "best.safetensors")
-        return best, [Epoch(**epoch) for epoch in content["epochs"]]
+        expected = _shapes(_trained_weights(network))
+        for path, weights in zip(files, (current, best), strict=False):
+            check_shapes(path, expected, _shapes(weights))
+        network.load_state_dict(current, strict=False)
+        Optimizer([optimizer]).restore(state)
+        return best, progress.epochs
 
 
 def train(
@@ -240,11 +226,11 @@ def train(
     optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
     snapshots = _Snapshot(snapshot, identity)
     best_weights, epochs = snapshots.read(network, optimizer) or (_trained_weights(network), [])
-    while len(epochs) < config.max_epochs and len(epochs) - best_epoch(epochs, metric) < config.patience:
+    while not _is_over(epochs, metric, config):
         start_time, number = time.perf_counter(), len(epochs) + 1
         scale = 0.5 ** _halvings(epochs, metric, config.halve_after)
         for group in optimizer.param_groups:
-            group["lr"] = group["full_rate"] * scale
+            group["lr"] = group["full_rate"] * scale * (number > group["waits"])
         loss = train_epoch(network, examples, optimizer, config, number)
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
@@ -263,5 +249,10 @@ def train(
 
 def learned_mixes(network: TaskNetwork) -> list[LearnedMix]:
     """The present weights of ELMo's mixes."""
-    mixes = [] if network.words.elmo is None else [cast(ScalarMix, mix) for mix in network.words.elmo.mixes]
-    return [LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach())) for mix in mixes]
+    mixes = [] if network.words.elmo is None else network.words.elmo.mixes
+    return [learned_mix(cast(ScalarMix, mix)) for mix in mixes]
+
+
+def learned_mix(mix: ScalarMix) -> LearnedMix:
+    """The present weights of a mix."""
+    return LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
-from elmokit.tasks.attention import masked_softmax
+from elmokit.tasks.attention import masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
@@ -125,8 +126,7 @@ class Translator(TaskNetwork):
         """The vectors to attend to, and the initial state, computed from the mean of the encoder's vectors."""
         words: EncodedWords = self.words(batch)
         vectors = words.join(self.encoder(self.dropout(words.vectors), words.mask))
-        mean = vectors.sum(1) / words.mask.sum(1, keepdim=True).clamp(min=1)
-        h, c = torch.tanh(self.start(mean)).chunk(2, dim=1)
+        h, c = torch.tanh(self.start(masked_mean(vectors, words.mask))).chunk(2, dim=1)
         return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
 
     def step(self, word: Tensor, state: DecoderState, source: Source) -> tuple[DecoderState, Tensor]:
@@ -153,7 +153,9 @@ class Translator(TaskNetwork):
 
     # --- Beam search ------------------------------------------------------------------------------------------------
 
-    def decode(self, batch: TranslationBatch) -> list[tuple[list[tuple[int, int]], float]]:
+    def decode(
+        self, batch: TranslationBatch, with_probabilities: bool = True
+    ) -> list[tuple[list[tuple[int, int]], float]]:
         """For each sentence its translation, (target word, most attended source word) for each, and its score."""
         source, state = self.encode(batch.words)
         return [self._search(*_row(number, source, state)) for number in range(len(source.mask))]
@@ -253,13 +255,16 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     def network(self, words: WordEncoder) -> Translator:
         return Translator(self.config, words, len(self.labels["targets"]) + SPECIALS)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.labels["targets"], start=SPECIALS)}
+
     def collate(self, examples: Sequence[ParallelSentence], words: BatchOfWords) -> TranslationBatch:
         batch = words([example.source for example in examples])
         targets = [example.target for example in examples]
         if any(target is None for target in targets):
             return TranslationBatch(batch, None)
-        number_of = {word: number for number, word in enumerate(self.labels["targets"], start=SPECIALS)}
-        rows = [[BEGIN, *(number_of.get(word, UNKNOWN) for word in target or ()), END] for target in targets]
+        rows = [[BEGIN, *(self._numbers.get(word, UNKNOWN) for word in target or ()), END] for target in targets]
         longest = max(map(len, rows))
         return TranslationBatch(batch, torch.tensor([row + [PADDING] * (longest - len(row)) for row in rows]))
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from elmokit.config import CharCNNConfig
-from elmokit.tasks.layer_cache import LayerCache, Words
+from elmokit.tasks.layer_cache import LayerCache, Place, Words
+from elmokit.tasks.word_vectors import WordVectors
 from elmokit.text.characters import PAD_CHARACTER, count_truncated, encode_words
 
 PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
@@ -22,14 +23,18 @@ PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
 
 @dataclass(frozen=True)
 class WordTable:
-    """The words of a training set, the most frequent first; those from `num_frequent` on occurred once."""
+    """The words of a training set, the most frequent first; those from `num_frequent` on occurred once.
+
+    `vectors` are pretrained ones, also of words that are not among `words`.
+    """
 
     words: tuple[str, ...]
     num_frequent: int
+    vectors: WordVectors | None = None
 
     @classmethod
     def of(cls, sentences: Iterable[Words]) -> WordTable:
-        """The table of a training set; words of equal count in alphabetical order."""
+        """The table of a training set, without vectors; words of equal count in alphabetical order."""
         counts: Counter[str] = Counter()
         for words in sentences:
             counts.update(words)
@@ -54,6 +59,8 @@ class WordBatch(NamedTuple):
     characters: Tensor | None  # (U, C) int64, of the distinct words
     places: Tensor | None  # (M,) int64: which distinct word each of the M real tokens is, row by row
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
+    vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
+    states: Tensor | None  # (M, B, T, D) float32: hidden states of another frozen encoder
 
     @property
     def lengths(self) -> Tensor:
@@ -69,6 +76,7 @@ class Sentences:
         table: Numbers of words.
         character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
         layers: Layers of all sentences, if the network reads those of a frozen biLM.
+        states: Hidden states of all sentences, if the network reads those of another frozen encoder.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Sentences:
         *,
         character_cnns: Sequence[CharCNNConfig] = (),
         layers: LayerCache | None = None,
+        states: LayerCache | None = None,
     ) -> None:
         distinct = list(dict.fromkeys(tuple(words) for words in sentences))
         self._number_of = {words: number for number, words in enumerate(distinct)}
@@ -88,8 +97,13 @@ class Sentences:
         self._types: Tensor | None = None
         if character_cnns:
             self._number_types(words, character_cnns)
-        self._layers = layers
-        self._places = [layers.place(words) for words in distinct] if layers is not None else []
+        self._vectors: Tensor | None = None
+        if (vectors := table.vectors) is not None:
+            self._vectors = torch.tensor([vectors.number(word) for word in words], dtype=torch.int64)
+        self._layers, self._states = layers, states
+        self._places, self._state_places = (
+            [cache.place(words) for words in distinct] if cache is not None else [] for cache in (layers, states)
+        )
 
     def _number_types(self, words: list[str], character_cnns: Sequence[CharCNNConfig]) -> None:
         max_characters = character_cnns[0].max_characters
@@ -118,13 +132,22 @@ class Sentences:
             whole[mask] = values
             return whole
 
-        characters = places = layers = None
+        def cached(cache: LayerCache, all_places: list[Place]) -> Tensor:
+            values = torch.from_numpy(cache.read([all_places[number] for number in chosen]))
+            return padded(values.float()).permute(2, 0, 1, 3)
+
+        characters = places = None
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
             width = int(self._type_widths[distinct].max()) if len(distinct) else 1
             characters = self._type_characters[distinct, :width].long()
-        if self._layers is not None:
-            values = torch.from_numpy(self._layers.read([self._places[number] for number in chosen]))
-            layers = padded(values.float()).permute(2, 0, 1, 3)
-        return WordBatch(padded(self._words[positions]), mask, characters, places, layers)
+        return WordBatch(
+            words=padded(self._words[positions]),
+            mask=mask,
+            characters=characters,
+            places=places,
+            layers=None if self._layers is None else cached(self._layers, self._places),
+            vectors=None if self._vectors is None else padded(self._vectors[positions]),
+            states=None if self._states is None else cached(self._states, self._state_places),
+        )

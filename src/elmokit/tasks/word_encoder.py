@@ -1,15 +1,18 @@
-"""The word vectors that a task's network reads: word embeddings, a character CNN, and ELMo."""
+"""The word vectors that a task's network reads: learned ones, pretrained ones, a character CNN, ELMo, an encoder."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import CharCNNConfig
 from elmokit.nn.elmo import Elmo
+from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import CharCNN
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.word_batches import PADDING, UNKNOWN, WordBatch, WordTable
@@ -47,19 +50,26 @@ class EncodedWords(NamedTuple):
 
 
 class WordEncoder(nn.Module):
-    """Words -> vectors: word embeddings, a character CNN and ELMo's vectors, concatenated.
+    """Words -> vectors of each kind that the configuration names, concatenated.
 
     Args:
         config: Which of them to use, and their dropout.
-        table: The words of the training set.
+        table: The words of the training set, and pretrained vectors.
         elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
+        encoder_shape: Hidden states and their width (M, D) of another encoder; a mix of them is learned.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
         output_dim: Width of ELMo at the output of the network, 0 if it does not enter there.
     """
 
-    def __init__(self, config: WordsConfig, table: WordTable, elmo: Elmo | None = None) -> None:
+    def __init__(
+        self,
+        config: WordsConfig,
+        table: WordTable,
+        elmo: Elmo | None = None,
+        encoder_shape: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
         if (config.elmo != "none") != (elmo is not None):
             raise ValueError("give an Elmo if, and only if, the configuration uses ELMo")
@@ -67,10 +77,15 @@ class WordEncoder(nn.Module):
         self.words = random_vectors(table.size, config.word_dim) if config.word_dim else None
         self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
         self.elmo = elmo
+        self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
         self.dropout = nn.Dropout(config.word_dropout)
+        vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
+        # Row 0, zeros, is that of words without a vector. The vectors are stored once, with the table.
+        self.register_buffer("vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False)
         elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
         at_input = elmo_dim if config.elmo in ("input", "both") else 0
-        self.dim = config.word_dim + config.character_dim + at_input
+        encoder_dim = encoder_shape[1] if encoder_shape is not None else 0
+        self.dim = config.word_dim + config.character_dim + vectors.shape[1] + encoder_dim + at_input
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
     def forward(self, batch: WordBatch) -> EncodedWords:
@@ -80,6 +95,11 @@ class WordEncoder(nn.Module):
             parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
             parts.append(self.dropout(self._character_vectors(batch)))
+        if batch.vectors is not None:
+            parts.append(self.dropout(F.embedding(batch.vectors, self.get_buffer("vectors"))))
+        if self.encoder_mix is not None:
+            assert batch.states is not None
+            parts.append(self.dropout(self.encoder_mix(batch.states)))
         if self.config.elmo in ("input", "both"):
             parts.append(mixes[0])
         at_output = mixes[-1] if self.output_dim else None

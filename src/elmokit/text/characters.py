@@ -4,7 +4,7 @@ A word is encoded as begin-word, its first bytes, end-word, and padding. The ids
 reserved for positions without a word, which are masked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -33,6 +33,17 @@ def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) 
     limit = max_characters - 2
     # A character has at most 4 bytes, so only long words need to be encoded to be counted.
     return sum(1 for word in words if 4 * len(word) > limit and len(word_bytes(word)) > limit)
+
+
+def truncation_message(
+    sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
+) -> str:
+    """How many words of the sentences are truncated, after which limit, and where the first of them is."""
+    counts = [count_truncated(sentence) for sentence in sentences]
+    number = next(number for number, count in enumerate(counts) if count)
+    first = next(word for word in sentences[number] if count_truncated([word]))
+    words = "1 word is" if sum(counts) == 1 else f"{sum(counts)} words are"
+    return f"{words} too long and cut after {limit}, the first in sentence {number}: {first[:60]!r}"
 
 
 def encode_words(

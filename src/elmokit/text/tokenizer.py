@@ -1,6 +1,7 @@
 """The interface of tokenizers."""
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,12 +15,21 @@ class Tokenizer:
         tokenize: Splits a sentence into tokens.
         split_sentences: Splits a paragraph into sentences.
         unknown: Matches letters of scripts for which there are no rules; None if these are not known.
+        language: Code of the language by whose rules sentences are split; None: by the tokenizer's own.
     """
 
     name: str
     tokenize: Callable[[str], list[str]]
     split_sentences: Callable[[str], list[str]]
     unknown: re.Pattern[str] | None = None
+    language: str | None = None
+
+    def split(self, text: str) -> list[str]:
+        """The tokens of a text that stands alone, with a warning if most of it is in a script without rules."""
+        if self.count_unknown(text) > max(1, len(text) // 2):
+            message = f"text is in a script for which {self.name} has no rules: use a model of its language"
+            warnings.warn(message, stacklevel=4)
+        return self.tokenize(text)
 
     def count_unknown(self, text: str) -> int:
         """Number of letters in a text of scripts for which the tokenizer has no rules."""

@@ -21,10 +21,12 @@ def split_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
+TOKENIZED = "whitespace-1"  # the tokenizer of text that is tokenized already
+
 TOKENIZERS = {
     tokenizer.name: tokenizer
     for tokenizer in (
-        Tokenizer("whitespace-1", str.split, split_lines),
+        Tokenizer(TOKENIZED, str.split, split_lines),
         Tokenizer("english-1", tokenize_english, split_english_sentences, NOT_LATIN_LETTER),
         Tokenizer("words-1", tokenize_words, partial(split_sentences, "en"), UNSPACED_LETTER),
         Tokenizer("characters-1", CHARACTERS.findall, split_chinese_sentences, SOUTH_EAST_ASIAN_LETTER),
@@ -102,13 +104,13 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
             "whitespace-1 for text that is already tokenized"
         )
     tokenizer = get_tokenizer(name)
-    if tokenizer.name == "whitespace-1" and language is not None:
+    if tokenizer.name == TOKENIZED and language is not None:
         raise ValueError("whitespace-1 reads one sentence per line in any language: omit the language")
     if tokenizer.name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     if language is None or not _uses_sentencex(tokenizer, language):
-        return tokenizer
-    return replace(tokenizer, split_sentences=partial(split_sentences, language))
+        return replace(tokenizer, language=language)
+    return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)
 
 
 def missing_rules(tokenizer: Tokenizer, language: str | None) -> str | None:

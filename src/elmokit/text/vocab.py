@@ -3,16 +3,23 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
+OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
+
+
+def is_mark(word: str) -> bool:
+    """Whether a word has no letter and no digit, as punctuation marks have none."""
+    return not any(map(str.isalnum, word))
 
 
 class Vocab:
@@ -63,6 +70,11 @@ class Vocab:
         """Id of <UNK>."""
         return self._id_of[UNK]
 
+    @cached_property
+    def marks(self) -> np.ndarray:
+        """Ids of the words without a letter or a digit, (N,) int64."""
+        return np.array([number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64)
+
     def ids(self, words: Iterable[str]) -> np.ndarray:
         """The ids of words, (N,) int64."""
         return np.fromiter(map(self._id_of.get, words, repeat(self.unk)), dtype=np.int64)
@@ -76,7 +88,7 @@ class Vocab:
                 f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word per line, remove it"
             )
         try:
-            return cls(words)
+            return cls(word for word in words if word != OLD_MARK)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -112,13 +124,9 @@ class Vocab:
 def count_words(paths: Iterable[str | Path]) -> Counter[str]:
     """Count the words of tokenized text files, one sentence per line, words separated by white space."""
     counts: Counter[str] = Counter()
-    for path in paths:
-        # Count batches of lines, because a call of update() costs more than counting the words of one line.
-        batch: list[str] = []
-        for line in read_lines(path):
-            batch.append(line)
-            if len(batch) == 10_000:
-                counts.update(" ".join(batch).split())
-                batch.clear()
+    lines = chain.from_iterable(map(read_lines, paths))
+    lines = iter(ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True))
+    # Batches of lines, because a call of update() costs more than counting the words of one line.
+    while batch := list(islice(lines, 10_000)):
         counts.update(" ".join(batch).split())
     return counts

@@ -12,17 +12,17 @@ class PretrainConfig:
     """Settings of a pretraining run: the text, the model, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text, one sentence per line: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
+    """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
-    """Tokenized held-out text for the perplexity during training."""
+    """Held-out text for the perplexity during training."""
     preset: Literal["tiny", "small", "medium", "original"] = "small"
-    """Size of the model."""
+    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94)."""
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
-    """Vocabulary of the softmax, one word per line, sorted by frequency; None: built from the corpus."""
+    """Vocabulary of the softmax, one word per line, sorted by frequency (default: built from the corpus)."""
     vocab_size: int = 50_000
     """Maximum size of a vocabulary built from the corpus."""
     min_count: int = 2
@@ -30,19 +30,20 @@ class PretrainConfig:
     recipe: Literal["muon", "modern", "original"] = "modern"
     """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as in bilm-tf)."""
     schedule: Literal["cosine", "constant", "none"] | None = None
-    """cosine (warm-up, decay), constant (warm-up, no planned end) or none (a constant rate); None: the recipe's."""
+    """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate (default: the recipe's)."""
     epochs: float = 1.0
-    """Passes over the corpus. Ignored with a constant schedule, which has no planned end."""
+    """Passes over the corpus. More of them extend a finished run, whose schedule begins anew at its former end. Ignored
+    with a constant schedule, which has no planned end."""
     max_words: int | None = None
-    """Maximum number of words to train on; None: no limit."""
+    """Maximum number of words to train on (default: no limit)."""
     max_hours: float | None = None
-    """Hours after which this command writes a checkpoint and stops; rerun it to resume. None: no limit."""
+    """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no limit)."""
     patience: int | None = None
-    """Stop after this many held-out evaluations without improvement, and keep the best model; None: never."""
+    """Stop after this many held-out evaluations without improvement, and keep the best model (default: never)."""
     cool_down: float | None = None
     """Finish a constant schedule: decay to zero over this many words, or (below 1) share of the words read so far."""
     cool_down_from: int | None = None
-    """Step of the checkpoint to cool down from; None: the latest."""
+    """Step of the checkpoint to cool down from (default: the latest)."""
     batch_size: int = 128
     """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
@@ -50,17 +51,17 @@ class PretrainConfig:
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
-    """Peak learning rate; None: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon."""
+    """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon)."""
     fresh_starts: float | None = None
-    """Fraction of sentences that start from zeros, not from carried state; None: 0 for original, else 0.1."""
+    """Fraction of sentences that start from zeros, not from carried state (default: 0 for original, else 0.1)."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
+    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
     threads: int | None = None
-    """CPU threads; None: PyTorch's default."""
+    """CPU threads (default: PyTorch's choice)."""
     seed: int = 0
     """Seed of the initial weights, the order of sentences, dropout and negative samples."""
     log_every: int = 20
@@ -73,8 +74,12 @@ class PretrainConfig:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
+    tokenize: bool = True
+    """Raw text: split it into sentences and words. If not, it is tokenized as `elmokit prepare` does."""
     tokenizer: str | None = None
-    """Tokenizer to record in the model; None: the one in the corpus.json of `elmokit prepare`, if any."""
+    """Tokenizer of the text, which the model records (default: that of `elmokit prepare`, or of the language)."""
+    language: str | None = None
+    """Language code, such as de, whose rules split raw text (default: en, unless a tokenizer is given)."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboard)."""
 
@@ -89,6 +94,8 @@ class PretrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, not {self.threads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.max_words is not None and self.max_words < 1:
@@ -116,23 +123,29 @@ class FinetuneConfig:
     """Settings of a fine-tuning run: the model, the text of the domain, the optimization."""
 
     corpus: tuple[Path, ...]
-    """Tokenized text of the domain, one sentence per line: files, or directories from `elmokit prepare`."""
+    """Text of the domain, whose lines are split into sentences: files, or directories from `elmokit prepare`."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/, model/, report.json; and softmax/ if a softmax is trained."""
     model: str | None = None
-    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME; None: the bundled English model."""
+    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME (default: the bundled English model)."""
     heldout: tuple[Path, ...] = ()
     """Held-out text of the domain for the perplexity before, during and after training."""
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
+    tokenize: bool = True
+    """Raw text: split it with the model's tokenizer. If not, it is tokenized as `elmokit prepare` does."""
+    language: str | None = None
+    """Language code, such as de, whose rules split raw lines into sentences (default: the tokenizer's rules)."""
+    new_vocab: bool = False
+    """Train a new softmax over the words of the corpus, for text with many words that the model's lacks."""
     epochs: float = 2.0
     """Passes over the corpus."""
     softmax_epochs: float = 1.0
     """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Maximum number of words to train on; None: no limit."""
+    """Maximum number of words to train on (default: no limit)."""
     vocab_size: int = 50_000
-    """Maximum size of the vocabulary of a new softmax, built from the corpus."""
+    """Maximum size of the vocabulary of a new softmax."""
     min_count: int = 2
     """Minimum frequency of a word in that vocabulary."""
     batch_size: int = 32
@@ -150,9 +163,9 @@ class FinetuneConfig:
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
-    """Device: cpu, cuda or cuda:N; None: a GPU if there is one."""
+    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
     threads: int | None = None
-    """CPU threads; None: PyTorch's default."""
+    """CPU threads (default: PyTorch's choice)."""
     seed: int = 0
     """Seed of the order of sentences, dropout, negative samples and a new softmax."""
     log_every: int = 20

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from elmokit.fs.json_files import from_json
 
 SMOOTHING = 0.9  # weight of the past in the smoothed loss
 
@@ -51,5 +53,6 @@ class LossMonitor:
     @staticmethod
     def from_dict(values: dict[str, float | int | None]) -> LossMonitor:
         """The inverse of `to_dict`."""
-        lowest = values["lowest"]
-        return LossMonitor(**{**values, "lowest": math.inf if lowest is None else lowest})  # type: ignore[arg-type]
+        lowest = from_json(float | None, values.get("lowest"), "monitor.lowest")
+        others = {name: value for name, value in values.items() if name != "lowest"}
+        return replace(from_json(LossMonitor, others, "monitor"), lowest=math.inf if lowest is None else lowest)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from elmokit.fs.json_files import from_json
 
 
 @dataclass
@@ -30,4 +32,6 @@ class EarlyStopping:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> EarlyStopping:
         """The inverse of `to_dict`."""
-        return EarlyStopping(**{**values, "best": math.inf if values["best"] is None else values["best"]})
+        best = from_json(float | None, values.get("best"), "early_stopping.best")
+        others = {name: value for name, value in values.items() if name != "best"}
+        return replace(from_json(EarlyStopping, others, "early_stopping"), best=math.inf if best is None else best)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -11,15 +12,17 @@ import torch
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.data.text_files import tokenized_files
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.lock import only_one_in
-from elmokit.lm.evaluate import Perplexity, evaluate
+from elmokit.fs.reading import read_lines
+from elmokit.lm.evaluate import Perplexity, evaluate, warn_of_unknown
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import corpus_tokenizer, print_statistics, total_steps, vocabulary
+from elmokit.train.pretrain import SAMPLE_LINES, TEXT, corpus_tokenizer, print_statistics, total_steps, vocabulary
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
@@ -43,13 +46,13 @@ class FinetuneReport:
 
     def __str__(self) -> str:
         """The model's directory, and a table with one row per text."""
-        width = max(map(len, self.changes), default=0)
+        width = max(map(len, ["perplexity", *self.changes]))
         lines = [f"model: {self.model}"]
         if self.changes:
-            lines.append(f"{'perplexity':{width}}{'before':>12}{'after':>12}{'change':>12}")
+            lines.append(f"{'perplexity':{width}}{'before':>12}{'after':>12}{'change':>12}{'unknown':>12}")
         for name, change in self.changes.items():
-            before, after = change.before.mean, change.after.mean
-            lines.append(f"{name:{width}}{before:12.3f}{after:12.3f}{change.percent:+10.1f} %")
+            before, after, unknown = change.before.mean, change.after.mean, 100 * change.after.unknown_share
+            lines.append(f"{name:{width}}{before:12.3f}{after:12.3f}{change.percent:+10.1f} %{unknown:10.1f} %")
         return "\n".join(lines)
 
 
@@ -79,7 +82,11 @@ def _fit(
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
-    """The model itself if it has a softmax, otherwise with a new one trained on the corpus."""
+    """The model itself, or with a new softmax trained on the corpus, if it has none or `new_vocab` asks for one."""
+    if settings.new_vocab and model.config.num_words is not None:
+        raise ValueError("this model reads word ids, so its vocabulary is part of it: leave new_vocab off")
+    if settings.new_vocab:
+        model = replace(model, softmax=None, vocab=None)
     if model.softmax is not None:
         return model
     run = settings.training(output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None)
@@ -90,10 +97,21 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
     return _with_weights(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)
 
 
-def _changes(before: Pretrained, after: Pretrained, files: list[Path], device: str | None) -> dict[str, Change]:
+def _warn_of_unknown(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
+    """Warn before the training, from the first lines of the corpus."""
+    new, larger = "train a softmax over its own words with new_vocab (--new-vocab)", "lower min_count, or add text"
+    lines = islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES)
+    ids = vocab.ids(chain.from_iterable(map(str.split, lines)))
+    share = float((ids == vocab.unk).mean())
+    warn_of_unknown(share, "the corpus", larger if settings.new_vocab else new)
+
+
+def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, files: list[Path]) -> dict[str, Change]:
     if not files:
         return {}
-    old, new = (evaluate(files, model, batch_size=EVALUATION_ROWS, device=device).files for model in (before, after))
+    options = {"batch_size": EVALUATION_ROWS, "device": settings.device}
+    options |= {"tokenize": settings.tokenize, "language": settings.language}
+    old, new = (evaluate(files, model, **options).files for model in (before, after))
     return {name: Change(old[name], new[name], 100 * (new[name].mean / old[name].mean - 1)) for name in old}
 
 
@@ -108,10 +126,10 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
         f"dropout {settings.dropout:g}, seed {settings.seed}",
     ]
     if changes:
-        lines += ["", "| held-out text | perplexity before | after | change |", "|---|---|---|---|"]
+        lines += ["", "| held-out text | perplexity before | after | change | unknown words |", "|---|---|---|---|---|"]
     for name, change in changes.items():
-        before, after = change.before.mean, change.after.mean
-        lines.append(f"| {Path(name).name} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % |")
+        before, after, unknown = change.before.mean, change.after.mean, 100 * change.after.unknown_share
+        lines.append(f"| {Path(name).name} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % | {unknown:.1f} % |")
     if start.card:
         lines += ["", "The card of the initial model follows.", "", start.card.rstrip()]
     return "\n".join(lines) + "\n"
@@ -120,15 +138,16 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
 def _write_report(path: Path, changes: dict[str, Change]) -> None:
     values = {name: asdict(change) for name, change in changes.items()}
     with atomic_path(path) as partial:
-        partial.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
 
 
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
     """Fine-tune a model on text of a domain, or resume an interrupted run.
 
-    If the model has no softmax, a new one over the vocabulary of the corpus is trained first, with the biLM frozen; the
-    perplexities "before" are measured with it. The fine-tuned model keeps the tokenizer, mix, state policy and warm
-    state of the initial model. Perplexities are exact (full softmax, state carried).
+    If the model has no softmax, or `new_vocab` is set, a new one over the vocabulary of the corpus is trained first,
+    with the biLM frozen; the perplexities "before" are measured with it. The fine-tuned model keeps the tokenizer, mix,
+    state policy and warm state of the initial model. Perplexities are exact (full softmax, state carried).
 
     Args:
         settings: The model, the text and the optimization; a call with the same settings resumes a run.
@@ -148,17 +167,21 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
+        loaded = load(settings.model)
+        loaded.tokenizer = name = loaded.tokenizer or corpus_tokenizer(files)
+        rules = settings.output / TEXT, name, settings.tokenize, settings.language
+        texts = (tokenized_files(each, *rules) for each in (files, heldout, others))
+        files, tokenized_heldout, tokenized_others = texts
         report = check_corpus(files)
         print_statistics("corpus", report)
         if heldout or others:
-            print_statistics("held-out text", check_corpus([*heldout, *others]))
-        loaded = load(settings.model)
+            print_statistics("held-out text", check_corpus([*tokenized_heldout, *tokenized_others]))
         start = _with_softmax(settings, loaded, files, report)
         assert start.vocab is not None
-        trainer = _fit(settings.training(), start, start.vocab, files, report, heldout)
+        _warn_of_unknown(settings, start.vocab, files)
+        trainer = _fit(settings.training(), start, start.vocab, files, report, tokenized_heldout)
         tuned = _with_weights(start, trainer.bilm, trainer.softmax, start.vocab)
-        tuned.tokenizer = start.tokenizer or corpus_tokenizer(settings.corpus)
-        changes = _changes(start, tuned, [*heldout, *others], settings.device)
+        changes = _changes(settings, start, tuned, [*heldout, *others])
         tuned.card = _card(settings, loaded, report, changes)
         _write_report(settings.output / "report.json", changes)
         save(tuned, settings.output / "model", overwrite=True)

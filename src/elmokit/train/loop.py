@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.data.corpus import CorpusReport
 from elmokit.lm.evaluate import Perplexity
+from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
@@ -26,7 +26,6 @@ from elmokit.train.trainer import Trainer
 CHECKPOINTS, BEST = "checkpoints", "best"
 MIN_RATE_FACTOR = 1e-6  # below it, the learning rate is not the cause of the divergence
 RECOVERIES_PER_CHECKPOINT = 2  # after them, the checkpoint itself is presumed bad
-SECONDS_BETWEEN_LINES = 60  # without a terminal for a progress bar
 
 Reason = Literal["end", "words", "hours", "patience"]
 
@@ -68,32 +67,6 @@ def _stop_request() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class _Progress:
-    """A progress bar on a terminal; otherwise one line per minute."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="pretrain", disable=None)
-        self._last_line = time.monotonic()
-
-    def step(self) -> None:
-        self._bar.update()
-
-    def show(self, step: int, text: str) -> None:
-        """Show a status: next to the progress bar, or on a line if the last one is old enough."""
-        self._bar.set_postfix_str(text)
-        if self._bar.disable and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self.print(f"step {step:,}: {text}")
-
-    def print(self, text: str) -> None:
-        """Print an event on a line of its own."""
-        self._last_line = time.monotonic()
-        self._bar.clear()
-        print(text, flush=True)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
 class _Loop:
     """State of one call of `train`: the trainer, its directories, and the measurements since the last log entry."""
 
@@ -106,7 +79,7 @@ class _Loop:
         self.recoveries = 0  # since the last checkpoint
         self.saved_step = trainer.step
         self.start_time = time.monotonic()
-        self.progress = _Progress(trainer)
+        self.progress = ProgressBar(total=trainer.last_step, initial=trainer.step, unit=" steps", desc="train")
         self._begin_interval()
 
     def run(self, stop: threading.Event) -> Reason:
@@ -116,7 +89,7 @@ class _Loop:
             self._save()  # so that there is always a checkpoint to recover from
         while (reason := self._reason_to_end()) is None:
             self.losses.append(trainer.train_step())
-            self.progress.step()
+            self.progress.update()
             step, last = trainer.step, trainer.step == trainer.last_step
             if (step % settings.log_every == 0 or last) and not self._log():
                 self._recover()
@@ -163,15 +136,20 @@ class _Loop:
             gradient_norm=gradient_norm, words_per_second=round(speed, 1),
             seconds_left=None if left is None else round(left * self.words_per_step / speed),
         )  # fmt: skip
-        self.progress.show(trainer.step, f"loss {mean:.3f}, {speed:,.0f} words/s")
+        self.progress.set_postfix_str(f"loss {mean:.3f}, {speed:,.0f} words/s", refresh=False)
         self._begin_interval()
         return not trainer.monitor.has_diverged(mean, gradient_norm)
+
+    def _print(self, event: str) -> None:
+        self.progress.clear()
+        print(event, flush=True)
 
     def _evaluate(self) -> None:
         trainer = self.trainer
         perplexity = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
         self.tracker.event("heldout", trainer.step, **asdict(perplexity))
-        self.progress.print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}")
+        unknown = f"{perplexity.unknown_share:.1%} of the words unknown"
+        self._print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}, {unknown}")
         if trainer.early_stopping.improves(perplexity.mean, trainer.step) and self.settings.patience is not None:
             write_snapshot(self.best, trainer.step, trainer.snapshot(), keep=1)
         self._begin_interval()
@@ -209,7 +187,7 @@ class _Loop:
             "diverged", diverged_at, restored=self.trainer.step, rate_factor=self.trainer.rate_factor,
             recoveries=self.recoveries,
         )  # fmt: skip
-        self.progress.print(
+        self._print(
             f"step {diverged_at:,}: the loss diverged; resuming from step {self.trainer.step:,} with the learning "
             f"rate multiplied by {self.trainer.rate_factor:g}"
         )
@@ -247,7 +225,7 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
             reason = loop.run(stop)
         best = latest_snapshot(directory / BEST)
         if trainer.settings.patience is not None and best is not None:
-            trainer.restore(read_snapshot(best))
+            trainer.restore(read_snapshot(best), of_any_cycle=True)
         perplexity = trainer.heldout_perplexity(heldout, None) if heldout else None
         tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
     return Outcome(reason, time.monotonic() - loop.start_time, perplexity)

@@ -12,6 +12,12 @@ from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
+# What each optimizer keeps of a parameter, in its shape or, of steps, as a scalar.
+SLOTS = {
+    torch.optim.Adagrad: {"step", "sum"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.Muon: {"momentum_buffer"},
+}
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,28 @@ class Optimizer:
         for key, tensor in tensors.items():
             number, name = key.split(".", 1)
             slots.setdefault(int(number), {})[name] = tensor
+        parameters = list(self.parameters())
         first = 0
         for optimizer in self.optimizers:
             count = _num_parameters(optimizer)
-            own = {number - first: slots[number] for number in slots if first <= number < first + count}
+            own = {number - first: slots.pop(number) for number in range(first, first + count) if number in slots}
+            for number, values in own.items():
+                _check_slots(optimizer, first + number, parameters[first + number], values)
             optimizer.load_state_dict({"state": own, "param_groups": optimizer.state_dict()["param_groups"]})
             first += count
+        if slots:
+            raise ValueError(f"the optimizer has no parameters {', '.join(map(str, sorted(slots)))}")
+
+
+def _check_slots(
+    optimizer: torch.optim.Optimizer, number: int, parameter: nn.Parameter, values: dict[str, Tensor]
+) -> None:
+    """ValueError unless the state of a parameter is what its optimizer keeps of it."""
+    expected = SLOTS.get(type(optimizer), values.keys())
+    fits = all(value.is_floating_point() and value.shape in (parameter.shape, ()) for value in values.values())
+    if values.keys() != expected or not fits:
+        shapes = ", ".join(f"{name} {value.dtype} {tuple(value.shape)}" for name, value in sorted(values.items()))
+        raise ValueError(f"the optimizer's state of parameter {number} {tuple(parameter.shape)} is {shapes}")
 
 
 def _num_parameters(optimizer: torch.optim.Optimizer) -> int:

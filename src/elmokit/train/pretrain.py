@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity
+from elmokit.lm.evaluate import Perplexity, warn_of_unknown
+from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
@@ -24,14 +28,18 @@ from elmokit.train.schedule import CoolDown
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
-ORDER_SAMPLE_LINES = 100_000
+SAMPLE_LINES = 100_000
+TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
 
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
-    values = json.loads(settings.config.read_text(encoding="utf-8"))
-    config = BiLMConfig.from_dict(values.get("model", values))
+    try:
+        values = from_json(dict[str, Any], read_json(settings.config))
+        config = BiLMConfig.from_dict(values.get("model", values))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{settings.config} is not the configuration of a model ({error})") from error
     if config.num_words is None:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
@@ -46,7 +54,7 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
     if vocab.words[: len(SPECIALS)] != SPECIALS:
         raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
     counts: Counter[str] = Counter()
-    for line in islice(chain.from_iterable(map(read_lines, files)), ORDER_SAMPLE_LINES):
+    for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
     words = vocab.words[len(SPECIALS) :]
     first, second = (
@@ -90,13 +98,17 @@ def print_statistics(name: str, report: CorpusReport) -> None:
     print(f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
 
 
-def corpus_tokenizer(corpus: tuple[Path, ...]) -> str | None:
-    """The tokenizer recorded by `elmokit prepare` in corpus.json; None for text from other sources."""
-    for path in corpus:
-        summary = (path if path.is_dir() else path.parent) / "corpus.json"
-        if summary.is_file():
-            return json.loads(summary.read_text(encoding="utf-8"))["options"]["tokenizer"]
-    return None
+def corpus_tokenizer(files: Sequence[Path]) -> str | None:
+    """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other sources."""
+    return next(filter(None, map(tokenizer_of_shard, files)), None)
+
+
+def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> str | None:
+    """The name of the tokenizer of the corpus, which the model records; None for tokenized text of other sources."""
+    name = settings.tokenizer or corpus_tokenizer(files)
+    if not settings.tokenize or all(map(tokenizer_of_shard, files)):
+        return name
+    return tokenizer_for(None, settings.language).name if name is None else get_tokenizer(name).name
 
 
 @dataclass(frozen=True)
@@ -120,10 +132,8 @@ class PretrainReport:
     def __str__(self) -> str:
         reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {reasons[self.reason]}"]
-        if (ppl := self.perplexity) is not None:
-            lines.append(
-                f"held-out perplexity: {ppl.mean:.2f} (forward {ppl.forward:.2f}, backward {ppl.backward:.2f})"
-            )
+        if self.perplexity is not None:
+            lines.append(f"held-out perplexity: {self.perplexity}")
         none_yet = "model: none yet, run the same command again to resume"
         lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
@@ -150,7 +160,7 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
     if final is not None:
         lines.append(
             f"- held-out perplexity (exact softmax, state carried): forward {final.forward:.2f}, "
-            f"backward {final.backward:.2f}, mean {final.mean:.2f}"
+            f"backward {final.backward:.2f}, mean {final.mean:.2f}; {final.unknown_share:.1%} of the words unknown"
         )
     return "\n".join(lines) + "\n"
 
@@ -202,6 +212,9 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
+    tokenizer = _tokenizer(settings, files)
+    rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
+    files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
     report = check_corpus(files)
     print_statistics("corpus", report)
     if heldout:
@@ -214,10 +227,12 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         config = _model_config(settings, vocab)
         trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest, cool_down)
         outcome = train(trainer, directory, report, heldout)
+        if outcome.perplexity is not None:
+            advice = "raise vocab_size or lower min_count"
+            warn_of_unknown(outcome.perplexity.unknown_share, "held-out text", advice)
         words = round(trainer.step * words_per_step(settings, report))
         model = None
         if outcome.reason != "hours" or trainer.last_step is None:
             model = directory / "model"
-            tokenizer = settings.tokenizer or corpus_tokenizer(settings.corpus)
             save(trainer.pretrained(tokenizer, _card(trainer, report, words, outcome)), model, overwrite=True)
     return PretrainReport(model, outcome.reason, trainer.step, words, outcome.perplexity)

@@ -42,18 +42,21 @@ class Schedule:
         name: The kind of schedule.
         total_steps: Steps of the run; None without a planned end (`constant`).
         cool_down: The end of a run with a constant schedule.
+        start: The step at which the schedule begins: 0, or the former end of a run that was extended.
     """
 
     name: ScheduleName
     total_steps: int | None
     cool_down: CoolDown | None = None
+    start: int = 0
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate at a step, from 0."""
-        factor = self._warm_up_factor(step)
-        if self.name == "cosine" and step >= self._warm_up_steps:
+        """The factor of the learning rate at a step, from `start`."""
+        since = step - self.start
+        factor = 1.0 if since >= self._warm_up_steps else (since + 1) / self._warm_up_steps
+        if self.name == "cosine" and since >= self._warm_up_steps:
             assert self.total_steps is not None
-            progress = (step - self._warm_up_steps) / max(1, self.total_steps - self._warm_up_steps)
+            progress = (since - self._warm_up_steps) / max(1, self.total_steps - self.start - self._warm_up_steps)
             factor = FINAL_FACTOR + (1 - FINAL_FACTOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
         return factor if self.cool_down is None else factor * self.cool_down.factor(step)
 
@@ -64,7 +67,4 @@ class Schedule:
         # Independent of total_steps, which a cool-down sets: it must not change the steps before it.
         if self.name == "constant" or self.total_steps is None:
             return MAX_WARM_UP_STEPS
-        return max(1, min(MAX_WARM_UP_STEPS, round(WARM_UP * self.total_steps)))
-
-    def _warm_up_factor(self, step: int) -> float:
-        return 1.0 if step >= self._warm_up_steps else (step + 1) / self._warm_up_steps
+        return max(1, min(MAX_WARM_UP_STEPS, round(WARM_UP * (self.total_steps - self.start))))

@@ -1,9 +1,13 @@
-"""Snapshots of a training run, from which it resumes exactly: one directory per snapshot, written atomically."""
+"""Snapshots of a training run, from which it resumes exactly: one directory per snapshot, written atomically.
+
+tensors.safetensors   weights, optimizer, LSTM and random number generator state
+progress.json         the rest of the state
+checksums.json        the CRC-32 of both; snapshots of before 0.1 lack it
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, remove_directory, remove_leftovers
+from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.reading import crc32_of, open_regular
 
-TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
+TENSORS, PROGRESS, CHECKSUMS = "tensors.safetensors", "progress.json", "checksums.json"
+MAX_PROGRESS = 1 << 28  # bytes: the words that rows still have to read may be books
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _snapshots(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("step-*") if path.is_dir())
+    return sorted(path for path in directory.glob("step-????????") if path.name[5:].isdecimal() and path.is_dir())
 
 
 def snapshot_path(directory: Path, step: int) -> Path:
@@ -58,14 +65,15 @@ def step_of(snapshot: Path) -> int:
 
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`."""
-    for unfinished in directory.glob(".partial-*-step-*"):  # of a run that was killed while writing
-        shutil.rmtree(unfinished)
+    remove_leftovers(directory)
     path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
         (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
+        checksums = {name: crc32_of(partial / name) for name in (TENSORS, PROGRESS)}
+        (partial / CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
     for old in _snapshots(directory)[:-keep]:
-        shutil.rmtree(old)
+        remove_directory(old)
     return path
 
 
@@ -80,14 +88,19 @@ def remove_latest_snapshot(directory: Path) -> Path:
     *earlier, latest = _snapshots(directory)
     if not earlier:
         return latest
-    shutil.rmtree(latest)
+    remove_directory(latest)
     return earlier[-1]
 
 
 def read_snapshot(path: Path) -> Snapshot:
     """Read a snapshot. ValueError if its files are damaged."""
     try:
-        progress = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+        if (path / CHECKSUMS).exists():
+            for name, checksum in from_json(dict[str, str], read_json(path / CHECKSUMS)).items():
+                if name in (TENSORS, PROGRESS) and crc32_of(path / name) != checksum:
+                    raise ValueError(f"{name} does not have its checksum")
+        progress = from_json(dict[str, Any], read_json(path / PROGRESS, MAX_PROGRESS))
+        open_regular(path / TENSORS).close()
         return Snapshot(load_file(path / TENSORS), progress)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it to resume from the snapshot before it") from error

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +14,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.errors import non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import TrainingStream, TrainingWindow
+from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -38,11 +40,11 @@ from elmokit.train.snapshots import Snapshot, add_prefix
 # Settings that may differ between a run and its resumption: paths, logging, hardware, when to stop.
 FREE_SETTINGS = {
     "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
-    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenizer", "tensorboard", "max_hours", "patience",
-    "cool_down", "cool_down_from",
+    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language", "tensorboard",
+    "max_hours", "patience", "cool_down", "cool_down_from",
 }  # fmt: skip
-# With a constant schedule, no step depends on the length of the run.
-FREE_WITHOUT_END = {"epochs", "max_words"}
+# The length of the run, on which steps depend with a cosine schedule only.
+LENGTH = {"epochs", "max_words"}
 
 
 def recipe_of(settings: PretrainConfig) -> Recipe:
@@ -53,17 +55,19 @@ def recipe_of(settings: PretrainConfig) -> Recipe:
 def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus: str) -> dict[str, Any]:
     """The settings that a snapshot and the run that resumes it must share, as JSON values."""
     values = asdict(settings) | asdict(recipe_of(settings))  # the recipe supplies the defaults
-    free = FREE_SETTINGS | (FREE_WITHOUT_END if values["schedule"] == "constant" else set())
+    free = FREE_SETTINGS | (LENGTH if values["schedule"] != "cosine" else set())
     values = {name: value for name, value in values.items() if name not in free}
     words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
     return json.loads(json.dumps(values | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
 
 
-def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[str]) -> None:
     if "schedule" not in before:  # a snapshot of elmokit before 0.1
         before = {**before, "schedule": "cosine" if before.get("decays") else "none"}
     differing = [
-        f"{name} was {before.get(name)}, is {now.get(name)}" for name in now if before.get(name) != now.get(name)
+        f"{name} was {before.get(name)}, is {now.get(name)}"
+        for name in now
+        if name not in free and before.get(name) != now.get(name)
     ]
     if differing:
         raise ValueError(
@@ -71,6 +75,34 @@ def _check_same(before: dict[str, Any], now: dict[str, Any]) -> None:
             + "; ".join(differing)
             + ". Use the same settings to resume it, or choose another output directory"
         )
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """The contents of a snapshot's progress.json; what has a default is missing from older ones."""
+
+    step: int
+    position: dict[str, int]
+    rows: list[list[list[str]]]
+    run: dict[str, Any]
+    rate_factor: float = 1.0
+    monitor: dict[str, Any] = field(default_factory=LossMonitor().to_dict)
+    early_stopping: dict[str, Any] = field(default_factory=EarlyStopping().to_dict)
+    last_step: int | None = None
+    cycle_start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.position.keys() != Position().to_dict().keys():
+            raise ValueError(f"its position has {', '.join(self.position) or 'no'} keys")
+        if min(self.step, self.cycle_start, *self.position.values()) < 0 or self.rate_factor <= 0:
+            raise ValueError("steps and positions must be 0 or more, and the factor of the learning rate above 0")
+        if any(len(row) != 4 or len(set(map(len, row))) != 1 for row in self.rows):
+            raise ValueError("each of its rows must have four lists of equally many words")
+
+
+def _damaged(error: Exception) -> ValueError:
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    return ValueError(f"the snapshot cannot be resumed ({reason}): remove it to resume from the one before it")
 
 
 def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
@@ -213,29 +245,61 @@ class Trainer:
             "rate_factor": self.rate_factor,
             "monitor": self.monitor.to_dict(),
             "early_stopping": self.early_stopping.to_dict(),
+            "last_step": self.last_step,
+            "cycle_start": self.schedule.start,
         }
         return Snapshot(tensors, progress)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Resume from a snapshot. ValueError names every setting that differs from those of the snapshot."""
-        _check_same(snapshot.progress.get("run", {}), self.identity)
+    def restore(self, snapshot: Snapshot, of_any_cycle: bool = False) -> None:
+        """Resume from a snapshot.
+
+        A snapshot at the planned end of a run is extended by a run that is longer and else the same: its schedule
+        begins anew there.
+
+        Args:
+            snapshot: Of this run.
+            of_any_cycle: It may be one from before the run was extended.
+
+        Raises:
+            ValueError: It is of another run, and every setting that differs is named; or it is damaged.
+        """
+        try:
+            progress: _Progress = from_json(_Progress, snapshot.progress)
+        except ValueError as error:
+            raise _damaged(error) from error
+        is_finished = progress.last_step is not None and progress.step >= progress.last_step
+        extends = is_finished and self.last_step is not None and self.last_step > progress.step
+        _check_same(progress.run, self.identity, LENGTH if extends or of_any_cycle else ())
+        try:
+            self._restore_tensors(snapshot)
+            self.monitor = LossMonitor.from_dict(progress.monitor)
+            self.early_stopping = EarlyStopping.from_dict(progress.early_stopping)
+            if len(progress.rows) != self.settings.batch_size:
+                raise ValueError(f"it has {len(progress.rows)} rows for a batch of {self.settings.batch_size}")
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:  # as PyTorch finds it
+            raise _damaged(error) from error
+        self.schedule = replace(self.schedule, start=progress.step if extends else progress.cycle_start)
+        self.read_from(Position(**progress.position), progress.rows)
+        self.step, self.rate_factor = progress.step, progress.rate_factor
+
+    def _restore_tensors(self, snapshot: Snapshot) -> None:
+        numbers = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith("random.")}
+        if wrong := [name for name, tensor in numbers.items() if not tensor.is_floating_point()]:
+            raise ValueError(f"its {', '.join(wrong)} are no floats")
+        if wrong := non_finite(numbers):
+            raise ValueError(f"its {', '.join(wrong)} are not finite")
         self.bilm.load_state_dict(snapshot.with_prefix("bilm"))
         self.softmax.load_state_dict(snapshot.with_prefix("softmax"))
         self.optimizer.restore(optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
-        state = snapshot.with_prefix("state")
-        self.state = BiLMState(**{name: tensor.to(self.device) for name, tensor in state.items()})
+        state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.with_prefix("state").items()})
+        if (state.h.shape, state.c.shape) != (self.state.h.shape, self.state.c.shape):
+            raise ValueError(f"its state has the shapes {tuple(state.h.shape)} and {tuple(state.c.shape)}")
+        self.state = state
         random = snapshot.with_prefix("random")
         torch.set_rng_state(random["torch"])
         self.draws.set_state(random["draws"])
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
-        self.read_from(Position(**snapshot.progress["position"]), snapshot.progress["rows"])
-        self.step = snapshot.progress["step"]
-        self.rate_factor = snapshot.progress.get("rate_factor", 1.0)  # snapshots of elmokit before 0.1 lack these
-        self.monitor = LossMonitor.from_dict(snapshot.progress.get("monitor", LossMonitor().to_dict()))
-        self.early_stopping = EarlyStopping.from_dict(
-            snapshot.progress.get("early_stopping", EarlyStopping().to_dict())
-        )
 
     def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
         """Exact perplexity of the files, or of about `words` words from their beginnings."""

@@ -28,7 +28,7 @@ from elmokit.checkpoints.formats.companions import (
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.text.vocab import Vocab
@@ -229,26 +229,28 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
     directory = Path(directory)
     options = json.dumps(options_from_config(bilm.config), indent=2) + "\n"
     (directory / "options.json").write_text(options, encoding="utf-8")
-    with h5py.File(directory / "weights.hdf5", "w") as file:
+    with atomic_hdf5(directory / "weights.hdf5") as file:
         for name, array in arrays_of(bilm).items():
             file.create_dataset(name, data=array)
 
 
 @torch.inference_mode()
-def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path) -> None:
+def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite: bool = True) -> None:
     """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of characters.
 
     Args:
         bilm: A biLM over characters.
         vocab: The words.
         path: The file, which appears whole or not at all: a dataset `embedding` (V, D), the token encoder's vectors.
+        overwrite: Replace a file with other content.
 
     Raises:
+        FileExistsError: There is another file, and it is not to be overwritten.
         ValueError: The biLM reads word ids.
     """
     if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with atomic_hdf5(path, overwrite) as file:
         shape = (len(vocab), bilm.config.lstm.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(vocab), BATCH_WORDS):

@@ -3,12 +3,12 @@
 Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.fs.json_files import read_json
 
 # TensorFlow adds it at run time, so no file has it.
 FORGET_BIAS = 1.0
@@ -75,9 +75,8 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
 def read_options(path: Path, num_words: int) -> BiLMConfig:
     """Read the configuration from a file, as `config_from_options`; CheckpointError where it is invalid."""
     try:
-        return config_from_options(json.loads(path.read_text(encoding="utf-8")), num_words)
-    # OverflowError: Python's JSON has infinity.
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return config_from_options(read_json(path), num_words)
+    except (ValueError, TypeError, OverflowError) as error:  # the last of 1e999, which Python reads as infinity
         raise CheckpointError(f"{path} is not the options.json of a biLM: {error}") from error
 
 

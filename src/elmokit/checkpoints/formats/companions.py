@@ -8,6 +8,7 @@ from pathlib import Path
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.native import read_card
 from elmokit.config import BiLMConfig
+from elmokit.fs.json_files import read_json
 from elmokit.text.vocab import Vocab
 
 VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
@@ -46,7 +47,7 @@ def read_card_or_metadata(directory: Path) -> str:
     if (directory / "README.md").is_file() or not meta.is_file():
         return read_card(directory)
     try:
-        text = json.dumps(json.loads(meta.read_text(encoding="utf-8")), indent=2, ensure_ascii=False)
+        text = json.dumps(read_json(meta), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{meta} is damaged ({error}): remove it or fetch it again") from error
     return f"```json\n{text}\n```\n"

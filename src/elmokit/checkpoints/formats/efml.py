@@ -7,6 +7,7 @@ Sources: ELMoForManyLangs, `modules/token_embedder.py`, `modules/elmo.py`, `modu
 import pickle
 import struct
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,10 +120,26 @@ DAMAGED = (
 )  # fmt: skip
 
 
+def _check_archive(path: Path) -> None:
+    """CheckpointError where an archive would unpack to more than it is: PyTorch compresses nothing."""
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            return  # a file of before PyTorch 1.6, whose sizes `_check_tensors` compares
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as weights ({error}): fetch it again") from error
+    is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+    if is_compressed or sum(member.file_size for member in members) > path.stat().st_size:
+        raise CheckpointError(f"{path} unpacks to more than it is, as no file of PyTorch does: fetch it again")
+
+
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     """Load a dictionary of tensors without executing anything; CheckpointError where the file holds anything else."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
+    _check_archive(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's, about the old file format

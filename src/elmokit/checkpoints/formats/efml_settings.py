@@ -4,12 +4,12 @@ config.json names the file with the model's settings by a path on the machine wh
 in the directory, or is one that came with ELMoForManyLangs. Source: ELMoForManyLangs, `elmo.py` (Embedder.get_model).
 """
 
-import json
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines
 
 WORDS, CHARACTERS = "word.dic", "char.dic"
@@ -31,12 +31,6 @@ PUBLISHED_SETTINGS: dict[str, Any] = {
 PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
 
 
-def _read_json(path: Path) -> Any:
-    if path.stat().st_size > MAX_SETTINGS:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, too many for settings")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -50,7 +44,7 @@ def settings_path(directory: Path) -> Path | None:
     Raises:
         ValueError: The file is missing.
     """
-    named = _read_json(directory / "config.json")["config_path"]
+    named = read_json(directory / "config.json", MAX_SETTINGS)["config_path"]
     name = PureWindowsPath(named).name  # understands both kinds of slashes
     for path in (directory / named, directory / name, directory / "configs" / name):
         if _is_file(path):
@@ -127,7 +121,7 @@ def read_config(directory: Path) -> BiLMConfig:
     """
     try:
         path = settings_path(directory)
-        settings = PUBLISHED_SETTINGS if path is None else _read_json(path)
+        settings = PUBLISHED_SETTINGS if path is None else read_json(path, MAX_SETTINGS)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
         return BiLMConfig(_lstm_config(settings["encoder"]), None, efml=encoder)
     # JSON may hold any type, and infinity; FileNotFoundError of a missing dictionary passes through.

@@ -38,7 +38,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         name = _base_name(member)
         if name == "encoder.pkl":
             raise ValueError("it holds a model of ELMoForManyLangs: unpack it, and load the directory")
-        if member.is_dir() or name not in (WEIGHTS, *NEEDED, *OPTIONAL):
+        # By name first: zipfile cannot tell whether one without any is a directory.
+        if name not in (WEIGHTS, *NEEDED, *OPTIONAL) or member.is_dir():
             continue
         if name in members:
             raise ValueError(f"it holds both {members[name].filename} and {member.filename}: unpack it, and load one")

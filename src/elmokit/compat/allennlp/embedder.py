@@ -11,13 +11,14 @@ import h5py
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE, _ElmoBiLm, batch_to_ids
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import check_output
+from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 DEFAULT_BATCH_SIZE = 64
 OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -120,8 +121,8 @@ class ElmoEmbedder:
                 seen.append(sentence)
                 yield sentence.split()
 
-        with atomic_path(output_file_path) as partial, h5py.File(partial, "w") as file:
-            for line, layers in enumerate(tqdm(self.embed_sentences(tokenized(), batch_size), disable=None)):
+        with atomic_hdf5(output_file_path) as file:
+            for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
                     raise ValueError(f"the sentence of line {line} is a repetition: use line numbers as keys")
@@ -175,5 +176,6 @@ def allennlp_elmo(
         raise ValueError("set exactly one of --all, --top and --average")
     if vocab_path or file_friendly_logging or include_package:
         warn_once("--vocab-path, --file-friendly-logging and --include-package are ignored")
+    check_output(output_file, [input_file], overwrite=True)
     embedder = ElmoEmbedder(options_file, weight_file, cuda_device)
     embedder.embed_file(read_lines(input_file), output_file, chosen[0], batch_size, forget_sentences, use_sentence_keys)

@@ -10,12 +10,13 @@ from typing import IO
 
 import h5py
 import numpy as np
-from tqdm import tqdm
 
 from elmokit.compat.elmoformanylangs.embedder import ALL, AVERAGE, Embedder
 from elmokit.compat.notice import warn_once
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, check_output
+from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
 
 CHUNK_SENTENCES = 256
 OUTPUT_FORMATS = ("hdf5", "txt")
@@ -64,8 +65,8 @@ def _key(words: Sequence[str]) -> str:
 class _HDF5:
     """HDF5 with one dataset per sentence, named after its words; only the first of repeated sentences is written."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = h5py.File(path, "w")
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
 
     def write(self, words: Sequence[str], vectors: np.ndarray) -> None:
         if (key := _key(words)) in self._file:
@@ -77,23 +78,17 @@ class _HDF5:
         else:
             self._file.create_dataset(key, data=vectors, dtype="float32")
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class _Text:
     """Text with one line per word, the word and its values separated by tabs, and a blank line after each sentence."""
 
-    def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("w", encoding="utf-8", newline="\n")
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
 
     def write(self, words: Sequence[str], vectors: np.ndarray) -> None:
         for word, row in zip(words, vectors, strict=True):
             self._file.write("\t".join([word, *(f"{number:.8f}" for number in row)]) + "\n")
         self._file.write("\n")
-
-    def close(self) -> None:
-        self._file.close()
 
 
 # --- The command -------------------------------------------------------------------------------------------------
@@ -149,17 +144,21 @@ def elmoformanylangs_test(
         raise ValueError(f"input_format must be one of {', '.join(INPUT_FORMATS)}, not {input_format!r}")
     if unknown := set(formats) - set(OUTPUT_FORMATS):
         raise ValueError(f"output_format must be of {', '.join(OUTPUT_FORMATS)}, not {', '.join(sorted(unknown))}")
+    outputs = {(format, layer): f"{output_prefix}.ly{layer}.{format}" for format in formats for layer in layers}
+    for output in outputs.values():
+        check_output(output, [input], overwrite=True)
     embedder = Embedder(model, batch_size, "cpu" if gpu < 0 else f"cuda:{gpu}")
     embedder.check_layers(layers)
     with ExitStack() as stack:
         files = []
-        for format in formats:
-            for layer in layers:
-                path = stack.enter_context(atomic_path(f"{output_prefix}.ly{layer}.{format}"))
-                file = (_HDF5 if format == "hdf5" else _Text)(path)
-                stack.callback(file.close)
-                files.append((layer, file))
-        sentences = tqdm(INPUT_FORMATS[input_format](input), disable=None, unit="sentence")
+        for (format, layer), output in outputs.items():
+            if format == "hdf5":
+                file = _HDF5(stack.enter_context(atomic_hdf5(output)))
+            else:
+                path = stack.enter_context(atomic_path(output))
+                file = _Text(stack.enter_context(path.open("w", encoding="utf-8", newline="\n")))
+            files.append((layer, file))
+        sentences = ProgressBar(INPUT_FORMATS[input_format](input), unit="sentence")
         for chunk in _chunks(iter(sentences), batch_size):
             for words, vectors in zip(chunk, embedder.all_layers(chunk), strict=True):
                 for layer, file in files:

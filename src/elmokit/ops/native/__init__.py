@@ -1,1 +1,1 @@
-"""Ops in C (csrc/), for a CPU: for any processor, and on prepacked weights for processors with AVX-512."""
+"""Ops in C (csrc/), for a CPU: one source, compiled for several instruction sets."""

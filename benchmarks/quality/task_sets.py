@@ -1,0 +1,236 @@
+"""The tasks that tasks.py measures: their data, networks and splits.
+
+Where a data set has no split of its own, examples or documents are split here, always in the same way: MR and SUBJ at
+random into 80, 10 and 10 %; CoNLL-2000's training part, of which the last tenth is the development set; SNLI's
+development set, for want of a training part, by its first 80 %; SQuAD's development set by articles (36, 6 and 6), so
+that XQuAD, whose passages are a part of it, cannot serve as a test set; LitBank by documents (80, 10 and 10).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.tasks.classification import ClassificationTask, LabelledText
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
+from elmokit.tasks.pairs import PairsConfig, PairsTask
+from elmokit.tasks.reading import ReadingTask, word_offsets, words_of_answer
+from elmokit.tasks.roles import RolesTask
+from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.tasks.task import Task
+from elmokit.tasks.task_model import TaskModel
+from elmokit.tasks.translation import TranslationTask
+from elmokit.text.sentences import split_sentences
+from elmokit.text.tokenizers import get_tokenizer
+
+Sets = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # training, development, test
+CHARACTERS = WordsConfig(word_dim=100, character_dim=100)
+WORDS = WordsConfig(word_dim=100)
+PARTS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A task on a data set.
+
+    Attributes:
+        task: The task with its settings.
+        read: The training, development and test examples, from the directory of all data sets.
+        score: The score that is compared.
+        words: Settings of words with ELMo; without it, all else is the same.
+        paper: The paper's own figures in percent, without and with ELMo, where it has any for the data set.
+        more_scores: Further scores of a trained model, from the directory of all data sets.
+    """
+
+    task: Task
+    read: Callable[[Task, Path], Sets]
+    score: str
+    words: WordsConfig = WORDS
+    paper: tuple[float, float] | None = None
+    more_scores: Callable[[TaskModel, Path], dict[str, float]] | None = field(default=None, repr=False)
+
+    def words_for(self, elmo: bool) -> WordsConfig:
+        """The settings of words with or without ELMo."""
+        return self.words if elmo else replace(self.words, elmo="none")
+
+
+# --- Data ------------------------------------------------------------------------------------------------------------
+
+
+def files(*names: str) -> Callable[[Task, Path], Sets]:
+    """Read the training, development and test files of these names."""
+
+    def read(task: Task, data: Path) -> Sets:
+        return tuple(list(task.read(data / name)) for name in names)  # type: ignore[return-value]
+
+    return read
+
+
+def split_at(examples: Sequence[Any], *ends: int) -> Sets:
+    """Consecutive parts of examples: up to the first end, up to the second, the rest."""
+    first, second = ends
+    return examples[:first], examples[first:second], examples[second:]
+
+
+def conll2000(task: Task, data: Path) -> Sets:
+    folder = data / "conll2000" / "conll2000"
+    train = list(task.read(folder / "train.txt"))
+    cut = len(train) * 9 // 10
+    return train[:cut], train[cut:], list(task.read(folder / "test.txt"))
+
+
+def senteval(name: str) -> Callable[[Task, Path], Sets]:
+    """Lines "LABEL TEXT" in Latin-1, in random order."""
+
+    def read(task: Task, data: Path) -> Sets:
+        lines = (data / "senteval" / name).read_text(encoding="latin-1").splitlines()
+        texts = [LabelledText(tuple(line.split()[1:]), line.split()[0]) for line in lines if line.strip()]
+        order = np.random.default_rng(0).permutation(len(texts))
+        return split_at([texts[number] for number in order], len(texts) * 8 // 10, len(texts) * 9 // 10)
+
+    return read
+
+
+def sst(kind: str) -> Callable[[Task, Path], Sets]:
+    """Stanford Sentiment Treebank: all distinct phrases of the training trees (fine), or whole sentences (binary)."""
+
+    def read(task: Task, data: Path) -> Sets:
+        names = ("train", "dev", "test")
+        if kind == "binary":
+            return files(*(f"sst/stsa.binary.{name}" for name in names))(task, data)
+        whole = ClassificationTask(replace(task.config, phrases=False))
+        train = list(dict.fromkeys(task.read(data / "sst" / "trees" / "train.txt")))
+        return train, *(list(whole.read(data / "sst" / "trees" / f"{name}.txt")) for name in names[1:])
+
+    return read
+
+
+def snli(task: Task, data: Path) -> Sets:
+    first, test = (list(task.read(data / "snli_dev_test" / f"snli_1.0_{name}.jsonl")) for name in ("dev", "test"))
+    cut = len(first) * 8 // 10
+    return first[:cut], first[cut:], test
+
+
+def squad(task: Task, data: Path) -> Sets:
+    """SQuAD's development set by articles."""
+    articles = json.loads((data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json").read_text(encoding="utf-8"))["data"]
+    contexts = [{paragraph["context"] for paragraph in article["paragraphs"]} for article in articles]
+    article_of = {context: number for number, of_article in enumerate(contexts) for context in of_article}
+    parts: Sets = ([], [], [])
+    for question in task.read(data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json"):
+        number = article_of[question.text]
+        parts[0 if number < 36 else 1 if number < 42 else 2].append(question)  # type: ignore[attr-defined]
+    return parts
+
+
+def litbank(task: Task, data: Path) -> Sets:
+    documents = list(task.read(data / "litbank" / "coref" / "conll"))
+    return split_at(documents, 80, 90)
+
+
+# --- GAP -------------------------------------------------------------------------------------------------------------
+
+
+def gap_document(row: dict[str, str]) -> tuple[CorefDocument, dict[str, tuple[int, int]]]:
+    """A row of GAP as a document, and the words start : end of its pronoun and of the names A and B."""
+    text, tokenize = row["Text"], get_tokenizer("english-1").tokenize
+    sentences = [tuple(tokenize(sentence)) for sentence in split_sentences("en", text)]
+    offsets = word_offsets(text, [word for sentence in sentences for word in sentence])
+    spans = {}
+    for name in ("Pronoun", "A", "B"):
+        begin = int(row[f"{name}-offset"])
+        if (words := words_of_answer(offsets, begin, begin + len(row[name]))) is not None:
+            spans[name] = (words[0], words[1] + 1)
+    return CorefDocument(row["ID"], tuple(sentences)), spans
+
+
+def corefers(found: CorefClusters, left: tuple[int, int] | None, right: tuple[int, int] | None) -> bool:
+    """Whether a cluster has a mention that is `left`, and one that overlaps `right`."""
+    if left is None or right is None:
+        return False
+    return any(
+        left in cluster and any(start < right[1] and right[0] < end for start, end in cluster)
+        for cluster in found.clusters
+    )
+
+
+def gap_f1(rows: Iterable[tuple[dict[str, str], CorefClusters, dict[str, tuple[int, int]]]]) -> float:
+    """F1 of the decisions whether the pronoun is A, and whether it is B (Webster et al. 2018)."""
+    correct = predicted = gold = 0
+    for row, found, spans in rows:
+        for name in ("A", "B"):
+            is_coreferent = row[f"{name}-coref"].lower() == "true"
+            decided = corefers(found, spans.get("Pronoun"), spans.get(name))
+            correct, predicted, gold = correct + (is_coreferent and decided), predicted + decided, gold + is_coreferent
+    return 2 * correct / max(predicted + gold, 1)
+
+
+def gap(model: TaskModel, data: Path) -> dict[str, float]:
+    """GAP's score on its test set, by a model that was trained on LitBank."""
+    with (data / "gap" / "gap-test.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    documents, spans = zip(*map(gap_document, rows), strict=True)
+    return {"gap f1": gap_f1(zip(rows, model.predict_examples(documents), spans, strict=True))}
+
+
+# --- The tasks -------------------------------------------------------------------------------------------------------
+
+EWT = ("train.reassembled", "dev", "test")
+BENCHMARKS = {
+    "conll2003": Benchmark(
+        TaggingTask(),
+        files(*(f"conll2003/eng.{name}" for name in ("train", "testa", "testb"))),
+        "f1",
+        CHARACTERS,
+        (90.15, 92.22),
+    ),
+    "conll2000": Benchmark(TaggingTask(), conll2000, "f1", CHARACTERS),
+    "ewt_pos": Benchmark(
+        TaggingTask(TaggingConfig(hidden_dim=128)),
+        files(*(f"ud_english_ewt/en_ewt-ud-{name}.conllu" for name in EWT)),
+        "accuracy",
+        CHARACTERS,
+    ),
+    "wnut17": Benchmark(
+        TaggingTask(),
+        files(
+            *(
+                f"ner/WNUT17/CONLL-format/data/{name}"
+                for name in ("train/wnut17train.conll", "dev/emerging.dev.conll", "test/emerging.test.annotated")
+            )
+        ),
+        "f1",
+        CHARACTERS,
+    ),
+    "sst5": Benchmark(ClassificationTask(), sst("fine"), "accuracy", paper=(51.4, 54.7)),
+    "sst2": Benchmark(ClassificationTask(), sst("binary"), "accuracy"),
+    "mr": Benchmark(ClassificationTask(), senteval("rt-polarity.all"), "accuracy"),
+    "subj": Benchmark(ClassificationTask(), senteval("subj.all"), "accuracy"),
+    "sick_entailment": Benchmark(
+        PairsTask(), files(*(f"sick/SICK_{name}.txt" for name in ("train", "trial", "test_annotated"))), "accuracy"
+    ),
+    "sick_relatedness": Benchmark(
+        PairsTask(PairsConfig(target="score")),
+        files(*(f"sick/SICK_{name}.txt" for name in ("train", "trial", "test_annotated"))),
+        "pearson",
+    ),
+    "mrpc": Benchmark(
+        PairsTask(), files(*(f"mrpc/msr-para-{name}.tsv" for name in ("train", "val", "test"))), "accuracy"
+    ),
+    "snli": Benchmark(PairsTask(), snli, "accuracy", replace(WORDS, elmo="both"), (88.0, 88.7)),
+    "propbank": Benchmark(
+        RolesTask(), files(*(f"propbank_ewt/ewt_srl_{name}.conll" for name in PARTS)), "f1", CHARACTERS, (81.4, 84.6)
+    ),
+    "squad": Benchmark(ReadingTask(), squad, "f1", replace(WORDS, elmo="both"), (81.1, 85.8)),
+    "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap),
+    "multi30k": Benchmark(
+        TranslationTask(), files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))), "bleu"
+    ),
+}

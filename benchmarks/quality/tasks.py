@@ -1,0 +1,145 @@
+"""Every task with and without ELMo: mean and deviation over seeds, time and speed of the training.
+
+    python benchmarks/quality/tasks.py --eval DIRECTORY --work DIRECTORY [--model NAME_OR_PATH] [--only TASK ...]
+
+DIRECTORY of --eval holds the data sets, each in a folder; task_sets.py says which files, and how they are split. With
+and without ELMo all else is the same. Every finished run is written to the results at once; the same command goes on
+where it was stopped, within a run too (--work holds its state and the trained models), and skips what is finished.
+Results without ELMo are shared by all models. --max-minutes limits the training of each run, --total-minutes is the
+time after which no further run is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from sys import path as import_path
+from typing import Any
+
+HERE = Path(__file__).parent
+import_path[:0] = [str(HERE), str(HERE.parent)]
+
+import torch  # noqa: E402
+from result_files import RESULTS, write_result  # noqa: E402
+from task_sets import BENCHMARKS, Benchmark  # noqa: E402
+from task_table import WITHOUT, table  # noqa: E402
+
+from elmokit.checkpoints.loading import load  # noqa: E402
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint  # noqa: E402
+from elmokit.tasks.config import FitConfig  # noqa: E402
+from elmokit.tasks.fit import fit  # noqa: E402
+
+Figures = dict[str, Any]
+
+
+def setup_of(benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitConfig, model: Pretrained | None) -> str:
+    """A hash of all that the scores depend on but the seed: results of different setups are never averaged."""
+    words = asdict(benchmark.words_for(model is not None))
+    settings = {"words": words, "task": asdict(benchmark.task.config), "fit": asdict(replace(config, seed=0))}
+    content = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    content.update(fingerprint(model).encode() if model is not None else b"")
+    for examples in sets:
+        for example in examples:
+            content.update(repr(example).encode("utf-8", "surrogatepass"))
+    return content.hexdigest()[:16]
+
+
+def recorded(path: Path, *part: str) -> Figures:
+    """A part of the results; empty where nothing is recorded yet."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name in part:
+        found = found.get(name, {})
+    return found
+
+
+def run(
+    benchmark: Benchmark,
+    sets: Sequence[Sequence[Any]],
+    config: FitConfig,
+    model: Pretrained | None,
+    arguments: argparse.Namespace,
+    output: Path,
+) -> Figures:
+    """Train and score one model."""
+    options = {"words": benchmark.words_for(model is not None), "config": config, "cache": arguments.cache}
+    task_model, report = fit(benchmark.task, *sets, model=model, output=output, **options)
+    assert report.test is not None
+    more = benchmark.more_scores(task_model, arguments.eval) if benchmark.more_scores else {}
+    figures = asdict(report)
+    kept = ("best_epoch", "mixes", "parameters", "examples", "words", "seconds", "words_per_second", "settings")
+    return {
+        "scores": [benchmark.score, *more],
+        "paper": benchmark.paper,
+        "dev": report.dev,
+        "test": {**report.test, **more},
+        "epochs": len(report.epochs),
+        **{name: figures[name] for name in kept},
+    }
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--eval", type=Path, required=True, help="directory of the data sets")
+    parser.add_argument("--work", type=Path, required=True, help="directory for the trained models and unfinished runs")
+    parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
+    parser.add_argument("--label", help="the model's name in the results; that of its directory when not given")
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="tasks to run")
+    parser.add_argument("--words", choices=("both", "with", "without"), default="both", help="with or without ELMo")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--max-epochs", type=int, help="fewer epochs than the task's own number")
+    parser.add_argument("--max-minutes", type=float, help="training time of a run")
+    parser.add_argument("--total-minutes", type=float, default=float("inf"), help="time to start runs in")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--cache", type=Path, help="directory for the biLM's layers; elmokit's own when not given")
+    parser.add_argument("--output", type=Path, default=RESULTS / "tasks.json")
+    return parser.parse_args(argv)
+
+
+def config_of(benchmark: Benchmark, arguments: argparse.Namespace) -> FitConfig:
+    """The settings of the training: the task's own, with the limits that the command names."""
+    config = replace(benchmark.task.fit_config, max_minutes=arguments.max_minutes, device="cpu")
+    return config if arguments.max_epochs is None else replace(config, max_epochs=arguments.max_epochs)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = arguments_of(argv)
+    torch.set_num_threads(arguments.threads)
+    start = time.monotonic()
+    model = load(arguments.model, softmax=False)
+    label = arguments.label or (Path(arguments.model).name if arguments.model else "en-small")
+    kinds = {"both": (None, model), "with": (model,), "without": (None,)}[arguments.words]
+    for name in arguments.only:
+        benchmark = BENCHMARKS[name]
+        sets = benchmark.read(benchmark.task, arguments.eval)
+        for seed in arguments.seeds:
+            for bilm in kinds:
+                kind = WITHOUT if bilm is None else label
+                config = replace(config_of(benchmark, arguments), seed=seed)
+                setup = setup_of(benchmark, sets, config, bilm)
+                if others := {each["setup"] for each in recorded(arguments.output, name, kind).values()} - {setup}:
+                    raise SystemExit(
+                        f"{arguments.output} has results of {name}, {kind}, of another setup ({', '.join(others)}): "
+                        "give another --label or --output"
+                    )
+                if recorded(arguments.output, name, kind, str(seed)):
+                    continue
+                if time.monotonic() - start > 60 * arguments.total_minutes:
+                    print(table(recorded(arguments.output)))
+                    return
+                print(f"{name}, {kind}, seed {seed}", flush=True)
+                folder = arguments.work / name / kind.replace(" ", "-") / f"seed-{seed}"
+                figures = run(benchmark, sets, config, bilm, arguments, folder)
+                write_result(arguments.output, {"setup": setup, **figures}, name, kind, str(seed))
+    print(table(recorded(arguments.output)))
+
+
+if __name__ == "__main__":
+    main()

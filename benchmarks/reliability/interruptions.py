@@ -1,0 +1,196 @@
+"""Interrupt computation at random moments, and fork while it goes on: does the same process still compute right?
+
+    python benchmarks/reliability/interruptions.py [--times 200] [--forks 100] [--sanitize]
+
+Each kind of call runs in processes of its own, at 2 and at 4 threads. A timer interrupts it as Ctrl-C would; then the
+same call, not interrupted, must give the result of before. Forks happen while another thread embeds, and the child
+embeds too. With --sanitize the kernels are built with AddressSanitizer (GCC), which ends a process at the first access
+to memory that was freed; forks are left out, since its own allocator does not survive them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+BENCHMARKS = Path(__file__).parents[1]
+PACKAGE = BENCHMARKS.parent / "src" / "elmokit"
+THREADS = (2, 4)
+CHILD_SECONDS = 30  # after which a forked child hangs
+
+# --- One process -----------------------------------------------------------------------------------------------------
+
+
+def texts(count: int) -> list[list[str]]:
+    draw = random.Random(0)
+    return [[draw.choice(("apple", "play", "bank", "cell")) + str(k % 50) for k in range(1, draw.randint(2, 40))]
+            for _ in range(count)]  # fmt: skip
+
+
+def embedding_call(kind: str) -> Callable[[], np.ndarray]:
+    import elmokit
+
+    embedder, sentences = elmokit.Embedder.load(device="cpu"), texts(150)
+
+    def run() -> np.ndarray:
+        embedder.clear_word_cache()
+        if kind == "embed_stream":
+            return next(embedder.embed_stream(sentences * 3))[0]  # and the generator is abandoned
+        return embedder.encode(sentences) if kind == "encode" else np.concatenate(embedder.embed(sentences))
+
+    return run
+
+
+def elmo_call(freeze: bool) -> Callable[[], np.ndarray]:
+    import torch
+
+    import elmokit
+
+    model = elmokit.load()
+    elmo, ids = elmokit.Elmo(model.bilm, dropout=0.0, freeze=freeze), elmokit.batch_to_ids(texts(40))
+
+    def run() -> np.ndarray:
+        (mixed,) = elmo(ids).representations
+        learned = [parameter for parameter in elmo.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(mixed.square().mean(), learned)
+        return np.concatenate([mixed.detach().numpy().ravel(), *(each.numpy().ravel() for each in gradients)])
+
+    return run
+
+
+CALLS: dict[str, Callable[[], Callable[[], np.ndarray]]] = {
+    "embed": lambda: embedding_call("embed"),
+    "encode": lambda: embedding_call("encode"),
+    "embed_stream": lambda: embedding_call("embed_stream"),
+    "Elmo, frozen": lambda: elmo_call(freeze=True),
+    "Elmo, fine-tuned": lambda: elmo_call(freeze=False),
+}
+
+
+def interrupt(kind: str, threads: int, times: int) -> dict[str, int]:
+    """How many calls were interrupted, and how many results after that differed from the first."""
+    import torch
+
+    torch.set_num_threads(threads)
+    call, draw = CALLS[kind](), random.Random(threads)
+    call()
+    started = time.perf_counter()
+    expected = call()
+    seconds = time.perf_counter() - started
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    counts = {"interrupted": 0, "different": 0}
+    while counts["interrupted"] < times:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.0005, seconds))
+            call()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            counts["interrupted"] += 1
+            counts["different"] += not np.array_equal(call(), expected)
+    return counts
+
+
+def fork(times: int) -> dict[str, int]:
+    """How many children ended in time, of those that were forked while another thread embedded."""
+    import torch
+
+    import elmokit
+
+    torch.set_num_threads(2)
+    embedder, stop, sentences = elmokit.Embedder.load(device="cpu"), threading.Event(), texts(10)
+    expected = embedder.embed(sentences)[0].shape
+
+    def work() -> None:
+        while not stop.is_set():
+            embedder.clear_word_cache()
+            embedder.embed(sentences)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    counts = {"forked": times, "ended": 0}
+    for _ in range(times):
+        if (child := os.fork()) == 0:
+            signal.alarm(CHILD_SECONDS)
+            os._exit(embedder.embed(sentences)[0].shape != expected)
+        counts["ended"] += os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join()
+    return counts
+
+
+# --- All of them -----------------------------------------------------------------------------------------------------
+
+
+def sanitized(folder: Path) -> dict[str, str]:
+    """The environment of processes that use a copy of the package whose kernels are built with AddressSanitizer."""
+    shutil.copytree(PACKAGE, folder / "elmokit")
+    build = "from hatch_build import *; build_library(*map(Path, __import__('sys').argv[1:]))"
+    native = folder / "elmokit" / "ops" / "native"
+    environment = os.environ | {"CC": "gcc -fsanitize=address -fno-omit-frame-pointer -g", "PYTHONPATH": "."}
+    command = [sys.executable, "-c", build, str(native / "csrc"), str(native / "_native.so")]
+    subprocess.run(command, check=True, cwd=BENCHMARKS.parent, env=environment)
+    find = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so")]  # both: PyTorch throws
+    preload = " ".join(subprocess.check_output(command, text=True).strip() for command in find)
+    return os.environ | {"PYTHONPATH": str(folder), "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+def run_process(environment: dict[str, str], *arguments: str) -> dict:
+    """What a process of this script printed; the end of its errors where it crashed."""
+    command = [sys.executable, __file__, *arguments]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if found.returncode:
+        return {"crashed": found.returncode, "errors": found.stderr[-2000:]}
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=200, help="interruptions, shared out among all kinds of calls")
+    parser.add_argument("--forks", type=int, default=100)
+    parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer")
+    parser.add_argument("--one", nargs=3, metavar=("KIND", "THREADS", "TIMES"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        kind, threads, times = arguments.one
+        warnings.simplefilter("ignore")
+        print(json.dumps(fork(int(times)) if kind == "fork" else interrupt(kind, int(threads), int(times))))
+        return 0
+    sys.path.append(str(BENCHMARKS))
+    from result_files import RESULTS, write_result
+
+    each = -(-arguments.times // (len(CALLS) * len(THREADS)))
+    results: dict[str, dict] = {}
+    with TemporaryDirectory() as folder:
+        environment = sanitized(Path(folder)) if arguments.sanitize else dict(os.environ)
+        for kind in CALLS:
+            for threads in THREADS:
+                name = f"{kind}, {threads} threads"
+                results[name] = run_process(environment, "--one", kind, str(threads), str(each))
+                print(f"{name:30} {results[name]}", flush=True)
+        if not arguments.sanitize:
+            results["forks"] = run_process(environment, "--one", "fork", "2", str(arguments.forks))
+            print(f"{'forks':30} {results['forks']}", flush=True)
+    write_result(RESULTS / "interruptions.json", {"calls": results}, "sanitized" if arguments.sanitize else "plain")
+    is_right = all(
+        "crashed" not in found and not found.get("different") and found.get("ended") == found.get("forked")
+        for found in results.values()
+    )
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

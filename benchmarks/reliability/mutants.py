@@ -1,0 +1,293 @@
+"""Damaged files of ten kinds, thousands of each: what reading them, or resuming from them, comes to.
+
+    python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store snapshot] [--output FILE]
+
+Each mutant is a small sound model, snapshot or store with one change: cut, with flipped or overwritten bytes, with a
+file removed, or with a value of its JSON, a tensor's header or an entry replaced by an absurd one. The outcomes:
+
+    refused   an error for users: ValueError or OSError, which the command line prints on one line
+    equal     read, and equal to the sound one
+    other     read, and different: legal values under no checksum, such as a bit of a weight; see `CHECKED`
+    silent    read, and different, although a checksum covers what was changed
+    crash     any other exception, or the end of the process
+    hang      over 10 seconds
+    memory    over 2 GB
+
+The last four are defects, and make the status 1. Every kind runs in a process of its own, which is started again after
+a mutant that ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "support")]
+from mutants_of_files import ANYWHERE, MUTATIONS, WRITERS, change_json, change_safetensors, mutate, remove  # noqa: E402
+from result_files import RESULTS, write_result  # noqa: E402
+from toy_run import settings_for, write_text  # noqa: E402
+
+from elmokit.checkpoints.loading import load  # noqa: E402
+from elmokit.config import BiLMConfig  # noqa: E402
+from elmokit.embed.embedder import Embedder  # noqa: E402
+from elmokit.embed.files import embed_file  # noqa: E402
+from elmokit.storage.store import EmbeddingStore, StoreIndex, write_shard  # noqa: E402
+from elmokit.storage.token_spool import TokenSpool  # noqa: E402
+from elmokit.text.vocab import Vocab, count_words  # noqa: E402
+from elmokit.train.config import PretrainConfig  # noqa: E402
+from elmokit.train.snapshots import Snapshot, latest_snapshot, read_snapshot, write_snapshot  # noqa: E402
+from elmokit.train.trainer import Trainer  # noqa: E402
+
+SECONDS, BYTES = 10, 2 << 30
+ADDRESS_SPACE = 6 << 30  # beyond it an allocation fails, before the machine suffers
+DEFECTS = ("silent", "crash", "hang", "memory")
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        write: Writes a sound one into a new directory, and returns its path.
+        read: Reads one, to what can be compared.
+        checked: The names of files, by how they end, in which a change may not go unseen.
+    """
+
+    write: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    checked: tuple[str, ...] = ()
+
+
+# --- Models ------------------------------------------------------------------------------------------------------
+
+
+def read_model(path: Path) -> dict[str, np.ndarray]:
+    """The weights of the biLM."""
+    return {name: tensor.numpy() for name, tensor in load(path).bilm.state_dict().items()}
+
+
+# --- Snapshots ---------------------------------------------------------------------------------------------------
+
+
+def trainer(folder: Path, **changes: Any) -> Trainer:
+    """A short pretraining run at its beginning."""
+    settings: PretrainConfig = replace(settings_for(folder / "text.txt", folder / "run"), **changes)
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), 100)
+
+
+def write_run(folder: Path) -> Path:
+    """The snapshot of a run after some steps, with its text beside it."""
+    folder.mkdir()
+    write_text(folder / "text.txt")
+    run = trainer(folder)
+    for _ in range(5):
+        run.train_step()
+    return write_snapshot(folder / "checkpoints", run.step, run.snapshot(), keep=1).parent
+
+
+def read_run(path: Path) -> dict[str, np.ndarray]:
+    """The state of a trainer that has resumed, and has taken a step."""
+    run = trainer(path.parent)
+    latest = latest_snapshot(path)
+    if latest is None:
+        raise FileNotFoundError("no snapshot")
+    run.restore(read_snapshot(latest))
+    run.train_step()
+    state: Snapshot = run.snapshot()
+    progress = np.frombuffer(json.dumps(state.progress, sort_keys=True).encode(), np.uint8)
+    return {"progress": progress, **{name: tensor.numpy() for name, tensor in state.tensors.items()}}
+
+
+# --- Stores ------------------------------------------------------------------------------------------------------
+
+LINES = ["the cat sat", "", "naïve 词向量 the", "a b", "c", "the the", "x", "the dog and the cat", "y z"]
+EMBEDDER: list[Embedder] = []
+
+
+def embedder() -> Embedder:
+    """The same tiny model in all stores, as its fingerprint is in their index."""
+    if not EMBEDDER:
+        with tempfile.TemporaryDirectory() as folder:
+            EMBEDDER.append(Embedder(load(WRITERS["native"](Path(folder) / "model")), "cpu"))
+    return EMBEDDER[0]
+
+
+def embed(folder: Path) -> Path:
+    """Embed the text into the store beside it."""
+    (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    embed_file(folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2)
+    return folder / "store"
+
+
+def write_store(folder: Path) -> Path:
+    """The store of a short text."""
+    folder.mkdir()
+    return embed(folder)
+
+
+def read_vectors(path: Path) -> dict[str, np.ndarray]:
+    """The words and vectors of every line, read without and with checksums."""
+    for verify in (False, True):
+        lines = list(EmbeddingStore(path, verify=verify))
+    words = json.dumps([words for words, _ in lines]).encode("utf-8", "surrogatepass")
+    return {"words": np.frombuffer(words, np.uint8), "vectors": np.concatenate([vectors for _, vectors in lines])}
+
+
+def write_stopped(folder: Path) -> Path:
+    """A store as a stopped run leaves it: with three of five parts, and the state that the fourth starts from."""
+
+    def stop(directory: Path, index: StoreIndex, number: int, spool: TokenSpool) -> Any:
+        if number == 3:
+            raise KeyboardInterrupt
+        return write_shard(directory, index, number, spool)
+
+    with patch("elmokit.embed.file_pipeline.write_shard", stop), suppress(KeyboardInterrupt):
+        write_store(folder)
+    return folder / "store"
+
+
+def resume(path: Path) -> dict[str, np.ndarray]:
+    """What the run that is taken up ends with."""
+    return read_vectors(embed(path.parent))
+
+
+# --- Mutants -----------------------------------------------------------------------------------------------------
+
+EVERYWHERE = (*ANYWHERE, remove, change_json, change_safetensors)
+KINDS = {
+    **{name: Kind(write, read_model) for name, write in WRITERS.items()},
+    "snapshot": Kind(write_run, read_run, ("tensors.safetensors", "progress.json")),
+    "store": Kind(write_store, read_vectors, (".safetensors", "index.json")),
+    "store on resume": Kind(write_stopped, resume, (".safetensors", "index.json")),
+}
+KINDS["tensorflow"] = KINDS["tensorflow"]._replace(checked=(".index", "-of-00001"))
+KINDS["zip"] = KINDS["zip"]._replace(checked=(".zip",))
+MUTATIONS.update(dict.fromkeys(("snapshot", "store", "store on resume"), EVERYWHERE))
+
+
+def is_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    """Whether the same arrays have the same bytes."""
+    return one.keys() == other.keys() and all(
+        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one
+    )
+
+
+def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str) -> str:
+    """Read a mutant; one of the outcomes above, and for defects what happened."""
+    signal.alarm(SECONDS)
+    try:
+        content = kind.read(mutant)
+    except TimeoutError:
+        return "hang"
+    except (ValueError, OSError):
+        return "refused"
+    except Exception as error:
+        return f"crash {type(error).__name__}: {error}"[:200].replace("\n", " ")
+    finally:
+        signal.alarm(0)
+    if is_equal(content, sound):
+        return "equal"
+    return "silent" if change.split(":")[0].endswith(kind.checked or "\0") else "other"
+
+
+def _hang(*_: object) -> None:
+    raise TimeoutError
+
+
+def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
+    """Print the number, the change, the outcome and the peak of memory (bytes) of each mutant, a JSON list a line."""
+    kind = KINDS[name]
+    sound = kind.write(folder / "sound")
+    shutil.copytree(sound, folder / "reference") if sound.is_dir() else shutil.copy(sound, folder / "reference")
+    content = kind.read(sound)
+    if not is_equal(kind.read(sound), content):
+        sys.exit(f"{name}: two readings of the same differ")
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    signal.signal(signal.SIGALRM, _hang)
+    warnings.simplefilter("ignore")
+    mutant = sound  # in the place of the sound one, whose path some of its files may hold
+    for number in range(begin, end):
+        shutil.rmtree(mutant) if mutant.is_dir() else mutant.unlink(missing_ok=True)
+        reference = folder / "reference"
+        shutil.copytree(reference, mutant) if reference.is_dir() else shutil.copy(reference, mutant)
+        change = damage(mutant, name, number)
+        print(json.dumps([number, change]), flush=True)
+        result = outcome(kind, mutant, content, change)
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(json.dumps([number, change, result, peak]), flush=True)
+        if peak > BYTES:
+            return  # the next one begins with a new process
+
+
+def damage(mutant: Path, name: str, number: int) -> str:
+    """Change one file of a mutant; the file and the change."""
+    inner = mutant / sorted(path.name for path in mutant.iterdir())[0] if name == "snapshot" else mutant
+    return mutate(inner, name, random.Random(f"{name} {number}"))
+
+
+def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
+    """The change, the outcome and the peak of memory of each mutant of a kind, from processes of their own."""
+    done = 0
+    while done < count:
+        with tempfile.TemporaryDirectory(prefix="elmokit-mutants-") as folder:
+            command = [sys.executable, __file__, "--kind", name, folder, str(done), str(count)]
+            run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        lines = [json.loads(line) for line in run.stdout.splitlines()]
+        for line in lines:
+            if len(line) == 4:
+                done, change, result, peak = line[0] + 1, *line[1:]
+                yield change, "memory" if peak > BYTES else result, peak
+        if run.returncode and lines and len(lines[-1]) == 2:
+            done = lines[-1][0] + 1
+            yield lines[-1][1], f"crash: the process ended with {run.returncode}", 0
+        elif run.returncode:
+            sys.exit(f"{name}: cannot be tried, status {run.returncode}")
+
+
+def main() -> int:
+    """Try all kinds; the status is 1 where there is a defect."""
+    if sys.argv[1:2] == ["--kind"]:
+        torch.set_num_threads(1)
+        name, folder, begin, end = sys.argv[2:]
+        run_kind(name, Path(folder), int(begin), int(end))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", type=int, default=1000, help="of each kind")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--output", type=Path, default=None, help=f"e.g. {RESULTS / 'mutants.json'}")
+    arguments = parser.parse_args()
+    kinds: dict[str, dict[str, Any]] = {}
+    for name in arguments.kinds:
+        results = list(results_of(name, arguments.mutants))
+        counts = Counter(result.split()[0].rstrip(":") for _, result, _ in results)
+        kinds[name] = {**counts, "peak_bytes": max(peak for *_, peak in results)}
+        print(f"{name}: {kinds[name]}", flush=True)
+        for change, result, _ in results:
+            if result.split()[0].rstrip(":") in DEFECTS:
+                print(f"  {change}: {result}", flush=True)
+    defects = sum(counts.get(defect, 0) for counts in kinds.values() for defect in DEFECTS)
+    write_result(arguments.output, {"mutants_of_each_kind": arguments.mutants, "defects": defects, "kinds": kinds})
+    return 1 if defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Memory and time of `fit`: a named-entity tagger with ELMo, its layers computed and then cached, and without ELMo.
+
+    python benchmarks/speed/fit_cost.py --data CONLL2003 [--model NAME_OR_PATH] [--epochs 3]
+
+Each run is a process of its own, whose peak resident memory is recorded; the first run fills a cache of its own, the
+second one reads it. An epoch includes the scores of the development set; its time is the median over the epochs. The
+processor time, which a busy machine changes less, is that of the whole run.
+CONLL2003 holds eng.train, eng.testa and eng.testb.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from child_process import peak_megabytes
+
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.tagging import TaggingTask
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
+FILES = ("eng.train", "eng.testa", "eng.testb")
+RUNS = {"with ELMo, computed": "input", "with ELMo, cached": "input", "without ELMo": "none"}
+
+
+def child(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train, and report what that took."""
+    torch.set_num_threads(arguments.threads)
+    words = WordsConfig(elmo=arguments.child, word_dim=100, character_dim=100)
+    config = FitConfig(max_epochs=arguments.epochs, patience=arguments.epochs, device="cpu")
+    files = [arguments.data / name for name in FILES]
+    model = None if arguments.child == "none" else arguments.model
+    start = time.process_time()
+    _, report = fit(TaggingTask(), *files, model=model, words=words, config=config, cache=arguments.cache)
+    return {
+        "peak_megabytes": peak_megabytes(),
+        "epoch_seconds": round(median(epoch.seconds for epoch in report.epochs), 1),
+        "seconds": round(report.seconds, 1),
+        "processor_seconds": round(time.process_time() - start, 1),
+        "examples": report.examples,
+        "words": report.words,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help=f"directory with {', '.join(FILES)}")
+    parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--output", type=Path, default=RESULTS / "fit_cost.json")
+    parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(arguments)))
+        return
+    with TemporaryDirectory() as cache:
+        for name, elmo in RUNS.items():
+            command = [sys.executable, *sys.argv, "--child", elmo, "--cache", cache]
+            printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            figures = json.loads(printed.splitlines()[-1])
+            write_result(arguments.output, figures, name)
+            print(f"{name}: {figures}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# A biLM pretrained on the training part of WikiText-2 alone, and its perplexity on the test part:
+#
+#     bash recipes/wikitext2/train.sh WIKITEXT RUNS
+#
+# WIKITEXT holds wiki.{train,valid,test}.tokens. The perplexity of the forward direction over the 33,278 words of the
+# vocabulary, exact and with carried state, is that of the published LSTM language models (Merity et al. 2017; Grave et
+# al. 2017). Give the same command again after it was stopped.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+wikitext=$1 runs=$2
+threads=${THREADS:-2} dtype=${DTYPE:-bfloat16}
+python=${PYTHON:-python}
+
+mkdir -p "$runs"
+for part in train valid test; do
+    "$python" "$here/articles.py" "$wikitext/wiki.$part.tokens" "$runs/$part.txt"
+done
+"$python" -m elmokit pretrain --corpus "$runs/train.txt" --heldout "$runs/valid.txt" --no-tokenize --output "$runs/model" \
+    --config "$here/config.json" --vocab-size 40000 --min-count 1 --recipe muon --schedule cosine --learning-rate 0.004 \
+    --epochs 14 --batch-size 64 --unroll-steps 40 --num-samples 4096 --dropout 0.4 --fresh-starts 0 --dtype "$dtype" \
+    --threads "$threads" --seed 0 --evaluate-every 400 --evaluate-words 30000 --checkpoint-every 100
+"$python" -m elmokit evaluate "$runs/test.txt" --model "$runs/model/model" --no-tokenize

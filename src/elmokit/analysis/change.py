@@ -1,0 +1,205 @@
+"""Change of a word between two corpora, by the vectors of its uses (Kutuzov and Giulianelli 2020).
+
+The average pairwise distance is the mean cosine distance of a use in one corpus and a use in the other; the prototype
+distance is that of the two mean vectors. How likely a distance is by chance is estimated by permutations: the same uses
+are assigned to two groups of the same sizes at random.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.analysis.clusters import principal_components
+from elmokit.analysis.uses import Use, sample_uses, use_vectors, uses_in_files
+from elmokit.data.corpus import find_files
+from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.fs.atomic import atomic_path
+from elmokit.plots import COLORS, new_figure, save_figure
+
+
+@dataclass(frozen=True)
+class ChangeConfig:
+    """Settings of the comparison of two corpora."""
+
+    max_uses: int = 500
+    """Maximum number of uses in each corpus; a random sample if there are more."""
+    permutations: int = 1000
+    """Random assignments of the uses to the corpora, for the p-values; 0: none."""
+    seed: int = 0
+    """Seed of the sampling and of the permutations."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_uses", 2), ("permutations", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A distance from 0 to 2, and the share of permutations in which it is at least as large."""
+
+    distance: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class WordChange:
+    """How far the uses of a word in two corpora are apart.
+
+    Attributes:
+        word: The word.
+        uses: Number of sampled uses in the first and in the second corpus.
+        pairwise: Average pairwise distance (APD).
+        prototype: Prototype distance (PRT).
+        points: Coordinates of the uses of both corpora on their first two principal components, (N, 2).
+    """
+
+    word: str
+    uses: tuple[int, int]
+    pairwise: Distance
+    prototype: Distance
+    points: np.ndarray = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """The change of some words, and the fingerprint of the model."""
+
+    words: list[WordChange]
+    layers: str | int
+    fingerprint: str
+
+    def __str__(self) -> str:
+        width = max(len("word"), *(len(change.word) for change in self.words))
+        lines = [f"{'word':{width}}{'uses':>12}{'pairwise':>10}{'p':>8}{'prototype':>11}{'p':>8}"]
+        for change in self.words:
+            uses = "/".join(map(str, change.uses))
+            cells = [f"{change.pairwise.distance:>10.3f}", _p(change.pairwise), f"{change.prototype.distance:>11.3f}"]
+            lines.append(f"{change.word:{width}}{uses:>12}{''.join(cells)}{_p(change.prototype)}")
+        return "\n".join([*lines, f"(cosine distances of the {self.layers} layer)"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values, without the coordinates."""
+        words = [{name: value for name, value in asdict(change).items() if name != "points"} for change in self.words]
+        return {"layers": self.layers, "fingerprint": self.fingerprint, "words": words}
+
+
+def _p(distance: Distance) -> str:
+    return f"{'':>8}" if distance.p_value is None else f"{distance.p_value:>8.3f}"
+
+
+def distances(sums: np.ndarray, others: np.ndarray, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Average pairwise and prototype distances of pairs of groups, each (P,).
+
+    Args:
+        sums: Sums of the unit vectors of the first groups, (P, D).
+        others: Sums of the second groups, (P, D).
+        sizes: Number of vectors in the first and in the second groups.
+    """
+    products = (sums * others).sum(1)  # the mean cosine of all pairs is the product of the means
+    norms = np.linalg.norm(sums, axis=1) * np.linalg.norm(others, axis=1)
+    return 1 - products / (sizes[0] * sizes[1]), 1 - products / np.maximum(norms, 1e-12)
+
+
+def compare_vectors(
+    first: np.ndarray, second: np.ndarray, permutations: int = 1000, seed: int = 0
+) -> tuple[Distance, Distance]:
+    """Average pairwise and prototype distance of two groups of unit vectors, (N, D) and (M, D), with p-values."""
+    sizes, vectors = (len(first), len(second)), np.concatenate([first, second]).astype(np.float64)
+    total = vectors.sum(0)
+    groups = np.zeros((permutations + 1, len(vectors)))  # 1 for the members of the first group; row 0: as observed
+    groups[0, : len(first)] = 1
+    random = np.random.default_rng(seed)
+    for row in groups[1:]:
+        row[random.permutation(len(vectors))[: len(first)]] = 1
+    sums = groups @ vectors
+    measures = []
+    for values in distances(sums, total - sums, sizes):
+        # With the observed assignment among them, so that no p-value is 0 (Phipson and Smyth 2010).
+        as_large = float((values >= values[0] - 1e-12).mean())
+        measures.append(Distance(float(values[0]), as_large if permutations else None))
+    return measures[0], measures[1]
+
+
+def _sampled(word: str, corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool) -> list[Use]:
+    by_sentence = uses_in_files(word, find_files([corpus]), embedder, tokenize)
+    uses, _ = sample_uses(chain.from_iterable(by_sentence), config.max_uses, config.seed)
+    if len(uses) < 2:
+        raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a comparison needs 2")
+    return uses
+
+
+def semantic_change(
+    words: Sequence[str],
+    first: str | Path,
+    second: str | Path,
+    model: Embedder | str | Path | None = None,
+    layers: str | int = "top",
+    device: str | None = None,
+    config: ChangeConfig | None = None,
+    tokenize: bool = True,
+) -> ChangeReport:
+    """Compare the uses of words in two corpora, e.g. of two periods.
+
+    Args:
+        words: Matched exactly; in sentences without an exact match, regardless of case.
+        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
+        second: Another text.
+        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        layers: Representation, as in `Embedder.embed`, except "all".
+        device: Device to compute on; ignored if `model` is an `Embedder`.
+        config: Settings of the sampling and of the permutations.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
+
+    Returns:
+        The distances, in the order of the words.
+
+    Raises:
+        ValueError: No word is given, or a corpus has fewer than two distinct uses of one.
+        FileNotFoundError: There is no such corpus.
+    """
+    if isinstance(words, str) or not words:
+        raise ValueError("give a list of words, at least one")
+    config = config or ChangeConfig()
+    embedder = resolve_embedder(model, device)
+    changes = []
+    for word in words:
+        uses = [_sampled(word, corpus, embedder, config, tokenize) for corpus in (first, second)]
+        left, right = (use_vectors(of_corpus, embedder, layers) for of_corpus in uses)
+        pairwise, prototype = compare_vectors(left, right, config.permutations, config.seed)
+        points = principal_components(np.concatenate([left, right]), 2)
+        changes.append(WordChange(word, (len(uses[0]), len(uses[1])), pairwise, prototype, points))
+    return ChangeReport(changes, layers, embedder.fingerprint())
+
+
+def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) -> Path:
+    """Draw the uses of each word in both corpora, a panel for each word; returns the path."""
+    columns = min(4, len(report.words))
+    rows = -(-len(report.words) // columns)
+    figure = new_figure(3.2 * columns, 3.4 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in panels:
+        axes.set(xticks=[], yticks=[])
+    for axes, change in zip(panels, report.words, strict=False):
+        split = change.uses[0]
+        for color, name, points in zip(COLORS, names, (change.points[:split], change.points[split:]), strict=False):
+            axes.scatter(*points.T, s=14, color=color, alpha=0.7, linewidth=0, label=name)
+        title = f"{change.word}: {change.pairwise.distance:.2f}, {change.prototype.distance:.2f}"
+        axes.set_title(title, fontsize=10, parse_math=False)
+    legend = figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a dollar sign in a file name is no formula
+    return save_figure(figure, path)
+
+
+def write_change(report: ChangeReport, path: Path) -> None:
+    """Write the report as JSON, atomically."""
+    with atomic_path(path) as partial:
+        partial.write_text(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Examples for the help of each verb.
+
+They run in a checkout as they stand, in this order, in which tests run them: some read what one before them wrote.
+"""
+
+DATA = "examples/data"
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "info": ("elmokit info",),
+    "embed": (
+        f"elmokit embed {DATA}/sentences.txt --output runs/vectors",
+        f"elmokit embed {DATA}/sentences.txt --output runs/layers.hdf5 --layers all",
+    ),
+    "encode": (f"elmokit encode {DATA}/sentences.txt --output runs/sentences.npy --normalize-embeddings",),
+    "compare": (
+        'elmokit compare play "They play chess" "The boys play in the street" '
+        '--other "The play has five acts" "He wrote the play"',
+    ),
+    "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
+    "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses",),
+    "change": (f"elmokit change mouse the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
+    "prepare": (f"elmokit prepare {DATA}/raw/*.txt --output runs/shards",),
+    "pretrain": (
+        f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny --epochs 10 "
+        "--output runs/tiny",
+    ),
+    "evaluate": (
+        f"elmokit evaluate {DATA}/heldout.txt",
+        f"elmokit evaluate {DATA}/heldout.txt --model runs/tiny/model",
+    ),
+    "finetune": (
+        f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 --output runs/speeches",
+    ),
+    "score": (f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",),
+    "substitutes": ('elmokit substitutes "The house stands near the river." --positions 1 5',),
+    "next-words": ('elmokit next-words "Once upon a time there was a"',),
+    "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
+    "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
+    "scws": (f"elmokit scws {DATA}/scws-ratings.txt",),
+    "fit": (
+        f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu --batch-size 4 "
+        "--output runs/tagger",
+    ),
+    "predict": (
+        f"elmokit predict runs/tagger {DATA}/test.conllu --output runs/tagged.conllu",
+        f"elmokit predict runs/tagger {DATA}/sentences.txt --text --output runs/tagged.jsonl",
+    ),
+    "evaluate-task": (f"elmokit evaluate-task runs/tagger {DATA}/test.conllu",),
+    "layer-weights": ("elmokit layer-weights runs/tagger",),
+    "sample-efficiency": (
+        f"elmokit sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --fractions 0.5,1 "
+        "--seeds 1 --output runs/efficiency",
+    ),
+    "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
+    "compat": (
+        f"elmokit compat allennlp-elmo {DATA}/sentences.txt runs/allennlp.hdf5 --all "
+        "--options-file runs/hdf5/options.json --weight-file runs/hdf5/weights.hdf5",
+    ),
+}

@@ -1,0 +1,22 @@
+"""Correlation of two samples."""
+
+import numpy as np
+
+
+def pearson(left: np.ndarray, right: np.ndarray) -> float:
+    """Pearson's correlation of two samples; 0 where one of them is constant."""
+    left, right = left - left.mean(), right - right.mean()
+    spread = float(np.sqrt((left**2).sum() * (right**2).sum()))
+    return float((left * right).sum()) / spread if spread else 0.0
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, equal values sharing their mean rank."""
+    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[number]
+
+
+def spearman(left: np.ndarray, right: np.ndarray) -> float:
+    """Spearman's rank correlation of two samples; 0 where one of them is constant."""
+    return pearson(ranks(left), ranks(right))

@@ -1,0 +1,117 @@
+"""Checks whether text looks like what it is taken for: raw or tokenized, sentences, the language of a tokenizer."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from elmokit.fs.reading import read_lines
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZED
+
+SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 1 << 20
+# A comma, period, ... that is attached to a word, or between the words of a script without spaces: raw text.
+ATTACHED = re.compile(
+    r".*[^\W\d_]{2}[,;!?][\"'\u201d\u2019)]*|.*\w[\u3002\uff0c\uff01\uff1f\u3001\uff1b]\w.*|[^\x00-\x7f]{25,}"
+)
+ATTACHED_AT_END = re.compile(r".*[^\W\d_]{2}[.!?\u3002\uff01\uff1f][\"'\u201d\u2019)]*")
+SEPARATE = frozenset(",.\u3001\u3002\uff0c")  # as words of their own: tokenized text
+MARK_SHARE = 0.02
+# Sentences are seldom longer; a tenth of longer ones is a text whose lines are paragraphs or documents.
+LONG_LINE_WORDS, LONG_LINE_SHARE = 150, 0.1
+SPLIT_LINES, SPLIT_CHARACTERS, SEVERAL = 100, 5_000, 1.5  # sentences of a line, on average
+UNKNOWN_SHARE = 0.01  # of letters of scripts without rules
+# A quarter of the words of English text, and few of those of other languages in its script.
+ENGLISH_WORDS = frozenset(
+    "the of and to a in is that it for was with on as he she they you are this be at by i".split()  # noqa: SIM905
+)
+ENGLISH_SHARE, ENGLISH_SAMPLE = 0.08, 200
+
+ADVICE = (
+    "use a model of its language; where text is prepared or a model is trained, choose the rules with --language or "
+    "--tokenizer"
+)
+
+
+def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) -> Iterator[str]:
+    """Reasons against reading a file with this tokenizer, from its beginning, for warnings that begin with its name.
+
+    Args:
+        file: Text file.
+        tokenizer: The tokenizer that it will be split with; whitespace-1 if it is taken for tokenized text.
+        lines_are_sentences: Every line will be used as one sentence.
+    """
+    lines = list(_beginning(file))
+    words = [line.split() for line in lines]
+    if tokenizer.name == TOKENIZED:
+        if example := attached_mark(words):
+            yield (
+                f"is read as tokenized text, whose words are separated by spaces, but looks raw, as in {example!r}: "
+                "tokenize it (with --tokenize, tokenize=True in Python, if the model records a tokenizer; or with "
+                "`elmokit prepare`)"
+            )
+    elif _are_marks_separate(words):
+        yield (
+            "is read as raw text, but looks tokenized, with spaces before its commas and periods: if it is, say so "
+            "with --no-tokenize (tokenize=False in Python)"
+        )
+    several = lines_are_sentences and _sentences_of_a_line(lines, tokenizer) >= SEVERAL
+    if several or (lines_are_sentences and _are_long(words)):
+        length = "several sentences" if several else f"more than {LONG_LINE_WORDS} words"
+        yield (
+            f"has lines of {length}, each of which is read as one sentence: split it into sentences, one per line, as "
+            "`elmokit prepare` does"
+        )
+    unknown, characters = sum(map(tokenizer.count_unknown, lines)), sum(map(len, lines))
+    if unknown >= max(2, UNKNOWN_SHARE * characters):
+        share = f"{unknown / characters:.0%} of its characters"
+        yield f"has letters of scripts for which {tokenizer.name} has no rules ({share}): {ADVICE}"
+    elif doubt := english_doubt(lines, tokenizer):
+        yield doubt
+
+
+def _beginning(file: Path) -> Iterator[str]:
+    characters = 0
+    for line in islice(filter(str.strip, read_lines(file)), SAMPLE_LINES):
+        yield line[:SAMPLE_CHARACTERS]
+        characters += len(line)
+        if characters >= SAMPLE_CHARACTERS:
+            return
+
+
+def attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
+    """A word with an attached mark, if at least two and at least 2 % of the words have one."""
+    total, marked = 0, []
+    for words in lines:
+        total += len(words)
+        marked += [word for word in words[:-1] if ATTACHED.fullmatch(word[-60:])]
+        marked += [word for word in words[-1:] if ATTACHED_AT_END.fullmatch(word) or ATTACHED.fullmatch(word[-60:])]
+    return marked[0][:60] if len(marked) >= max(2, MARK_SHARE * total) else None
+
+
+def _are_marks_separate(lines: Sequence[Sequence[str]]) -> bool:
+    total = sum(map(len, lines))
+    separate = sum(word in SEPARATE for words in lines for word in words)
+    return separate >= max(2, MARK_SHARE * total) and attached_mark(lines) is None
+
+
+def _sentences_of_a_line(lines: Sequence[str], tokenizer: Tokenizer) -> float:
+    """The mean number of sentences of the first lines; tokenized ones have one each."""
+    first = [line[:SPLIT_CHARACTERS] for line in lines[:SPLIT_LINES]]
+    return sum(len(tokenizer.split_sentences(line)) for line in first) / max(1, len(first))
+
+
+def _are_long(lines: Sequence[Sequence[str]]) -> bool:
+    long = sum(len(words) > LONG_LINE_WORDS for words in lines)
+    return long > LONG_LINE_SHARE * len(lines)
+
+
+def english_doubt(lines: Iterable[str], tokenizer: Tokenizer) -> str | None:
+    """Say whether text for english-1 lacks the most frequent words of English, unless a language was chosen."""
+    if tokenizer.name != "english-1" or tokenizer.language is not None:
+        return None
+    words = [word for word in chain.from_iterable(map(str.split, lines)) if word.isalpha()]
+    english = sum(word.lower() in ENGLISH_WORDS for word in words)
+    if len(words) < ENGLISH_SAMPLE or english >= ENGLISH_SHARE * len(words):
+        return None
+    return f"does not look like English, whose rules {tokenizer.name} follows: {ADVICE}"

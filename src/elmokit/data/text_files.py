@@ -1,0 +1,138 @@
+"""Text files as every verb reads them: raw, so that a tokenizer splits the lines, or tokenized already.
+
+A file is raw unless `elmokit prepare` wrote it or the caller says that it is tokenized. Text that does not look like
+what it is taken for is reported, since the results would be wrong without a sign of it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from elmokit.data.text_checks import doubts_about
+from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.reading import read_lines
+from elmokit.progress import ProgressBar
+from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
+
+SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
+
+
+def tokenizer_of_shard(file: Path) -> str | None:
+    """The tokenizer by which `elmokit prepare` wrote a file, as corpus.json beside it says; None for other files."""
+    report = file.parent / "corpus.json"
+    if not SHARD.fullmatch(file.name) or not report.is_file():
+        return None
+    try:
+        options = from_json(dict[str, Any], read_json(report)).get("options")
+        return from_json(str, from_json(dict[str, Any], options, "options").get("tokenizer"), "tokenizer")
+    except ValueError as error:
+        raise ValueError(f"{report} is damaged ({error}): prepare the corpus again") from error
+
+
+def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None = None) -> Tokenizer:
+    """The tokenizer of text for a model.
+
+    Args:
+        name: The tokenizer that the model records; None if it records none, so that text must be tokenized.
+        tokenize: Whether the text is raw.
+        language: Code of the language whose rules split paragraphs into sentences; None: the tokenizer's own rules.
+
+    Returns:
+        The tokenizer; for tokenized text the one that splits at white space.
+    """
+    if not tokenize or name is None:
+        return get_tokenizer(TOKENIZED)
+    return get_tokenizer(name) if language is None else tokenizer_for(name, language)
+
+
+def file_tokenizers(
+    files: Sequence[Path],
+    name: str | None,
+    tokenize: bool = True,
+    language: str | None = None,
+    *,
+    by_line: bool = False,
+    long_lines: bool = False,
+) -> list[Tokenizer]:
+    """The tokenizer for the lines of each file: `line_tokenizer`, or for files of `elmokit prepare` whitespace-1.
+
+    Args:
+        files: Text files.
+        name: As in `line_tokenizer`.
+        tokenize: As in `line_tokenizer`.
+        language: As in `line_tokenizer`.
+        by_line: Every line is used as one sentence. Otherwise raw lines are split into sentences.
+        long_lines: Lines may be longer than sentences are.
+
+    Warns:
+        UserWarning: The first file that does not look like what it is taken for; or shards of another tokenizer.
+    """
+    shards = [tokenizer_of_shard(file) for file in files]
+    tokenized = get_tokenizer(TOKENIZED)
+    # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.
+    raw = tokenized if all(shards) else line_tokenizer(name, tokenize, language)
+    lines_are_sentences = (by_line or raw is tokenized) and not long_lines
+    for file, shard in zip(files, shards, strict=True):
+        doubts = [f"{file} {doubt}" for doubt in doubts_about(file, raw, lines_are_sentences)] if shard is None else []
+        if shard is not None and tokenize and name not in (None, shard):
+            doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
+        for doubt in doubts:
+            warnings.warn(doubt, stacklevel=1)  # from here, so that a file that is read twice is reported once
+        if doubts:
+            break
+    return [tokenized if shard else raw for shard in shards]
+
+
+def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
+    """Stream the tokenized sentences of a file, of which a line may have several (one if the text is tokenized)."""
+    for line in read_lines(file):
+        for sentence in tokenizer.split_sentences(line):
+            if words := tokenizer.tokenize(sentence):
+                yield words
+
+
+def tokenized_files(
+    files: Sequence[Path], directory: Path, name: str | None, tokenize: bool = True, language: str | None = None
+) -> list[Path]:
+    """The files, with tokenized copies in place of raw ones: one sentence per line, in the order of the text.
+
+    Args:
+        files: Text files.
+        directory: Directory for the copies. Those of an earlier call are used again where the files are the same.
+        name: As in `line_tokenizer`.
+        tokenize: As in `line_tokenizer`.
+        language: As in `line_tokenizer`.
+
+    Returns:
+        As many files.
+
+    Raises:
+        ValueError: A file has no sentences, or is not UTF-8; the message names the line.
+    """
+    return [
+        file if tokenizer.name == TOKENIZED else _tokenized_copy(file, tokenizer, directory)
+        for file, tokenizer in zip(files, file_tokenizers(files, name, tokenize, language), strict=True)
+    ]
+
+
+def _tokenized_copy(file: Path, tokenizer: Tokenizer, directory: Path) -> Path:
+    status = file.stat()
+    source = (str(file.absolute()), status.st_size, status.st_mtime_ns, tokenizer.name, tokenizer.language)
+    name = blake2b(repr(source).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    copy = directory / f"{name}.txt.zst"
+    if not copy.exists():
+        sentences = ProgressBar(read_sentences(file, tokenizer), f"tokenize {file.name}", unit=" sentences")
+        words: list[str] = []
+        with atomic_path(copy) as partial, create_bytes(partial) as stream:
+            for words in sentences:
+                stream.write(f"{' '.join(words)}\n".encode())
+            if not words:
+                raise ValueError(f"{file} has no sentences: remove it from the corpus")
+    return copy

@@ -1,0 +1,113 @@
+"""JSON files that anyone may have written: bounded in size and depth, and checked against a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from elmokit.fs.reading import open_regular
+
+MAX_BYTES = 1 << 26
+MAX_INTEGER = 1 << 63
+
+T = TypeVar("T")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"it holds {constant}, which is not JSON")
+
+
+def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Read a file of JSON in UTF-8.
+
+    Args:
+        path: A regular file.
+        max_bytes: What is larger is refused unread.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is no regular file, larger, not JSON, or nested too deeply.
+    """
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    try:
+        return json.loads(content.decode("utf-8", "surrogatepass"), parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _dataclass_from_json(kind: type[T], value: Any, name: str) -> T:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object, not {value!r:.60}")
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
+    required = {
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    if wrong := sorted((required - value.keys()) | (value.keys() - hints.keys())):
+        raise ValueError(f"{name}: missing or unknown settings {', '.join(map(str, wrong[:9]))}")
+    return kind(**{key: from_json(hints[key], item, f"{name}.{key}") for key, item in value.items()})
+
+
+def _is_scalar(kind: type, value: Any) -> bool:
+    """Whether a value is a str, bool, int within 64 bits or finite float, whichever `kind` is."""
+    if kind in (str, bool):
+        return isinstance(value, kind)
+    if (
+        kind not in (int, float)
+        or isinstance(value, bool)
+        or not isinstance(value, int if kind is int else int | float)
+    ):
+        return False
+    return abs(value) < MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+
+
+def from_json(kind: Any, value: Any, name: str = "it") -> Any:
+    """A value that was read from JSON as a type says, checked all the way down.
+
+    Args:
+        kind: A dataclass, whose fields are keys of an object, or a type of such fields: str, int, float (finite), bool,
+            None, Any, Literal, X | Y, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
+        value: What `read_json` returned.
+        name: Of the value, for the message.
+
+    Returns:
+        The value; objects as dataclasses, lists as tuples where the type says so.
+
+    Raises:
+        ValueError: It is of another type, or a dataclass refuses it; the message names the key.
+    """
+    origin: Any = get_origin(kind)
+    arguments = get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from_json(kind, value, name)  # pyright: ignore[reportArgumentType]
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        *others, last = (argument for argument in arguments if argument is not type(None))
+        for each in others:
+            with suppress(ValueError):
+                return from_json(each, value, name)
+        return from_json(last, value, name)
+    if origin in (list, tuple) and isinstance(value, list):
+        kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
+        if len(kinds) == len(value):
+            return origin(from_json(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: from_json(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
+    if origin is Literal and any(value == choice and type(value) is type(choice) for choice in arguments):
+        return value
+    if _is_scalar(kind, value):
+        return float(cast(float, value)) if kind is float else value
+    wanted = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{name} must be {wanted}, not {value!r:.60}")

@@ -1,0 +1,125 @@
+"""The hidden states of a Hugging Face encoder as frozen word vectors next to ELMo's (extra `transformers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.storage.shard import nothing_overflows
+from elmokit.tasks.layer_cache import Words
+
+SubwordPooling = Literal["first", "mean"]
+BATCH_WINDOWS = 32
+MAX_SUBWORDS = 512  # of a window, special tokens included, if neither tokenizer nor model says less
+
+
+class TransformerEncoder:
+    """All hidden states of an encoder, (M, D) per word, M its layers + 1, as a `FrozenEncoder`.
+
+    Args:
+        model: An encoder, as `transformers.AutoModel` loads it.
+        tokenizer: Its tokenizer, a fast one: it says to which word a subword belongs.
+        pooling: The vector of a word is that of its first subword, or the mean over its subwords.
+        device: Device to compute on.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, pooling: SubwordPooling = "first", device: str = "cpu") -> None:
+        if not tokenizer.is_fast:
+            raise ValueError(f"{type(tokenizer).__name__} cannot map subwords to words: a fast tokenizer is needed")
+        self.model, self.tokenizer, self.pooling = model.eval().to(device), tokenizer, pooling
+        config = model.config
+        padding = getattr(config, "pad_token_id", None) or 0
+        positions = getattr(config, "max_position_embeddings", MAX_SUBWORDS) - padding  # RoBERTa counts from there on
+        self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, positions)
+        self.shape = (config.num_hidden_layers + 1, config.hidden_size)
+        self.name = f"transformer-{_fingerprint(model)}-{pooling}"
+
+    @classmethod
+    def load(cls, source: str | Path, pooling: SubwordPooling = "first", device: str = "cpu") -> TransformerEncoder:
+        """Load a directory, or a model of the Hugging Face Hub.
+
+        Raises:
+            ValueError: transformers is not installed, or finds no such model.
+        """
+        try:
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError as error:
+            message = "an encoder of the Hugging Face Hub needs transformers: pip install transformers"
+            raise ValueError(f"{message} (elmokit's extra transformers)") from error
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, add_prefix_space=True)  # of byte-level ones
+            return cls(AutoModel.from_pretrained(source), tokenizer, pooling, device)
+        except OSError as error:
+            raise ValueError(f"{source} is not an encoder: {str(error).splitlines()[0]}") from error
+
+    def save(self, directory: Path) -> None:
+        """Write the model and its tokenizer, as `load` reads them."""
+        self.model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+    @torch.no_grad()
+    def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
+        """The vectors of all words of the sentences, concatenated, (N, M, D) in `dtype`."""
+        windows = [window for words in sentences for window in self._windows(words)]
+        starts = np.cumsum([0, *map(len, windows)])
+        vectors = np.empty((starts[-1], *self.shape), dtype)
+        by_length = np.argsort([len(window) for window in windows], kind="stable")
+        with nothing_overflows(vectors.dtype):
+            for first in range(0, len(windows), BATCH_WINDOWS):
+                chosen = by_length[first : first + BATCH_WINDOWS]
+                pooled = self._run([windows[number] for number in chosen])
+                for number, of_window in zip(chosen, pooled, strict=True):
+                    vectors[starts[number] : starts[number + 1]] = of_window.numpy()
+        return vectors
+
+    def _windows(self, words: Words) -> Iterator[list[str]]:
+        """Cut a sentence into parts that the encoder can read at once; a part begins with a whole word."""
+        encoded = self.tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, truncation=False)
+        counts = np.bincount([n for n in encoded.word_ids() if n is not None], minlength=len(words))
+        free = self.max_subwords - self.tokenizer.num_special_tokens_to_add()
+        window: list[str] = []
+        subwords = 0
+        for word, count in zip(words, counts.tolist(), strict=True):
+            if window and subwords + count > free:
+                yield window
+                window, subwords = [], 0
+            window.append(word)
+            subwords += count
+        if window:
+            yield window
+
+    def _run(self, windows: list[list[str]]) -> Iterator[Tensor]:
+        """For each window the vectors of its words, (T, M, D); zeros for a word without subwords."""
+        batch = self.tokenizer(
+            windows,
+            is_split_into_words=True,
+            truncation=True,
+            max_length=self.max_subwords,
+            padding=True,
+            return_tensors="pt",
+        )
+        states = self.model(**batch.to(self.model.device), output_hidden_states=True).hidden_states
+        layers = torch.stack(states, dim=2).float().cpu()  # (B, subwords, M, D)
+        for row, window in enumerate(windows):
+            pairs = [(place, word) for place, word in enumerate(batch.word_ids(row)) if word is not None]
+            if self.pooling == "first":
+                pairs = list({word: (place, word) for place, word in reversed(pairs)}.values())
+            places, words = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+            counts = torch.bincount(words, minlength=len(window)).clamp(min=1)
+            sums = layers.new_zeros(len(window), *self.shape).index_add(0, words, layers[row][places])
+            yield sums / counts[:, None, None]
+
+
+def _fingerprint(model: torch.nn.Module) -> str:
+    """A hash of the weights and their names."""
+    content = blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        content.update(name.encode())
+        content.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()

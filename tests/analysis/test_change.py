@@ -1,0 +1,79 @@
+"""Distances of the uses of a word in two corpora: against pairs one by one, and p-values that mean what they say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import cli
+from elmokit.analysis.change import ChangeConfig, compare_vectors, semantic_change
+from elmokit.analysis.uses import unit_vectors
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.nn.bilm import BiLM
+
+OLD = "".join(f"They saw the play {n} times .\nA dog sat .\n" for n in range(6))
+NEW = "".join(f"Children play outside {n} .\n" for n in range(5))
+
+
+def random_units(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
+    return unit_vectors(np.random.default_rng(seed).normal(size=(count, 6)) + shift)
+
+
+def test_distances_equal_those_of_all_pairs() -> None:
+    first, second = random_units(7, 0), random_units(4, 1)
+    pairwise, prototype = compare_vectors(first, second, permutations=0)
+    assert pairwise.distance == pytest.approx(np.mean([1 - u @ v for u in first for v in second]))
+    left, right = first.mean(0), second.mean(0)
+    assert prototype.distance == pytest.approx(1 - left @ right / np.linalg.norm(left) / np.linalg.norm(right))
+    assert pairwise.p_value is None and prototype.p_value is None
+
+
+def test_p_values_are_small_for_a_change_and_spread_evenly_without_one() -> None:
+    pairwise, prototype = compare_vectors(random_units(20, 0, 1.0), random_units(20, 1, -1.0), permutations=200)
+    assert pairwise.p_value == prototype.p_value == 1 / 201
+    by_chance = [compare_vectors(random_units(12, 2 * n), random_units(9, 2 * n + 1), 100)[1] for n in range(80)]
+    p_values = np.array([distance.p_value for distance in by_chance])
+    assert 0.35 < p_values.mean() < 0.65 and (p_values < 0.05).mean() < 0.2
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    torch.manual_seed(0)
+    return Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny")), tokenizer="whitespace-1"), device="cpu")
+
+
+def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text(OLD)
+    (tmp_path / "new.txt").write_text(NEW)
+    config = ChangeConfig(max_uses=50, permutations=50)
+    report = semantic_change(["play"], tmp_path / "old.txt", tmp_path / "new.txt", embedder, config=config)
+    (change,) = report.words
+    assert change.uses == (6, 5) and change.points.shape == (11, 2)
+    vectors = [
+        unit_vectors(np.stack([embedder.embed([line.split()], "top")[0][line.split().index("play")] for line in lines]))
+        for lines in ([line for line in OLD.splitlines() if "play" in line], NEW.splitlines())
+    ]
+    assert change.pairwise.distance == pytest.approx(float(np.mean(1 - vectors[0] @ vectors[1].T)), abs=1e-5)
+    with pytest.raises(ValueError, match="has 0 distinct uses of 'dog', and a comparison needs 2"):
+        semantic_change(["dog"], tmp_path / "new.txt", tmp_path / "old.txt", embedder)
+    with pytest.raises(ValueError, match="give a list of words"):
+        semantic_change("play", tmp_path / "new.txt", tmp_path / "old.txt", embedder)
+
+
+def test_change_verb_prints_writes_and_plots(embedder: Embedder, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    save(embedder.model, tmp_path / "tiny")
+    (tmp_path / "old$.txt").write_text(OLD)
+    (tmp_path / "new$.txt").write_text(NEW)
+    command = f"change play --first {tmp_path}/old$.txt --second {tmp_path}/new$.txt --model {tmp_path}/tiny"
+    assert cli.main(f"{command} --output {tmp_path}/out.json --plot {tmp_path}/out.png".split()) == 0
+    assert "6/5" in capsys.readouterr().out
+    (word,) = json.loads((tmp_path / "out.json").read_text())["words"]
+    assert word["word"] == "play" and set(word["pairwise"]) == {"distance", "p_value"}
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(f"{command} --max-uses 1".split()) == 2

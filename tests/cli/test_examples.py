@@ -1,0 +1,48 @@
+"""The examples of the verbs' help: every verb has some, its help shows them, and they run as they stand."""
+
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from document_examples import run_command
+
+from elmokit.cli import main
+from elmokit.cli.examples import EXAMPLES
+from elmokit.cli.verbs import Verb, name_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_verb_has_one_or_two_examples() -> None:
+    assert sorted(EXAMPLES) == sorted(map(name_of, get_args(Verb)))
+    for verb, commands in EXAMPLES.items():
+        assert 1 <= len(commands) <= 2 and all(command.startswith(f"elmokit {verb}") for command in commands)
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_help_of_a_verb_shows_its_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    printed = capsys.readouterr().out
+    assert all(f"\n    {command}\n" in printed for command in EXAMPLES[verb])
+
+
+def test_list_of_verbs_shows_no_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "elmokit embed" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # as a user sees them
+@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
+def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    for commands in EXAMPLES.values():
+        for command in commands:
+            run_command(command)
+    written = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written

@@ -1,0 +1,108 @@
+"""`-` and pipes of the shell in the place of text files."""
+
+import gzip
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import cli
+from elmokit.checkpoints.loading import Pretrained, save
+from elmokit.config import BiLMConfig
+from elmokit.embed.files import embed_file
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.storage.store import EmbeddingStore
+from elmokit.text.vocab import Vocab
+
+TEXT = "the cat sees a dog\na dog\n"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    vocab = Vocab(["<S>", "</S>", "<UNK>", *sorted(set(TEXT.split()))])
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    save(Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], int]:
+    """Runs a command with a text as its standard input; returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, text: bytes) -> int:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        return cli.main(command.split())
+
+    return run
+
+
+@pytest.mark.parametrize("text", [TEXT.encode(), gzip.compress(TEXT.encode())], ids=["plain", "gzip"])
+def test_embed_reads_standard_input_as_it_reads_a_file(
+    text: bytes, model: Path, run: Callable[[str, bytes], int], tmp_path: Path
+) -> None:
+    assert run("embed - --output vectors --model model", text) == 0
+    (tmp_path / "text.txt").write_text(TEXT)
+    embed_file(tmp_path / "text.txt", tmp_path / "expected", model)
+    stores = EmbeddingStore(tmp_path / "vectors"), EmbeddingStore(tmp_path / "expected")
+    for (tokens, vectors), (expected_tokens, expected) in zip(*stores, strict=True):
+        assert tokens == expected_tokens
+        np.testing.assert_array_equal(vectors, expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
+        ("prepare --output run -", "elmokit.data.prepare.prepare"),
+        ("senses cat --corpus -", "elmokit.analysis.word_map_files.map_senses"),
+        ("predict tagger - --output tags.jsonl", "elmokit.tasks.predict.predict_file"),
+    ],
+)
+def test_verbs_are_given_a_file_with_the_text_of_standard_input(
+    command: str, function: str, run: Callable[[str, bytes], int]
+) -> None:
+    given: list[str] = []
+
+    def called(*arguments: object, **options: object) -> dict[str, str]:
+        settings = [getattr(each, "corpus", each) for each in (*arguments, *options.values())]
+        paths = chain.from_iterable(each if isinstance(each, tuple) else (each,) for each in settings)
+        given.extend(path.read_text() for path in paths if isinstance(path, Path) and path.is_file())
+        return {}
+
+    with patch(function, called):
+        assert run(command, TEXT.encode()) == 0
+    assert given == [TEXT]
+
+
+def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    command = f'zcat text.txt.gz | "{sys.executable}" -m elmokit evaluate - <(zcat text.txt.gz) --model model'
+    printed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    _, first, second, _ = map(str.split, printed.splitlines())
+    assert first[0].endswith("standard-input.txt") and first[1:] == second[1:]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate - -", "standard input can be read only once"),
+        ("embed text.txt --output -", "name one, not -"),
+        ("embed - --output vectors", "is empty: there is nothing to embed"),
+    ],
+)
+def test_misuse_of_standard_input_is_one_line(
+    command: str, message: str, run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, b"") == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,0 +1,55 @@
+"""The verbs of tasks from end to end: results first, in percent."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from elmokit import cli
+
+SENTENCES = (
+    "Ann B-PER\nsees O\nred B-THING\ndogs I-THING\n\n"
+    "Bob B-PER\nlikes O\nblue B-THING\ncats I-THING\n\n"
+    "Eve B-PER\nsees O\ngreen B-THING\nowls I-THING\n\n"
+)  # fmt: skip
+FIT = (
+    "fit tagging {0}/train.txt {0}/train.txt --output {0}/tagger --elmo none --word-dim 16 --hidden-dim 8 --device cpu"
+)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    (tmp_path / "train.txt").write_text(SENTENCES * 4)
+    return tmp_path
+
+
+def run(command: str, directory: Path, *more: str) -> int:
+    return cli.main([*command.format(directory).split(), *more])
+
+
+def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(FIT, train, "--max-epochs", "3") == 0
+    assert re.match(r"development set, in percent\nscore \d+\.\d\d  f1 ", capsys.readouterr().out)
+    assert run("predict {0}/tagger {0}/train.txt --output {0}/out.txt", train) == 0
+    assert "12 examples\n\nagainst the answers in the file, in percent\nscore " in capsys.readouterr().out
+    assert run("evaluate-task {0}/tagger {0}/train.txt", train) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("score ") and "PER" in printed
+    assert run(FIT, train, "--max-epochs", "3") == 0  # finished before
+
+
+def test_fit_runs_several_seeds_and_plots_them(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert run(FIT, train, "--max-epochs", "1", "--seeds", "3,5", "--plot") == 0
+    assert capsys.readouterr().out.startswith("2 seeds, in percent, mean ± standard deviation\ndevelopment set: score ")
+    names = ["report.json", "report.png", "seed-3", "seed-5"]
+    assert sorted(path.name for path in (train / "tagger").iterdir()) == names
+
+
+@pytest.mark.parametrize("seeds", ["one", "1;2", "1,1"])
+def test_fit_refuses_seeds_that_are_no_different_numbers(
+    seeds: str, train: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(FIT, train, "--seeds", seeds) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("elmokit: error: seeds") and error.count("\n") == 1

@@ -1,0 +1,237 @@
+"""Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
+
+import json
+import warnings
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmokit.analysis.neighbors import neighbors
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.data.prepare import prepare
+from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences, tokenized_files
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file
+from elmokit.fs.reading import read_lines
+from elmokit.lm.evaluate import evaluate
+from elmokit.lm.scoring import score, score_file
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.storage.store import EmbeddingStore
+from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.vocab import Vocab
+
+PARAGRAPHS = [
+    "Mr. Smith didn't play the piano, he said. She could, and she did!",
+    "The piano is a musical instrument, which one plays by its keys. It's heavy; few can carry it.",
+]
+SENTENCES = [
+    "Mr. Smith did n't play the piano , he said .",
+    "She could , and she did !",
+    "The piano is a musical instrument , which one plays by its keys .",
+    "It 's heavy ; few can carry it .",
+]
+ENGLISH = get_tokenizer("english-1")
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def model() -> Pretrained:
+    """A tiny language model that records english-1 and knows all words of the text."""
+    torch.manual_seed(0)
+    vocab = Vocab.from_counts({word: 1 for sentence in SENTENCES for word in sentence.split()})
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    return Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab, tokenizer="english-1")
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """The text as `elmokit prepare` writes it."""
+    prepare([write(tmp_path / "paragraphs.txt", PARAGRAPHS)], tmp_path / "shards", processes=1)
+    return tmp_path / "shards" / "shard-00000.txt.zst"
+
+
+# --- The rule --------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_gives_one_perplexity_for_raw_prepared_and_tokenized_text(
+    model: Pretrained, shard: Path, tmp_path: Path
+) -> None:
+    raw, tokenized = write(tmp_path / "raw.txt", PARAGRAPHS), write(tmp_path / "tokenized.txt", SENTENCES)
+    options = {"model": model, "state": "zeros", "device": "cpu"}
+    found = [
+        evaluate([raw], **options).total,
+        evaluate([shard.parent], **options).total,
+        evaluate([tokenized], **options, tokenize=False).total,
+    ]
+    predictions = sum(len(sentence.split()) + 1 for sentence in SENTENCES)
+    for each in found:
+        assert (each.sentences, each.predictions, each.unknown) == (4, predictions, 0)
+        assert each.mean == pytest.approx(found[0].mean, rel=1e-6)
+
+
+def words_by_embed(file: Path, model: Pretrained, tokenize: bool) -> list[list[str]]:
+    output = file.parent / f"vectors-{tokenize}"
+    embed_file(file, output, model, tokenize=tokenize, device="cpu")
+    return [list(tokens) for tokens, _ in EmbeddingStore(output)]
+
+
+def words_by_score(file: Path, model: Pretrained, tokenize: bool) -> list[list[str]]:
+    output = file.parent / f"scores-{tokenize}.jsonl"
+    score_file(file, output, model, tokenize=tokenize, device="cpu")
+    return [json.loads(line)["words"] for line in read_lines(output)]
+
+
+def words_by_neighbors(file: Path, model: Pretrained, tokenize: bool) -> list[list[str]]:
+    found = neighbors("piano", "a piano", file, Embedder(model, "cpu"), tokenize=tokenize)
+    order = {words: number for number, words in enumerate(map(tuple, map(str.split, SENTENCES)))}
+    return [list(use.sentence) for _, use in sorted(found.nearest, key=lambda each: order.get(each[1].sentence, 0))]
+
+
+@pytest.mark.parametrize("words_of", [words_by_embed, words_by_score, words_by_neighbors])
+def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
+    words_of: Callable[[Path, Pretrained, bool], list[list[str]]], model: Pretrained, shard: Path, tmp_path: Path
+) -> None:
+    expected = [sentence.split() for sentence in SENTENCES if words_of is not words_by_neighbors or "piano" in sentence]
+    raw = write(tmp_path / "raw.txt", [text for line in PARAGRAPHS for text in ENGLISH.split_sentences(line)])
+    tokenized = write(tmp_path / "tokenized.txt", SENTENCES)
+    assert words_of(raw, model, True) == expected
+    assert words_of(tokenized, model, False) == expected
+    assert sorted(words_of(shard, model, True)) == sorted(expected)
+
+
+def test_strings_are_tokenized_and_lists_of_words_are_not(model: Pretrained) -> None:
+    raw, tokenized = "It's heavy; few can carry it.", "It 's heavy ; few can carry it ."
+    of_lists = score([tokenized.split()], model)[0].words
+    assert of_lists == score([raw], model)[0].words == score([tokenized], model, tokenize=False)[0].words
+    embedder = Embedder(model, "cpu")
+    assert len(embedder.embed([raw])[0]) == len(embedder.embed([tokenized], tokenize=False)[0]) == 9
+
+
+def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
+    assert line_tokenizer(None).name == "whitespace-1"
+    assert line_tokenizer("english-1").name == "english-1"
+    assert line_tokenizer("english-1", tokenize=False).name == "whitespace-1"
+
+
+def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
+    german = write(tmp_path / "de.txt", ["Er kam am 3. Oktober um ca. 12 Uhr. Sie ging."])
+    words = list(read_sentences(german, line_tokenizer("words-1", language="de")))
+    assert [" ".join(each) for each in words] == ["Er kam am 3. Oktober um ca. 12 Uhr .", "Sie ging ."]
+
+
+def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw.txt", PARAGRAPHS)
+    copy, same = tokenized_files([raw, shard], tmp_path / "copies", "english-1")
+    assert same == shard and list(read_lines(copy)) == SENTENCES
+    written = copy.stat().st_mtime_ns
+    assert tokenized_files([raw], tmp_path / "copies", "english-1") == [copy] and copy.stat().st_mtime_ns == written
+    others = [tokenized_files([raw], tmp_path / "copies", "words-1", True, language) for language in (None, "de")]
+    assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
+    write(raw, PARAGRAPHS[:1])
+    assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
+
+
+def test_tokenized_files_name_the_raw_file_without_sentences(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"blank\.txt has no sentences"):
+        tokenized_files([write(tmp_path / "blank.txt", ["", " "])], tmp_path / "copies", "english-1")
+    assert not list(tmp_path.glob("copies/*"))
+
+
+def test_damaged_report_beside_a_shard_is_an_error(shard: Path) -> None:
+    (shard.parent / "corpus.json").write_text('{"options": {"tokenizer": 3}}')
+    with pytest.raises(ValueError, match=r"corpus\.json is damaged"):
+        file_tokenizers([shard], "english-1")
+
+
+# --- Warnings --------------------------------------------------------------------------------------------------------
+
+GERMAN = ["Der Mann ging am 3. Oktober mit seiner Frau in die Stadt, weil sie ein neues Fahrrad kaufen wollten."] * 20
+CHINESE = ["春天来了，花开了，鸟儿在树上唱歌，孩子们在公园里玩耍。"] * 3
+
+
+def doubts(tmp_path: Path, lines: list[str], tokenizer: str, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, **options)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("lines", [PARAGRAPHS, ["I like to eat apple."] * 2, GERMAN, CHINESE])
+def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, lines, "whitespace-1")
+    assert "looks raw" in message and "--tokenize" in message
+
+
+@pytest.mark.parametrize("tokenizer", ["english-1", "words-1", "characters-1"])
+def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, SENTENCES, tokenizer)
+    assert "looks tokenized" in message and "--no-tokenize" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokenizer"),
+    [
+        (PARAGRAPHS, "english-1"),
+        (SENTENCES, "whitespace-1"),
+        (GERMAN, "words-1"),
+        (CHINESE, "characters-1"),
+        ([" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE], "whitespace-1"),
+        (["a b c", "b zebra"], "whitespace-1"),
+    ],
+)
+def test_text_that_is_what_it_is_taken_for_is_not_reported(lines: list[str], tokenizer: str, tmp_path: Path) -> None:
+    assert doubts(tmp_path, lines, tokenizer) == []
+
+
+def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
+    long = [" ".join(["a word of the text and"] * 40)] * 3
+    assert "more than 150 words" in doubts(tmp_path, long, "english-1", by_line=True)[0]
+    assert "more than 150 words" in doubts(tmp_path, long, "whitespace-1")[0]
+    assert doubts(tmp_path, long, "english-1") == []  # is split into sentences
+    assert doubts(tmp_path, long, "english-1", by_line=True, long_lines=True) == []
+
+
+def test_lines_of_several_sentences_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True)
+    assert "has lines of several sentences, each of which is read as one" in message
+    assert doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True, long_lines=True) == []
+    single = [sentence for line in PARAGRAPHS for sentence in ENGLISH.split_sentences(line)]
+    assert doubts(tmp_path, single, "english-1", by_line=True) == []
+
+
+@pytest.mark.parametrize(("lines", "reason"), [(CHINESE, "no rules"), (GERMAN, "does not look like English")])
+def test_english_rules_on_another_language_are_reported(lines: list[str], reason: str, tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, lines, "english-1")
+    assert reason in message and "--language" in message
+
+
+def test_language_that_was_chosen_is_not_doubted(tmp_path: Path) -> None:
+    assert doubts(tmp_path, GERMAN, "english-1", language="de") == []
+
+
+def test_string_in_an_unknown_script_is_reported(model: Pretrained) -> None:
+    with pytest.warns(UserWarning, match="script for which english-1 has no rules"):
+        Embedder(model, "cpu").embed(CHINESE[:1])
+    Embedder(model, "cpu").embed(["The Greek letter π is read as pi."])  # a quotation is none of that
+
+
+def test_shards_of_another_tokenizer_are_reported(shard: Path) -> None:
+    with pytest.warns(UserWarning, match="was tokenized with english-1, the model's training text with words-1"):
+        file_tokenizers([shard], "words-1")
+
+
+def test_shards_need_no_library_of_their_tokenizer(shard: Path) -> None:
+    report = shard.parent / "corpus.json"
+    report.write_text(report.read_text().replace("english-1", "spacy:xx_none==9"))
+    (tokenizer,) = file_tokenizers([shard], "spacy:xx_none==9")
+    assert tokenizer.name == "whitespace-1"

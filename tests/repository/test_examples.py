@@ -1,0 +1,29 @@
+"""The worked examples of the tasks: short, and they run as they stand."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.tasks.task import TASKS
+
+TASK_EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
+EXAMPLES = sorted(TASK_EXAMPLES.glob("*.py"))
+
+
+def test_every_task_has_an_example_of_under_60_lines() -> None:
+    assert set(TASKS) <= {path.stem for path in EXAMPLES}
+    assert all(len(path.read_text(encoding="utf-8").splitlines()) < 60 for path in EXAMPLES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # as a user sees them
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()

@@ -1,0 +1,38 @@
+"""The code and commands of the tutorials run as they stand, from top to bottom."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.cli import main
+
+TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
+BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(python|console|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # as a reader sees them
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial_runs(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = set(sys.modules)
+    names: dict[str, object] = {"__name__": "tutorial"}
+    blocks = BLOCK.findall(tutorial.read_text(encoding="utf-8"))
+    assert blocks
+    for number, (file, kind, content) in enumerate(blocks, start=1):
+        if file:
+            with (tmp_path / file).open("a", encoding="utf-8") as target:
+                target.write(f"{content}\n\n" if kind == "python" else content)
+        elif kind == "python":
+            exec(compile(content, f"{tutorial.name}, block {number}", "exec"), names)
+        else:
+            for command in content.splitlines():
+                assert main(shlex.split(command)[1:]) == 0, command
+    for name in set(sys.modules) - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -1,0 +1,140 @@
+"""From files to models: pretrained vectors, several seeds, finished runs, limits of time."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+import torch
+from toy_tasks import toy_tasks
+
+from elmokit.data.readers import TaggedSentence
+from elmokit.tasks import training
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit, fit_seeds
+from elmokit.tasks.metrics import F1Score
+from elmokit.tasks.report import FitReport
+from elmokit.tasks.task_model import load_task_model
+
+TOY = toy_tasks()["tagging"]
+QUICK = replace(TOY.config, max_epochs=2)
+LEARNED = WordsConfig(elmo="none", word_dim=8)
+
+
+def fit_quick(**options: Any) -> tuple[Any, FitReport]:
+    return fit(TOY.task, TOY.examples, TOY.examples, **{"words": LEARNED, "config": QUICK, **options})
+
+
+# --- Pretrained vectors ----------------------------------------------------------------------------------------------
+
+
+def test_fit_with_word_vectors_reads_words_that_the_training_set_lacks(tmp_path: Path) -> None:
+    """The tag depends on the vector alone, so that words that were never seen are tagged correctly."""
+    seen, unseen = [f"seen{n}" for n in range(12)], [f"unseen{n}" for n in range(12)]
+    lines = [f"{word} {1 if number % 2 else -1} 0.5" for words in (seen, unseen) for number, word in enumerate(words)]
+    (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n")
+    sentences = [TaggedSentence((word,), ("ODD" if number % 2 else "EVEN",)) for number, word in enumerate(seen)]
+    words = WordsConfig(elmo="none", word_dim=0, vectors=str(tmp_path / "vectors.txt"), word_dropout=0.0)
+    config = FitConfig(max_epochs=30, patience=30, halve_after=30, learning_rate=0.02, device="cpu")
+    fitted, report = fit(TOY.task, sentences, sentences, words=words, config=config, output=tmp_path / "model")
+    assert report.coverage == {"exact": 12, "lowercase": 0, "missing": 0}
+    (tmp_path / "vectors.txt").unlink()
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    tags = [tagging.tags[0] for tagging in loaded.predict([[word.capitalize()] for word in unseen])]
+    assert tags == ["EVEN", "ODD"] * 6
+    assert loaded.predict([unseen]) == fitted.predict([unseen])
+
+
+def test_word_vectors_are_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("Ann 1 2\nzebra 3 4\n")
+    words = replace(LEARNED, vectors=str(tmp_path / "vectors.txt"), vectors_kept=0)
+    fitted, report = fit_quick(words=words)
+    assert fitted.table.vectors is not None and fitted.table.vectors.words == ("Ann",)
+    assert fitted.network.words.get_buffer("vectors").tolist() == [[0, 0], [1, 2]]
+    assert report.coverage is not None and report.coverage["exact"] == 1
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_fit_that_is_finished_is_loaded_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, report = fit_quick(output=tmp_path / "model")
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "train_epoch", lambda *_: pytest.fail("trained again"))
+        again, same = fit_quick(output=tmp_path / "model")
+    assert same == report
+    assert again.predict([TOY.text]) == fitted.predict([TOY.text])
+    other = replace(QUICK, seed=7)
+    with pytest.raises(FileExistsError, match="of a run with other data or settings"):
+        fit_quick(output=tmp_path / "model", config=other)
+    _, overwritten = fit_quick(output=tmp_path / "model", config=other, overwrite=True)
+    assert overwritten.settings["fit"]["seed"] == 7
+
+
+def test_fit_seeds_reports_mean_and_deviation_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"words": LEARNED, "config": QUICK, "output": tmp_path / "runs"}
+    real = training.train_epoch
+
+    def killed(*arguments: Any) -> float:
+        if arguments[3].seed == 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "train_epoch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit_seeds(TOY.task, TOY.examples, TOY.examples, TOY.examples[:8], seeds=(0, 1, 2), **options)
+    finished = (tmp_path / "runs" / "seed-0" / "report.json").read_bytes()
+    report = fit_seeds(TOY.task, TOY.examples, TOY.examples, TOY.examples[:8], seeds=(0, 1, 2), **options)
+    assert (tmp_path / "runs" / "seed-0" / "report.json").read_bytes() == finished
+    runs = [FitReport.read(tmp_path / "runs" / f"seed-{seed}" / "report.json") for seed in range(3)]
+    scores = [run.test["accuracy"] for run in runs if run.test is not None]
+    assert report.test is not None
+    assert (report.test["accuracy"].mean, report.test["accuracy"].deviation) == (mean(scores), stdev(scores))
+    assert "3 seeds" in str(report) and json.loads((tmp_path / "runs" / "report.json").read_text())["seeds"] == [
+        0,
+        1,
+        2,
+    ]
+    with pytest.raises(ValueError, match="seeds must be different numbers"):
+        fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1, 1), **options)
+
+
+def test_fit_stops_after_the_epoch_that_exceeds_the_limit_of_time() -> None:
+    _, report = fit_quick(config=replace(TOY.config, max_minutes=1e-9))
+    assert len(report.epochs) == 1
+    with pytest.raises(ValueError, match="max_minutes must be a number above 0"):
+        FitConfig(max_minutes=0)
+
+
+def test_fit_computes_crf_marginals_only_to_predict(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: calls.append(1) or real(*a, **k))
+    fitted, _ = fit_quick()
+    assert not calls
+    (tagging,) = fitted.predict([TOY.text])
+    assert calls and len(tagging.scores) == 4
+
+
+# --- Reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_report_begins_with_the_result_and_is_read_as_it_was_written(tmp_path: Path) -> None:
+    _, report = fit_quick(config=replace(TOY.config, max_epochs=15), output=tmp_path / "model")
+    assert FitReport.read(tmp_path / "model" / "report.json") == report
+    assert report.by_label is not None and set(report.by_label) == {"PER", "THING"}
+    assert isinstance(report.by_label["PER"], F1Score) and report.by_label["PER"].support == 24
+    first, second, *rest = str(report).splitlines()
+    assert first == "development set, in percent"
+    assert second.startswith(f"score {100 * report.dev['score']:.2f}  f1 ")
+    assert any(line.split() == ["precision", "recall", "f1", "count"] for line in rest)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"by_label": 3}'])
+def test_report_that_is_damaged_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(ValueError, match="is not the report of a task model"):
+        FitReport.read(tmp_path / "report.json")

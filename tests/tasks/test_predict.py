@@ -1,0 +1,75 @@
+"""Predictions for files: scored where the file holds answers, for every task."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_tasks import toy_tasks
+
+from elmokit.data.readers import Layout, read_tagged
+from elmokit.tasks.classification import ClassificationTask
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.predict import predict_file, score_file
+from elmokit.tasks.task_model import TaskModel
+
+TAGGED = "Ann B-PER\nsees O\nred B-THING\ndogs I-THING\n\nBob B-PER\nlikes O\nblue B-THING\ncats I-THING\n"
+
+
+def fitted(name: str) -> TaskModel:
+    toy = toy_tasks()[name]
+    words = WordsConfig(elmo="none", word_dim=8)
+    return fit(toy.task, toy.examples, toy.examples, words=words, config=replace(toy.config, max_epochs=6))[0]
+
+
+@pytest.fixture(scope="module")
+def tagger() -> TaskModel:
+    return fitted("tagging")
+
+
+def test_predict_file_scores_a_file_with_answers_like_evaluate_task(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "gold.txt").write_text(TAGGED)
+    found = predict_file(tagger, tmp_path / "gold.txt", tmp_path / "out.txt")
+    assert found.examples == 2 and found.scores == score_file(tagger, tmp_path / "gold.txt")
+    assert "against the answers in the file" in str(found) and "PER" in str(found)
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert [line.rsplit(" ", 1)[0] for line in lines if line] == [line for line in TAGGED.splitlines() if line]
+
+
+def test_predict_file_without_answers_is_not_scored(tagger: TaskModel, tmp_path: Path) -> None:
+    words = "\n".join(line.split()[0] if line else "" for line in TAGGED.splitlines())
+    (tmp_path / "words.txt").write_text(words)
+    assert predict_file(tagger, tmp_path / "words.txt", tmp_path / "out.txt").scores is None
+    with pytest.raises(ValueError, match="there is no column of tags"):
+        score_file(tagger, tmp_path / "words.txt")
+
+
+def test_predict_file_writes_raw_text_in_columns_or_as_json(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("Ann sees red dogs.\n\nBob sleeps\n")
+    assert predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.conll", text=True).examples == 3
+    sentences = list(read_tagged(tmp_path / "out.conll", Layout.of(tmp_path / "out.conll")))
+    assert [" ".join(sentence.words) for sentence in sentences] == ["Ann sees red dogs .", "Bob sleeps"]
+    predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in sentences]
+
+
+def test_predict_file_is_not_scored_if_some_examples_have_no_answer(tmp_path: Path) -> None:
+    pairs = fitted("pairs")
+    rows = ["first\tsecond\tlabel", "Ann sees red dogs\tAnn sees red dogs\tsame", "Bob sees\tAnn sees\t-"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    found = predict_file(pairs, tmp_path / "pairs.tsv", tmp_path / "out.jsonl")
+    assert (found.examples, found.scores) == (2, None)
+
+
+def test_scores_of_labels_follow_from_the_confusion(tmp_path: Path) -> None:
+    classifier = fitted("classification")
+    (tmp_path / "texts.txt").write_text("red Ann sees red dogs\nred Bob sees red dogs\nblue Ann sees blue cats\n")
+    task = ClassificationTask(labels={"labels": ["blue", "green", "red"]})  # in the order of the trained ones
+    model = TaskModel(task, classifier.network, classifier.table, None)
+    scores = score_file(model, tmp_path / "texts.txt")
+    assert scores.confusion is not None and scores.by_label is not None
+    assert sum(sum(row.values()) for row in scores.confusion.values()) == 3
+    assert scores.by_label["red"].support == 2
+    assert scores.by_label["red"].recall == scores.confusion["red"].get("red", 0) / 2

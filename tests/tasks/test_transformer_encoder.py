@@ -1,0 +1,89 @@
+"""Hidden states of a tiny random BERT as word vectors: which subwords, which windows, saved and loaded."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy_tasks import toy_tasks
+
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.task_model import load_task_model
+from elmokit.tasks.transformer_encoder import TransformerEncoder
+
+transformers = pytest.importorskip("transformers")
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "dog", "##s", "Ann", "see", "like"]
+SENTENCES = [["Ann", "sees", "dogs"], [], ["red", "dogs"], ["red"] * 20]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A BERT of two layers with random weights that reads 10 subwords at once."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(VOCAB), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=10,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
+    tokenizer = transformers.BertTokenizerFast(
+        vocab=str(tmp_path / "vocab.txt"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=False
+    )
+    tokenizer.save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def states_of(directory: Path, ids: list[int]) -> torch.Tensor:
+    """Hidden states (3, subwords, 8) of a sequence of subwords between [CLS] and [SEP], without the two."""
+    model = transformers.AutoModel.from_pretrained(directory).eval()
+    with torch.no_grad():
+        states = model(torch.tensor([[2, *ids, 3]]), output_hidden_states=True).hidden_states
+    return torch.cat(states)[:, 1:-1]
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_vectors_are_the_pooled_hidden_states_of_each_word(pooling: str, directory: Path) -> None:
+    encoder = TransformerEncoder.load(directory, pooling)  # type: ignore[arg-type]
+    assert encoder.shape == (3, 8) and encoder.max_subwords == 10
+    found = encoder.vectors(SENTENCES[:3], "float32")
+    ann, red = states_of(directory, [8, 9, 7, 6, 7]), states_of(directory, [5, 6, 7])
+    pooled = [
+        ann[:, :1], ann[:, 1:3], ann[:, 3:5], red[:, :1], red[:, 1:3]
+    ]  # fmt: skip
+    expected = [states[:, 0] if pooling == "first" else states.mean(1) for states in pooled]
+    np.testing.assert_allclose(found, torch.stack(expected), atol=1e-5)
+
+
+def test_vectors_of_a_long_sentence_are_those_of_windows(directory: Path) -> None:
+    encoder = TransformerEncoder.load(directory)
+    found = encoder.vectors(SENTENCES, "float32")[5:]
+    whole, rest = states_of(directory, [5] * 8), states_of(directory, [5] * 4)
+    expected = torch.cat([whole, whole, rest], dim=1).permute(1, 0, 2)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_load_raises_for_something_else_and_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not an encoder"):
+        TransformerEncoder.load(tmp_path / "nothing")
+
+
+def test_fit_with_an_encoder_is_saved_whole(directory: Path, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    words = WordsConfig(elmo="none", word_dim=0, encoder=str(directory), word_dropout=0.0)
+    config = replace(toy.config, max_epochs=3)
+    fitted, report = fit(
+        toy.task,
+        toy.examples,
+        toy.examples,
+        words=words,
+        config=config,
+        output=tmp_path / "model",
+        cache=tmp_path / "c",
+    )
+    assert report.encoder_mix is not None and len(report.encoder_mix.weights) == 3
+    for file in directory.iterdir():
+        file.unlink()
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    assert loaded.predict([toy.text]) == fitted.predict([toy.text])

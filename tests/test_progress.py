@@ -1,0 +1,41 @@
+"""ProgressBar without a terminal: nothing of a short job, a line now and then of a long one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import elmokit
+from elmokit.progress import ProgressBar
+
+
+def test_short_job_prints_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in ProgressBar(range(3), desc="count"):
+        pass
+    with ProgressBar(total=3) as bar:
+        bar.update()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_long_job_prints_lines_without_a_terminal(
+    leave: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(1000, 10_000, 10))  # ten seconds at each look
+    monkeypatch.setattr("tqdm.std.time", lambda: float(next(now)))
+    with ProgressBar(total=20, desc="count", unit=" words", leave=leave) as bar:
+        for _ in range(20):
+            bar.update()
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert not out and "\r" not in err and "\x1b" not in err
+    assert 3 <= len(lines) < 12 and all(line.startswith("count: ") and " words" in line for line in lines)
+    assert ("20/20" in lines[-1]) == leave
+
+
+def test_every_long_job_shows_progress_this_way() -> None:
+    package = Path(elmokit.__file__).parent
+    files = [
+        file for file in package.rglob("*.py") if re.search(r"^\s*from tqdm", file.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert {file.relative_to(package).as_posix() for file in files} == {"progress.py", "cli/messages.py"}
