@@ -197,3 +197,17 @@ def test_threads_pack_the_same_panels(dtype: torch.dtype, num_threads: Callable[
         num_threads(threads)
         found.append(prepack(weight, dtype, gates=4).panels)
     assert all(torch.equal(panels, found[0]) for panels in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.native
+def test_threads_that_share_a_weight_give_the_same_bits(dtype: torch.dtype, num_threads: Callable[[int], None]) -> None:
+    """One weight of 2 MB at least, so that eight threads get a range of its panels each."""
+    units = 720 if dtype == torch.float32 else 1440
+    x, bias, results = draw(3, units), draw(2 * units), []
+    weight = draw(2 * units, units, terms=units)
+    for threads in (1, 2, 3, 8):
+        num_threads(threads)
+        gates = prepack(weight, dtype, gates=2)
+        results.append([product(x, prepack(weight, dtype), bias), prepacked_highway(x, gates, bias)])
+    assert all(torch.equal(*pair) for found in results for pair in zip(found, results[0], strict=True))

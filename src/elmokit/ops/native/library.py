@@ -91,8 +91,8 @@ def _definitions() -> dict[str, Definition]:
     for result, kind, name, parameters in DEFINITION.findall(" ".join(text.split())):
         matches = [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
         require(None not in matches, f"a parameter of elmokit_{name} cannot be read: {parameters}")
-        found = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
-        definitions[name] = Definition(result, kind == "TYPED", found)
+        parameters_read = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
+        definitions[name] = Definition(result, kind == "TYPED", parameters_read)
     return definitions
 
 
