@@ -76,7 +76,8 @@ SIGNATURES = {
     "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",
     "prepare": "(inputs, output, tokenizer=None, num_shards=None, processes=None, seed=0, compression='zst', *, "
-    "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=())",
+    "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=(), "
+    "overwrite=False)",
     "pretrain": "(settings)",
     "save": "(model, directory, *, overwrite=False, storage_dtype='float32')",
     "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",

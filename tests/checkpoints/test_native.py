@@ -249,6 +249,9 @@ def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
     [
         ({"format_version": 2}, "format_version is 2"),
         ({"extra": 1}, "missing or unknown settings extra"),
+        ({"tokenizer": 3}, "tokenizer must be str, not 3"),
+        ({"tokenizer": ["english-1"]}, "tokenizer must be str"),
+        ({"mix": {"weights": "123", "gamma": 1.0}}, "mix.weights must be"),
         ({"model": {"lstm": {}}}, "missing or unknown settings"),
         ({"model": None}, "not the configuration"),
         ({"mix": {"weights": [1.0]}}, "missing or unknown settings gamma"),

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,30 @@ def test_output_that_exists_is_refused_unless_it_is_to_be_overwritten(tmp_path: 
         check_output(tmp_path / "directory", directory_of="config.json", overwrite=True)
     with pytest.raises(ValueError, match="/dev/null exists and is not a file"):
         check_output("/dev/null", overwrite=True)
+
+
+def test_directory_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, locked = [], atomic.locked
+
+    def removed_once(folder: Path) -> AbstractContextManager[bool]:
+        made.append(folder)
+        if len(made) == 1:
+            folder.rmdir()
+        return locked(folder)
+
+    monkeypatch.setattr(atomic, "locked", removed_once)
+    with atomic_path(tmp_path / "a.txt") as partial:
+        partial.write_text("done")
+    assert len(made) == 2 and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_output_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for output in (".", "..", "/"):
+        with pytest.raises(ValueError, match="name the directory itself"):
+            check_output(output, directory_of="x")
 
 
 def test_output_that_cannot_be_written_is_refused_and_no_directory_made(tmp_path: Path) -> None:

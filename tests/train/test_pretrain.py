@@ -151,9 +151,8 @@ def test_finished_run_is_extended_and_killed_ends_with_the_same_bytes(
     assert_same_model(more.model, whole.model)
     rates = {event["step"]: event["learning_rate"] for event in events(tmp_path / "twin", "train")}
     schedule = Schedule("cosine", 35) if recipe == "modern" else Schedule("none", 35)
-    # The same schedule twice. The rate of an entry is that of the step after it: at step 35, of one that did not come.
-    for step in set(range(1, 70)) - {35}:
-        assert rates[step] == pytest.approx(trainer_rate(recipe) * schedule.factor(step % 35))
+    for step in range(1, 71):  # the same schedule twice
+        assert rates[step] == pytest.approx(trainer_rate(recipe) * schedule.factor((step - 1) % 35))
 
 
 def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings: PretrainConfig) -> None:
@@ -238,7 +237,7 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: Pre
     assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
-    assert rates == [pytest.approx(4e-3 * (step + 1) / 1000) for step in range(1, 48)]  # during the warm-up
+    assert rates == [pytest.approx(4e-3 * step / 1000) for step in range(1, 48)]  # during the warm-up
 
 
 def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
@@ -255,7 +254,7 @@ def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, t
     cooled = pretrain(replace(endless, cool_down=200))
     assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
     log = events(cooled.model.parent, "train")
-    expected = [4e-3 * (step + 1) / 1000 * min(1, (46 - step) / 13) for step in range(35, 47)]
+    expected = [4e-3 * step / 1000 * min(1, (47 - step) / 13) for step in range(35, 47)]
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
 

@@ -17,7 +17,7 @@ from elmokit.cli.options import (
     Tokenize,
     state_defaults_in_text,
 )
-from elmokit.cli.show import check_json, show, write_json
+from elmokit.cli.show import check_outputs, show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
@@ -50,7 +50,7 @@ class Probe:
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
 
-        check_json(self.output, [self.train, self.dev, self.test], self.overwrite)
+        check_outputs([self.output], [self.train, self.dev, self.test], self.overwrite)
         options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
@@ -77,7 +77,7 @@ class Wsd:
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
 
-        check_json(self.output, [*self.data, self.train, self.first_senses], self.overwrite)
+        check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
         report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
         write_json(report, self.output)
@@ -93,11 +93,13 @@ class Scws:
     plot: PlotFile = None
     model: Model = None
     device: Device = None
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.scws import plot_scws, scws
         from elmokit.plots import require_matplotlib
 
+        check_outputs([self.output, self.plot], [self.ratings], self.overwrite)
         if self.plot is not None:
             require_matplotlib()
         report = scws(self.ratings, self.model, self.device)
@@ -129,15 +131,19 @@ class Change:
     layers: OneLayer = "top"
     """Representation: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.change import ChangeConfig, plot_change, semantic_change, write_change
         from elmokit.plots import require_matplotlib
 
+        check_outputs([self.output, self.plot], [self.first, self.second], self.overwrite)
         if self.plot is not None:
             require_matplotlib()
         config = ChangeConfig(self.max_uses, self.permutations, self.seed)
-        report = semantic_change(self.words, self.first, self.second, self.model, self.layers, self.device, config)
+        options = {name: getattr(self, name) for name in ("model", "layers", "device", "tokenize")}
+        report = semantic_change(self.words, self.first, self.second, config=config, **options)
         show(report)
         if self.output is not None:
             write_change(report, self.output)

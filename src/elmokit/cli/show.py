@@ -37,12 +37,13 @@ def show(result: Any) -> None:
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # file names need not be valid UTF-8
 
 
-def check_json(path: Path | None, inputs: Iterable[Path | None], overwrite: bool) -> None:
-    """Check, before the work, that `write_json` can write a report; does nothing if `path` is None."""
-    if path is not None:
-        from elmokit.fs.atomic import check_output
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:
+    """Check, before the work, that reports and pictures can be written; None stands for one that is not asked for."""
+    from elmokit.fs.atomic import check_output
 
-        check_output(path, [file for file in inputs if file is not None], overwrite=overwrite)
+    files = [file for file in inputs if file is not None]
+    for output in filter(None, outputs):
+        check_output(output, files, overwrite=overwrite)
 
 
 def write_json(report: Any, path: Path | None) -> None:

@@ -62,6 +62,19 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
                 shutil.rmtree(folder)
 
 
+def _temporary_directory(path: Path, stack: ExitStack) -> Path:
+    """A new directory beside `path`, locked until the stack is closed, and then removed."""
+    while True:
+        folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name[:NAME_CHARACTERS]}")
+        folder.mkdir()
+        try:
+            stack.enter_context(locked(folder))
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process took it for a leftover, in the moment before it was locked
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
     """A path with the name of `path` in a temporary directory beside it; errors of a full disk name `path`."""
@@ -69,10 +82,7 @@ def _partial(path: Path) -> Iterator[Path]:
         try:
             stack.enter_context(new_directories(path.parent))
             remove_leftovers(path.parent, path.name)
-            folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name[:NAME_CHARACTERS]}")
-            folder.mkdir()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            stack.enter_context(locked(folder))
+            folder = _temporary_directory(path, stack)
         except OSError as error:
             raise cannot_write(path, error) from error
         try:
@@ -265,6 +275,10 @@ def check_output(
         OSError: It cannot be written there.
     """
     output = Path(output)
+    if output.name in ("", ".."):
+        raise ValueError(
+            f"{output} is no name for an output: name the {'directory' if directory_of else 'file'} itself"
+        )
     for file in filter(Path.exists, map(Path, inputs)):
         is_same = output.exists() and output.samefile(file)
         if is_same or file.resolve().is_relative_to(output.resolve()):

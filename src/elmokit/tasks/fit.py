@@ -18,7 +18,7 @@ import torch
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.layer_cache import default_cache
@@ -31,14 +31,6 @@ from elmokit.tasks.word_batches import WordTable
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
-
-
-def _check_free(output: Path) -> None:
-    """FileExistsError, before the training, if `output` is neither free nor the result of an earlier run."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if not (output / REPORT).is_file():
-        raise FileExistsError(f"{output} exists, and holds no task model: choose another name")
 
 
 def _snapshot_of(output: Path) -> Path:
@@ -171,7 +163,8 @@ def fit(
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
-        _check_free(Path(output))
+        files = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
+        check_output(output, files, overwrite=True, directory_of=REPORT)  # it is overwritten only if that is asked for
     start_time = time.perf_counter()
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:

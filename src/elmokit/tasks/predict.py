@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.data.readers import write_predictions
-from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.tasks.report import TaskScores
@@ -29,13 +29,6 @@ class PredictedFile:
     def __str__(self) -> str:
         scores = "" if self.scores is None else f"\n\nagainst the answers in the file, in percent\n{self.scores}"
         return f"{self.examples} examples{scores}"
-
-
-def _check_output(file: Path, output: Path, overwrite: bool) -> None:
-    if output.exists() and (output.is_dir() or output.samefile(file)):
-        raise ValueError(f"{output} is {'a directory' if output.is_dir() else 'the input'}: choose another output")
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} exists: remove it, choose another name, or ask to overwrite it")
 
 
 def _examples(model: TaskModel, file: Path, text: bool) -> Iterator[Any]:
@@ -112,7 +105,7 @@ def predict_file(
         ValueError: The output is the input or a directory, or the file is not in the task's format.
     """
     file, output = Path(file), Path(output)
-    _check_output(file, output, overwrite)
+    check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
     bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
     kept: list[Any] | None = [] if not text and _has_answers(model.task, file) else None
