@@ -286,6 +286,8 @@ def check_output(
     kind, is_kind = ("directory", output.is_dir()) if directory_of else ("file", output.is_file())
     if output.exists() and not is_kind:
         raise ValueError(f"{output} exists and is not a {kind}: choose another output")
+    if output.is_dir():
+        remove_leftovers(output)  # of a run that was killed before it had written anything else
     if _is_occupied(output) and not overwrite:
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
