@@ -383,10 +383,11 @@ def fit_cost() -> str:
     if not (RESULTS / "fit_cost.json").is_file():
         return "Not measured yet."
     rows = [
-        [name, f"{run['peak_megabytes']:,} MB", f"{run['epoch_seconds']:.1f}", f"{run['seconds']:,.0f}", origin(run)]
+        [name, f"{run['peak_megabytes']:,} MB", f"{run['epoch_seconds']:.1f}", f"{run['seconds']:,.0f}",
+         f"{run['processor_seconds']:,.0f}", origin(run)]
         for name, run in read("fit_cost").items()
-    ]
-    return table("Word vectors | Peak memory | Seconds for an epoch | Seconds in all | Recorded", rows)
+    ]  # fmt: skip
+    return table("Word vectors | Peak memory | Seconds for an epoch | Seconds in all | Of a processor | Recorded", rows)
 
 
 def perplexity() -> str:

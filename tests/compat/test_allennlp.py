@@ -60,9 +60,84 @@ def test_elmo_trains_only_mixes_unless_requires_grad(files: tuple[Path, Path]) -
         elmo = Elmo(*files, 1, requires_grad=requires_grad, dropout=0.0)
         elmo(ids)["elmo_representations"][0].sum().backward()
         grads = {name: parameter.grad for name, parameter in elmo.named_parameters()}
-        assert grads["scalar_mix_0.gamma"] is not None and grads["scalar_mix_0.weights"] is not None
+        assert grads["scalar_mix_0.gamma"] is not None and grads["scalar_mix_0.scalar_parameters.0"] is not None
         assert all((grad is not None) == requires_grad for name, grad in grads.items() if "bilm" in name)
         elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state is detached
+
+
+def test_gradients_follow_requires_grad_as_it_is_now(files: tuple[Path, Path]) -> None:
+    ids, elmo = batch_to_ids(SENTENCES), Elmo(*files, 1, requires_grad=False)
+    elmo._elmo_lstm.requires_grad_(True)
+    elmo(ids)["elmo_representations"][0].sum().backward()
+    assert all(weight.grad is not None for weight in elmo._elmo_lstm.parameters())
+    elmo._elmo_lstm.requires_grad_(False)
+    elmo.zero_grad()
+    elmo(ids)["elmo_representations"][0].sum().backward()
+    assert all(weight.grad is None for weight in elmo._elmo_lstm.parameters())
+
+
+def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[str, Tensor]:
+    """The biLM's part of the state_dict of AllenNLP's `Elmo`, from HDF5 as its modules/elmo.py and elmo_lstm.py do."""
+    state, prefix = {}, "_elmo_lstm._token_embedder."
+    with h5py.File(weight_file) as file:
+
+        def read(*names: str) -> np.ndarray:
+            return np.asarray(file["/".join(names)])
+
+        embedded = read("char_embed")
+        state[prefix + "_char_embedding_weights"] = np.vstack([np.zeros((1, embedded.shape[1])), embedded])
+        for number in range(len(file["CNN"]) // 2):
+            weight = read("CNN", f"W_cnn_{number}")
+            state[f"{prefix}char_conv_{number}.weight"] = weight.squeeze(axis=0).transpose(2, 1, 0)
+            state[f"{prefix}char_conv_{number}.bias"] = read("CNN", f"b_cnn_{number}")
+        for k in range(highways):
+            layer, group = f"{prefix}_highways._layers.{k}.", f"CNN_high_{k}"
+            weights = [read(group, "W_transform").T, -read(group, "W_carry").T]
+            state[layer + "weight"] = np.concatenate(weights)
+            state[layer + "bias"] = np.concatenate([read(group, "b_transform"), -read(group, "b_carry")])
+        state[prefix + "_projection.weight"] = read("CNN_proj", "W_proj").T
+        state[prefix + "_projection.bias"] = read("CNN_proj", "b_proj")
+        for d, direction in enumerate(("forward", "backward")):
+            for k in range(layers):
+                cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+                kernel, bias, projection = (read(cell, name) for name in ("W_0", "B", "W_P_0"))
+                width, hidden = projection.shape[1], len(bias) // 4
+                bias[2 * hidden : 3 * hidden] += 1
+                in_order = np.concatenate([np.arange(hidden) + hidden * gate for gate in (0, 2, 1, 3)])  # i, f, g, o
+                layer = f"_elmo_lstm._elmo_lstm.{direction}_layer_{k}."
+                state[layer + "input_linearity.weight"] = kernel.T[in_order, :-width]
+                state[layer + "state_linearity.weight"] = kernel.T[in_order, -width:]
+                state[layer + "state_linearity.bias"] = bias[in_order]
+                state[layer + "state_projection.weight"] = projection.T
+    return {name: torch.tensor(values, dtype=torch.float32) for name, values in state.items()}
+
+
+def test_elmo_loads_the_state_dict_of_allennlp(files: tuple[Path, Path]) -> None:
+    state = allennlp_state_dict(files[1], layers=2, highways=1)
+    state |= {"scalar_mix_0.gamma": torch.tensor([1.5])}
+    state |= {f"scalar_mix_0.scalar_parameters.{k}": torch.tensor([float(k)]) for k in range(3)}
+    state["_elmo_lstm._token_embedder._beginning_of_sentence_characters"] = torch.zeros(50)
+    expected = Elmo(*files, 1, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
+    model = nn.Sequential(Elmo(*files, 1, dropout=0.0))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(0.3)
+    model.load_state_dict({f"0.{name}": tensor for name, tensor in state.items()})
+    ids = batch_to_ids(SENTENCES)
+    (found,), (known,) = model(ids)["elmo_representations"], expected(ids)["elmo_representations"]
+    torch.testing.assert_close(found, 1.5 * known, atol=2e-6, rtol=0)
+
+
+def test_the_module_that_carries_the_state_is_found_by_its_attributes(files: tuple[Path, Path]) -> None:
+    elmo, ids = Elmo(*files, 1, dropout=0.0), batch_to_ids(SENTENCES)
+    first = elmo(ids)["elmo_representations"][0]
+    assert not torch.allclose(elmo(ids)["elmo_representations"][0], first)
+    for module in nn.Sequential(elmo).modules():
+        if hasattr(module, "stateful") and hasattr(module, "reset_states"):
+            module.reset_states()
+            module.stateful = False
+    for _ in range(2):
+        torch.testing.assert_close(elmo(ids)["elmo_representations"][0], first)
 
 
 def test_elmo_cached_words_receive_gradients(files: tuple[Path, Path]) -> None:

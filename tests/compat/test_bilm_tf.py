@@ -42,6 +42,11 @@ def test_token_batcher_maps_unknown_words_to_unk_or_raises(tmp_path: Path) -> No
         TokenBatcher(vocabulary(tmp_path, "the cat"))
 
 
+def test_the_mark_in_old_vocabularies_is_no_word(tmp_path: Path) -> None:
+    marked = TokenBatcher(vocabulary(tmp_path, "!!!MAXTERMID <S> </S> <UNK> the cat"))
+    assert marked.batch_sentences([["the", "dog"], []]).tolist() == [[1, 4, 3, 2], [1, 2, 0, 0]]
+
+
 @pytest.fixture
 def model(old_model: Path) -> BidirectionalLanguageModel:
     return BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5", max_batch_size=4)

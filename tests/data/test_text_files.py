@@ -144,7 +144,7 @@ def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, t
 def test_tokenized_files_name_the_raw_file_without_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"blank\.txt has no sentences"):
         tokenized_files([write(tmp_path / "blank.txt", ["", " "])], tmp_path / "copies", "english-1")
-    assert list((tmp_path / "copies").iterdir()) == []
+    assert not list(tmp_path.glob("copies/*"))
 
 
 def test_damaged_report_beside_a_shard_is_an_error(shard: Path) -> None:
@@ -199,6 +199,14 @@ def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_
     assert "more than 150 words" in doubts(tmp_path, long, "whitespace-1")[0]
     assert doubts(tmp_path, long, "english-1") == []  # is split into sentences
     assert doubts(tmp_path, long, "english-1", by_line=True, long_lines=True) == []
+
+
+def test_lines_of_several_sentences_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True)
+    assert "has lines of several sentences, each of which is read as one" in message
+    assert doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True, long_lines=True) == []
+    single = [sentence for line in PARAGRAPHS for sentence in ENGLISH.split_sentences(line)]
+    assert doubts(tmp_path, single, "english-1", by_line=True) == []
 
 
 @pytest.mark.parametrize(("lines", "reason"), [(CHINESE, "no rules"), (GERMAN, "does not look like English")])

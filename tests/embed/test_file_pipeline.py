@@ -30,7 +30,7 @@ from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
 
 # Lines of random words look neither raw nor English.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|does not look like)")
+pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)")
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 MANY_LINES = {"zeros": 6000, "carry": 1500}

@@ -25,6 +25,7 @@ class Outer:
     rows: list[list[str]] = field(default_factory=list)
     free: dict[str, Any] = field(default_factory=dict)
     flag: bool = False
+    column: str | int | None = None
 
 
 VALID = {
@@ -37,6 +38,7 @@ def test_valid_values_become_the_dataclass() -> None:
     outer = from_json(Outer, VALID)
     assert outer == Outer(None, "b", Inner(3, 2.0), ((1, 2), (3, 4)), [["x"], []], {"any": [None]}, True)
     assert isinstance(outer.inner.rate, float)
+    assert [from_json(Outer, VALID | {"column": value}).column for value in ("upos", 3, None)] == ["upos", 3, None]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,7 @@ def test_valid_values_become_the_dataclass() -> None:
         ({"inner": {"size": 3, "rate": float("inf")}}, "it.inner.rate must be float"),
         ({"pairs": [[1, 2], [3]]}, r"it.pairs\[1\] must be"),
         ({"pairs": "12"}, "it.pairs must be"),
+        ({"column": 1.5}, "it.column must be int"),
         ({"rows": [["x", None]]}, r"it.rows\[0\]\[1\] must be str"),
         ({"free": 3}, "it.free must be"),
         ({"flag": 1}, "it.flag must be bool"),

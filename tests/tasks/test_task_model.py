@@ -188,7 +188,7 @@ def test_fit_refuses_an_existing_output_before_training(model: Pretrained, tmp_p
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("all of it")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match=r"has no report\.json"):
+        with pytest.raises(FileExistsError, match=r"model has no report.json, so it is not overwritten"):
             fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=overwrite)
 
 
@@ -264,7 +264,7 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
     fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
     path = tmp_path / "model" / "config.json"
     described = json.loads(path.read_text())
-    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {}}):
+    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {"hidden_dim": "x"}}):
         path.write_text(json.dumps({**described, **change}))
         with pytest.raises(CheckpointError, match=r"config.json is not the configuration of a task model"):
             load_task_model(tmp_path / "model")

@@ -42,6 +42,11 @@ def test_vocab_round_trips_through_a_file(tmp_path: Path) -> None:
     assert Vocab.read(tmp_path / "vocab.txt") == vocab
 
 
+def test_read_does_not_count_the_mark_of_the_first_vocabularies(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("!!!MAXTERMID\n<S>\n</S>\n<UNK>\ncat\n")
+    assert Vocab.read(tmp_path / "vocab.txt").words == ("<S>", "</S>", "<UNK>", "cat")
+
+
 def test_read_accepts_a_published_vocabulary(goldens: Callable[[str], Path]) -> None:
     path = goldens("bilm_tf_training/vocab.txt")
     vocab = Vocab.read(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,9 @@ def compare_vectors(
     return measures[0], measures[1]
 
 
-def _sampled(word: str, corpus: str | Path, embedder: Embedder, config: ChangeConfig) -> list[Use]:
-    in_corpus = (use for of_sentence in uses_in_files(word, find_files([corpus]), embedder) for use in of_sentence)
-    uses, _ = sample_uses(in_corpus, config.max_uses, config.seed)
+def _sampled(word: str, corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool) -> list[Use]:
+    by_sentence = uses_in_files(word, find_files([corpus]), embedder, tokenize)
+    uses, _ = sample_uses(chain.from_iterable(by_sentence), config.max_uses, config.seed)
     if len(uses) < 2:
         raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a comparison needs 2")
     return uses
@@ -143,6 +144,7 @@ def semantic_change(
     layers: str | int = "top",
     device: str | None = None,
     config: ChangeConfig | None = None,
+    tokenize: bool = True,
 ) -> ChangeReport:
     """Compare the uses of words in two corpora, e.g. of two periods.
 
@@ -154,6 +156,7 @@ def semantic_change(
         layers: Representation, as in `Embedder.embed`, except "all".
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and of the permutations.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
         The distances, in the order of the words.
@@ -168,7 +171,7 @@ def semantic_change(
     embedder = resolve_embedder(model, device)
     changes = []
     for word in words:
-        uses = [_sampled(word, corpus, embedder, config) for corpus in (first, second)]
+        uses = [_sampled(word, corpus, embedder, config, tokenize) for corpus in (first, second)]
         left, right = (use_vectors(of_corpus, embedder, layers) for of_corpus in uses)
         pairwise, prototype = compare_vectors(left, right, config.permutations, config.seed)
         points = principal_components(np.concatenate([left, right]), 2)

@@ -131,6 +131,7 @@ class Change:
     layers: OneLayer = "top"
     """Representation: the model's mix, the average, the top layer, or the number of a layer."""
     device: Device = None
+    tokenize: Tokenize = True
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -141,7 +142,8 @@ class Change:
         if self.plot is not None:
             require_matplotlib()
         config = ChangeConfig(self.max_uses, self.permutations, self.seed)
-        report = semantic_change(self.words, self.first, self.second, self.model, self.layers, self.device, config)
+        options = {name: getattr(self, name) for name in ("model", "layers", "device", "tokenize")}
+        report = semantic_change(self.words, self.first, self.second, config=config, **options)
         show(report)
         if self.output is not None:
             write_change(report, self.output)

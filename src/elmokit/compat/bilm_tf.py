@@ -30,6 +30,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
+from elmokit.text.vocab import OLD_MARK
 
 # --- Words to ids ------------------------------------------------------------------------------------------------
 
@@ -38,7 +39,7 @@ BATCH_WORDS = 8192
 
 
 def _read_words(vocab_file: str | Path) -> list[str]:
-    return [line.strip() for line in read_lines(vocab_file)]
+    return [word for line in read_lines(vocab_file) if (word := line.strip()) != OLD_MARK]
 
 
 def _warn_of_missing_boundaries(words: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elmokit.nn.bilm import BiLMState
 
@@ -14,14 +14,16 @@ def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
     return torch.cat([state, zeros], dim=2)[:, :, :rows].to(device)
 
 
-class CarriedStates:
+class CarriedStates(nn.Module):
     """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
 
     Row k of a call starts from the final state of row k of the call before. Rows that a call does not use keep their
-    state. With `stateful=False`, every call starts from zeros.
+    state. With `stateful=False`, every call starts from zeros. It is a module, since AllenNLP's trainers look for
+    `stateful` and `reset_states` among `model.modules()`.
     """
 
     def __init__(self, stateful: bool = True) -> None:
+        super().__init__()
         self.stateful = stateful
         self._states: BiLMState | None = None
 

@@ -19,6 +19,7 @@ SEPARATE = frozenset(",.\u3001\u3002\uff0c")  # as words of their own: tokenized
 MARK_SHARE = 0.02
 # Sentences are seldom longer; a tenth of longer ones is a text whose lines are paragraphs or documents.
 LONG_LINE_WORDS, LONG_LINE_SHARE = 150, 0.1
+SPLIT_LINES, SPLIT_CHARACTERS, SEVERAL = 100, 5_000, 1.5  # sentences of a line, on average
 UNKNOWN_SHARE = 0.01  # of letters of scripts without rules
 # A quarter of the words of English text, and few of those of other languages in its script.
 ENGLISH_WORDS = frozenset(
@@ -54,10 +55,12 @@ def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) ->
             "is read as raw text, but looks tokenized, with spaces before its commas and periods: if it is, say so "
             "with --no-tokenize (tokenize=False in Python)"
         )
-    if lines_are_sentences and _are_long(words):
+    several = lines_are_sentences and _sentences_of_a_line(lines, tokenizer) >= SEVERAL
+    if several or (lines_are_sentences and _are_long(words)):
+        length = "several sentences" if several else f"more than {LONG_LINE_WORDS} words"
         yield (
-            f"has lines of more than {LONG_LINE_WORDS} words, each of which is read as one sentence: split it into "
-            "sentences, one per line, as `elmokit prepare` does"
+            f"has lines of {length}, each of which is read as one sentence: split it into sentences, one per line, as "
+            "`elmokit prepare` does"
         )
     unknown, characters = sum(map(tokenizer.count_unknown, lines)), sum(map(len, lines))
     if unknown >= max(2, UNKNOWN_SHARE * characters):
@@ -90,6 +93,12 @@ def _are_marks_separate(lines: Sequence[Sequence[str]]) -> bool:
     total = sum(map(len, lines))
     separate = sum(word in SEPARATE for words in lines for word in words)
     return separate >= max(2, MARK_SHARE * total) and attached_mark(lines) is None
+
+
+def _sentences_of_a_line(lines: Sequence[str], tokenizer: Tokenizer) -> float:
+    """The mean number of sentences of the first lines; tokenized ones have one each."""
+    first = [line[:SPLIT_CHARACTERS] for line in lines[:SPLIT_LINES]]
+    return sum(len(tokenizer.split_sentences(line)) for line in first) / max(1, len(first))
 
 
 def _are_long(lines: Sequence[Sequence[str]]) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import types
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -71,7 +72,7 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
 
     Args:
         kind: A dataclass, whose fields are keys of an object, or a type of such fields: str, int, float (finite), bool,
-            None, Any, Literal, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
+            None, Any, Literal, X | Y, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
         value: What `read_json` returned.
         name: Of the value, for the message.
 
@@ -88,8 +89,13 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, value, name)  # pyright: ignore[reportArgumentType]
     if origin in (Union, types.UnionType):
-        (one,) = (argument for argument in arguments if argument is not type(None))
-        return None if value is None else from_json(one, value, name)
+        if value is None and type(None) in arguments:
+            return None
+        *others, last = (argument for argument in arguments if argument is not type(None))
+        for each in others:
+            with suppress(ValueError):
+                return from_json(each, value, name)
+        return from_json(last, value, name)
     if origin in (list, tuple) and isinstance(value, list):
         kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
         if len(kinds) == len(value):

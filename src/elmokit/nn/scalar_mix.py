@@ -17,6 +17,15 @@ def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
     return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)
 
 
+def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False) -> Tensor:
+    """Sum layers (L+1, ..., 2D) by weights (L+1,), in the weights' number type; `layer_norm` as in `ScalarMix`."""
+    if layer_norm:
+        if mask is None:
+            raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
+        layers = torch.stack([_normalized(layer, mask.bool()) for layer in layers])
+    return torch.tensordot(weights.to(layers.dtype), layers, dims=1).to(weights.dtype)
+
+
 class ScalarMix(nn.Module):
     """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
 
@@ -42,12 +51,7 @@ class ScalarMix(nn.Module):
         """layers (L+1, ..., 2D), and mask (...) for layer norm only -> (..., 2D) in the number type of the weights."""
         if len(layers) != len(self.weights):
             raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
-        if self.layer_norm:
-            if mask is None:
-                raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
-            layers = torch.stack([_normalized(layer, mask) for layer in layers])
-        weights = (self.gamma * self.layer_weights()).to(layers.dtype)
-        return torch.tensordot(weights, layers, dims=1).to(self.weights.dtype)
+        return mix_layers(layers, self.gamma * self.layer_weights(), mask, self.layer_norm)
 
     def layer_weights(self) -> Tensor:
         """The weights after the softmax, (L+1,)."""

@@ -163,7 +163,8 @@ def fit(
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
-        check_output(output, overwrite=True, directory_of=REPORT)  # an earlier result may be that of the same run
+        files = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
+        check_output(output, files, overwrite=True, directory_of=REPORT)  # it is overwritten only if that is asked for
     start_time = time.perf_counter()
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ class Span(NamedTuple):
     type: str
 
 
-class F1Score(NamedTuple):
+@dataclass(frozen=True)
+class F1Score:
     """Precision, recall and F1, from 0 to 1, 0 if undefined; and the number of correct answers that there are."""
 
     precision: float

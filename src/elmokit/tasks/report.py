@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.tasks.metrics import Confusion, F1Score
 from elmokit.tasks.task import Task
 
@@ -46,8 +47,9 @@ class TaskScores:
         if self.by_label:
             width = max(map(len, self.by_label))
             yield f"\n{'':{width}}  precision  recall      f1   count"
-            for label, (precision, recall, f1, support) in self.by_label.items():
-                yield f"{label:{width}}{100 * precision:>11.2f}{100 * recall:>8.2f}{100 * f1:>8.2f}{support:>8}"
+            for label, score in self.by_label.items():
+                percents = f"{100 * score.precision:>11.2f}{100 * score.recall:>8.2f}{100 * score.f1:>8.2f}"
+                yield f"{label:{width}}{percents}{score.support:>8}"
         if errors := self._errors():
             yield "\nmost frequent errors"
             yield from (f"{count:>8}  {gold} as {predicted}" for count, gold, predicted in errors)
@@ -126,24 +128,15 @@ class FitReport:
 
     def to_json(self) -> str:
         """The report as indented JSON."""
-        values = asdict(self)
-        if self.by_label is not None:
-            values["by_label"] = {label: score._asdict() for label, score in self.by_label.items()}
-        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> FitReport:
         """Read a report.json. ValueError if it is damaged, or of another version."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            by_label, encoder_mix = values["by_label"], values["encoder_mix"]
-            values["by_label"] = by_label and {label: F1Score(**score) for label, score in by_label.items()}
-            values["mixes"] = [LearnedMix(**mix) for mix in values["mixes"]]
-            values["encoder_mix"] = encoder_mix and LearnedMix(**encoder_mix)
-            values["epochs"] = [Epoch(**epoch) for epoch in values["epochs"]]
-            return cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{path} is not the report of a task model ({error}): fit the model again") from error
+            return from_json(cls, read_json(path))
+        except ValueError as error:
+            raise ValueError(f"{path} is not the report of a task model: {error}") from error
 
 
 def elmo_places(settings: Mapping[str, Any]) -> list[str]:

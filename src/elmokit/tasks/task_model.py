@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,11 +26,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.checkpoints import loading
-from elmokit.checkpoints.errors import CheckpointError, check_shapes
+from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import read_lines
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
@@ -50,7 +51,6 @@ T = TypeVar("T")
 FORMAT_VERSION = 3
 BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
 BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
-KEYS = {"format_version", "task", "task_config", "labels", "words_config", "num_frequent", "tokenizer"}
 WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
 
 
@@ -203,16 +203,17 @@ class TaskModel:
                 save_arrays({VECTORS: self.table.vectors.vectors}, partial / f"{VECTORS}.safetensors")
             save_file(_own_weights(self.network), partial / "weights.safetensors")
             _write_words(self.table.words, partial / "words.txt")
-            described = {
-                "format_version": FORMAT_VERSION,
-                "task": self.task.name,
-                "task_config": asdict(self.task.config),
-                "labels": self.task.labels,
-                "words_config": asdict(self.config),
-                "num_frequent": self.table.num_frequent,
-                "tokenizer": self.tokenizer,
-            }
-            texts = {"config.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n", **(more_files or {})}
+            described = _Description(
+                format_version=FORMAT_VERSION,
+                task=self.task.name,
+                task_config=asdict(self.task.config),
+                labels=self.task.labels,
+                words_config=self.config,
+                num_frequent=self.table.num_frequent,
+                tokenizer=self.tokenizer,
+            )
+            config = json.dumps(asdict(described), indent=2, ensure_ascii=False) + "\n"
+            texts = {"config.json": config, **(more_files or {})}
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
 
@@ -226,34 +227,37 @@ def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
 
 
-def _parse_config(cls: type, settings: Mapping[str, Any]) -> Any:
-    """A config from its JSON values. ValueError if settings are missing or unknown."""
-    names = {field.name for field in fields(cls)}
-    if wrong := sorted(names ^ set(settings)):
-        raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()})
+@dataclass(frozen=True)
+class _Description:
+    """The content of config.json; `task_config` are the settings of the task."""
+
+    format_version: int
+    task: str
+    task_config: dict[str, Any]
+    labels: dict[str, Any]
+    words_config: WordsConfig
+    num_frequent: int
+    tokenizer: str
 
 
-def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, WordsConfig, dict[str, Any]]:
-    """The task, the settings of words, and all values of config.json."""
+def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, _Description]:
+    """The task with its settings and labels, and all of config.json."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format_version"] != FORMAT_VERSION:
-            raise ValueError(
-                f"its format_version is {values['format_version']}, but this elmokit reads {FORMAT_VERSION}: upgrade"
-            )
-        if wrong := sorted(KEYS ^ set(values)):
-            raise ValueError(f"missing or unknown settings {', '.join(wrong)}")
-        if task is None and values["task"] not in TASKS:  # a model's files cannot name code to run
-            raise ValueError(f"its task {values['task']!r} is not one of elmokit's: give the task")
-        task_class = find_task(values["task"]) if task is None else task
-        if task_class.name != values["task"]:
-            raise ValueError(f"it is of the task {values['task']}, not {task_class.name}")
-        configured_task = task_class(_parse_config(task_class.Config, values["task_config"]), values["labels"])
-        return configured_task, _parse_config(WordsConfig, values["words_config"]), values
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{path} is not the configuration of a task model: {reason}") from error
+        content = read_json(path)
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if version != FORMAT_VERSION:
+            raise ValueError(f"its format_version is {version}, but this elmokit reads {FORMAT_VERSION}: upgrade")
+        described = from_json(_Description, content)
+        if task is None and described.task not in TASKS:  # a model's files cannot name code to run
+            raise ValueError(f"its task {described.task!r} is not one of elmokit's: give the task")
+        task_class = find_task(described.task) if task is None else task
+        if task_class.name != described.task:
+            raise ValueError(f"it is of the task {described.task}, not {task_class.name}")
+        return task_class(
+            from_json(task_class.Config, described.task_config, "task_config"), described.labels
+        ), described
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not the configuration of a task model: {error}") from error
 
 
 def load_task_model(directory: str | Path, device: str | None = None, task: type[Task] | None = None) -> TaskModel:
@@ -271,16 +275,17 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no config.json")
-    configured_task, config, values = _read_config(directory / "config.json", task)
+    configured_task, described = _read_config(directory / "config.json", task)
+    config = described.words_config
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
     vectors = _load_vectors(directory) if config.vectors is not None else None
-    table = WordTable(tuple(read_lines(directory / "words.txt")), values["num_frequent"], vectors)
+    table = WordTable(tuple(read_lines(directory / "words.txt")), described.num_frequent, vectors)
     picked, encoder = pick_device(device), None
     if config.encoder is not None:
         encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
     network = make_network(configured_task, config, table, model, encoder)
     _load_weights(network, directory / "weights.safetensors")
-    return TaskModel(configured_task, network.to(picked), table, model, values["tokenizer"], encoder)
+    return TaskModel(configured_task, network.to(picked), table, model, described.tokenizer, encoder)
 
 
 def _load_vectors(directory: Path) -> WordVectors:
@@ -304,6 +309,8 @@ def _load_tensors(path: Path, load: Callable[[Path], dict[str, T]]) -> dict[str,
 
 def _load_weights(network: TaskNetwork, path: Path) -> None:
     weights = _load_tensors(path, load_file)
+    if wrong := non_finite(weights):
+        raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")
     expected = {name: value for name, value in network.state_dict().items() if not name.startswith(BILM_PREFIX)}
     check_shapes(
         path, *({name: tuple(value.shape) for name, value in tensors.items()} for tensors in (expected, weights))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.errors import check_shapes
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks.batches import by_length, shuffled
@@ -148,6 +149,14 @@ def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in weights.items()}
 
 
+@dataclass(frozen=True)
+class _Progress:
+    """The content of state.json; `identity` is a hash of data, settings and labels."""
+
+    identity: str
+    epochs: list[Epoch]
+
+
 class _Snapshot:
     """The state of a run after its last finished epoch, in a directory; None: nothing is written.
 
@@ -167,8 +176,8 @@ class _Snapshot:
             save_file(best, partial / "best.safetensors")
             state = {name: tensor.contiguous() for name, tensor in Optimizer([optimizer]).tensors().items()}
             save_file(state, partial / "optimizer.safetensors")
-            content = {"identity": self._identity, "epochs": [asdict(epoch) for epoch in epochs]}
-            (partial / "state.json").write_text(json.dumps(content), encoding="utf-8")
+            content = json.dumps(asdict(_Progress(self._identity, epochs)))
+            (partial / "state.json").write_text(content, encoding="utf-8")
 
     def read(
         self, network: TaskNetwork, optimizer: torch.optim.Optimizer
@@ -177,13 +186,12 @@ class _Snapshot:
         if self._directory is None or not (self._directory / "state.json").is_file():
             return None
         try:
-            content = json.loads((self._directory / "state.json").read_text(encoding="utf-8"))
-            identity, epochs = content["identity"], [Epoch(**epoch) for epoch in content["epochs"]]
+            progress = from_json(_Progress, read_json(self._directory / "state.json"))
             files = [self._directory / f"{name}.safetensors" for name in ("current", "best", "optimizer")]
             current, best, state = map(load_file, files)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError, SafetensorError) as error:
+        except (ValueError, OSError, SafetensorError) as error:
             raise ValueError(f"{self._directory} is a damaged snapshot ({error}): remove it to train anew") from error
-        if identity != self._identity:
+        if progress.identity != self._identity:
             raise ValueError(
                 f"{self._directory} is the snapshot of a run with other data or settings: "
                 "repeat the same command, or remove it"
@@ -193,7 +201,7 @@ class _Snapshot:
             check_shapes(path, expected, _shapes(weights))
         network.load_state_dict(current, strict=False)
         Optimizer([optimizer]).restore(state)
-        return best, epochs
+        return best, progress.epochs
 
 
 def train(

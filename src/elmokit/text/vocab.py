@@ -14,6 +14,7 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
+OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 
 
 def is_mark(word: str) -> bool:
@@ -87,7 +88,7 @@ class Vocab:
                 f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word per line, remove it"
             )
         try:
-            return cls(words)
+            return cls(word for word in words if word != OLD_MARK)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

@@ -2,5 +2,6 @@
 
 from elmokit.compat.allennlp.elmo import Elmo, ElmoTokenEmbedder, _ElmoBiLm, batch_to_ids
 from elmokit.compat.allennlp.embedder import ElmoEmbedder, allennlp_elmo
+from elmokit.compat.allennlp.scalar_mix import ScalarMix
 
-__all__ = ["Elmo", "ElmoEmbedder", "ElmoTokenEmbedder", "_ElmoBiLm", "allennlp_elmo", "batch_to_ids"]
+__all__ = ["Elmo", "ElmoEmbedder", "ElmoTokenEmbedder", "ScalarMix", "_ElmoBiLm", "allennlp_elmo", "batch_to_ids"]

@@ -10,12 +10,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from elmokit.compat.allennlp.scalar_mix import ScalarMix
+from elmokit.compat.allennlp.state_dict import translate
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
-from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences, encode_words
 
 ORIGINAL = (
@@ -52,7 +53,6 @@ class _ElmoBiLm(nn.Module):
         self._bilm = open_bilm(options_file, weight_file).requires_grad_(requires_grad)
         if self._bilm.token_encoder.input != "characters":
             raise ValueError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
-        self._requires_grad = requires_grad
         self._elmo_lstm = CarriedStates()
         self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
@@ -61,6 +61,10 @@ class _ElmoBiLm(nn.Module):
         words = None if vocab_to_cache is None else torch.from_numpy(encode_words(vocab_to_cache))
         self.register_buffer("_cached_words", words, persistent=False)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        translate(state_dict, prefix, "_bilm", self._bilm.config.lstm.forget_bias)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def get_output_dim(self) -> int:
         """2D."""
         return self._bilm.config.output_dim
@@ -68,8 +72,7 @@ class _ElmoBiLm(nn.Module):
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}."""
         ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.token_encoder)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            out = self._frozen.run(self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
+        out = self._frozen.run(self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
         self._elmo_lstm.update(out.state)
         return {"activations": list(out.layers), "mask": out.mask}
 
@@ -77,8 +80,7 @@ class _ElmoBiLm(nn.Module):
         """inputs (B, T, 50) -> the token layer: {"token_embedding": (B, T+2, D), "mask": (B, T+2)}."""
         ids = add_boundaries(inputs, self._bilm.token_encoder)
         mask = self._bilm.token_encoder.is_word(ids)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self._requires_grad):
-            words = self._bilm.token_encoder(ids[mask])
+        words = self._bilm.token_encoder(ids[mask])
         return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
 
     def _character_ids(self, inputs: Tensor, word_inputs: Tensor | None) -> Tensor:
@@ -121,7 +123,9 @@ class Elmo(nn.Module):
         self._dropout = nn.Dropout(dropout)
         self._num_mixes = num_output_representations
         for k in range(num_output_representations):
-            mix = ScalarMix(cast(int, module.num_layers), layer_norm=do_layer_norm, fixed_weights=scalar_mix_parameters)
+            mix = ScalarMix(
+                cast(int, module.num_layers), do_layer_norm, scalar_mix_parameters, scalar_mix_parameters is None
+            )
             self.add_module(f"scalar_mix_{k}", mix)
 
     @property

@@ -21,11 +21,16 @@ Sentences = Sequence[Sequence[str]]
 AVERAGE, ALL = -1, -2
 
 
+def _longest_first(sentences: Sentences) -> list[int]:
+    """The numbers of the sentences by falling length, those of the same length in order (its `create_batches`)."""
+    return sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
+
+
 class Embedder:
     """ELMoForManyLangs' `Embedder`, whose `sents2elmo` computes vectors.
 
-    As in ELMoForManyLangs, sentence i starts from the final state of sentence i - `batch_size`, also across calls;
-    `reset_states()` resets the state to zeros.
+    As in ELMoForManyLangs, a call sorts its sentences, the longest first; in that order sentence i starts from the
+    final state of sentence i - `batch_size`, also across calls. `reset_states()` resets the state to zeros.
     """
 
     def __init__(self, model_dir: str | Path, batch_size: int = 64, device: str | None = None) -> None:
@@ -88,13 +93,17 @@ class Embedder:
             return self._padded(sentences)
         if len(sentences) > self.batch_size:
             warn_once(
-                "batches are processed in order; ELMoForManyLangs shuffles them, so that its vectors vary between calls"
+                "batches are processed longest first; ELMoForManyLangs shuffles them, so that its vectors vary between "
+                "calls"
             )
+        longest_first = _longest_first(sentences)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", embedder.TruncationWarning)  # issued above
-            embeddings = self._embedder.embed(sentences, "all", self._state, self.batch_size)
+            embeddings = self._embedder.embed(
+                [sentences[number] for number in longest_first], "all", self._state, self.batch_size
+            )
         self._state = embeddings.state or "carry"
-        return list(embeddings)
+        return [embeddings[place] for place in np.argsort(longest_first)]
 
     def reset_states(self) -> None:
         """Reset the state to zeros."""
@@ -108,7 +117,7 @@ class Embedder:
                 "elmokit.Embedder avoids that"
             )
         vectors: list[np.ndarray] = [np.empty(0)] * len(sentences)
-        longest_first = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
+        longest_first = _longest_first(sentences)
         for begin in range(0, len(sentences), self.batch_size):
             batch = longest_first[begin : begin + self.batch_size]
             for number, row in zip(batch, self._batch([sentences[number] for number in batch]), strict=True):

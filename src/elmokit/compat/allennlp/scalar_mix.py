@@ -1,0 +1,40 @@
+"""AllenNLP's `ScalarMix` (modules/scalar_mix.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.nn.scalar_mix import mix_layers
+
+
+class ScalarMix(nn.Module):
+    """A learned weighted sum of tensors: `gamma` (1,) times the softmax of `scalar_parameters`, each (1,)."""
+
+    def __init__(
+        self,
+        mixture_size: int,
+        do_layer_norm: bool = False,
+        initial_scalar_parameters: Sequence[float] | None = None,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__()
+        initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
+        if len(initial) != mixture_size:
+            raise ValueError(f"initial_scalar_parameters {list(initial)} are not {mixture_size}, one for each tensor")
+        self.mixture_size, self.do_layer_norm = mixture_size, do_layer_norm
+        self.scalar_parameters = nn.ParameterList(
+            nn.Parameter(torch.tensor([float(number)]), requires_grad=trainable) for number in initial
+        )
+        self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
+
+    def forward(self, tensors: Sequence[Tensor] | Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix tensors of one shape, given in a list or stacked; layer norm needs the `mask` of words, (B, T)."""
+        if len(tensors) != self.mixture_size:
+            raise ValueError(f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}")
+        layers = tensors if isinstance(tensors, Tensor) else torch.stack(list(tensors))
+        weights = torch.softmax(torch.cat(list(cast(nn.ParameterList, self.scalar_parameters))), dim=0)
+        return mix_layers(layers, self.gamma * weights, mask, self.do_layer_norm)

@@ -1,0 +1,67 @@
+"""The weights of AllenNLP's `Elmo`, as its `state_dict` names and arranges them, as those of a `BiLM`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PATTERNS = {
+    r"_token_embedder\._char_embedding_weights": "token_encoder.char_embedding",
+    r"_token_embedder\.char_conv_(\d+)\.(weight|bias)": r"token_encoder.convolutions.\1.\2",
+    r"_token_embedder\._highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.highways.\1.gates.\2",
+    r"_token_embedder\._projection\.(weight|bias)": r"token_encoder.projection.\1",
+    r"_elmo_lstm\.forward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.0.layers.\1.\2",
+    r"_elmo_lstm\.backward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.1.layers.\1.\2",
+}
+IN_A_LAYER = {
+    "input_linearity.weight": "input_weight",
+    "state_linearity.weight": "recurrent_weight",
+    "state_linearity.bias": "bias",
+    "state_projection.weight": "projection_weight",
+}
+# Made from others, or from the vocabulary: `_word_embedding` holds the token vectors of `vocab_to_cache`.
+NOT_WEIGHTS = re.compile(r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters")
+
+
+def _translated(name: str) -> str | None:
+    """The name of a BiLM's weight; None if it is not one of AllenNLP's."""
+    for pattern, replacement in PATTERNS.items():
+        if match := re.fullmatch(pattern, name):
+            translated = match.expand(replacement)
+            for theirs, ours in IN_A_LAYER.items():
+                translated = translated.replace(theirs, ours)
+            return translated
+    return None
+
+
+def _rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
+    """A tensor of AllenNLP's, as the weight of that name."""
+    if name.endswith("char_embedding"):
+        return tensor[1:]  # its first row is that of padding
+    if ".gates." in name:  # AllenNLP carries where this network transforms
+        transform, carry = tensor.chunk(2)
+        return torch.cat([transform, -carry])
+    if name.endswith(("input_weight", "recurrent_weight", ".bias")) and ".layers." in name:
+        i, f, g, o = tensor.chunk(4)
+        return torch.cat([i, g, f - forget_bias if name.endswith(".bias") else f, o])
+    return tensor
+
+
+def translate(state_dict: dict[str, Any], prefix: str, module: str, forget_bias: float) -> None:
+    """Replace the weights of AllenNLP's biLM in a `state_dict` by those of a `BiLM`; other entries stay.
+
+    Args:
+        state_dict: Changed in place.
+        prefix: That of the biLM's names.
+        module: The name of the `BiLM` under that prefix.
+        forget_bias: Added to the forget gate by the `BiLM`; AllenNLP's weights contain it.
+    """
+    for key in [key for key in state_dict if key.startswith(prefix)]:
+        name = key.removeprefix(prefix)
+        if NOT_WEIGHTS.fullmatch(name):
+            del state_dict[key]
+        elif (translated := _translated(name)) is not None:
+            state_dict[f"{prefix}{module}.{translated}"] = _rearranged(translated, state_dict.pop(key), forget_bias)
