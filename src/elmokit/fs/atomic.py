@@ -76,12 +76,13 @@ def _temporary_directory(path: Path, stack: ExitStack) -> Path:
 
 
 @contextmanager
-def _partial(path: Path) -> Iterator[Path]:
+def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
     """A path with the name of `path` in a temporary directory beside it; errors of a full disk name `path`."""
     with ExitStack() as stack:
         try:
             stack.enter_context(new_directories(path.parent))
-            remove_leftovers(path.parent, path.name)
+            if clean:
+                remove_leftovers(path.parent, path.name)
             folder = _temporary_directory(path, stack)
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -115,12 +116,13 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
 
 
 @contextmanager
-def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) -> Iterator[Path]:
     """Write a file atomically.
 
     Args:
         path: The file to create; missing directories are made.
         overwrite: Replace a file with other content.
+        clean: Look for what a killed run left of this file; False where the caller has cleaned a directory of many.
 
     Yields:
         A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
@@ -131,7 +133,7 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
-    with _partial(path) as partial:
+    with _partial(path, clean) as partial:
         yield partial
         if path.exists() and not overwrite:
             _check_same(partial, path)
