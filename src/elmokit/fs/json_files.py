@@ -106,5 +106,5 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if _is_scalar(kind, value):
         return float(cast(float, value)) if kind is float else value
-    wanted = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise ValueError(f"{name} must be {wanted}, not {value!r:.60}")
+    expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{name} must be {expected}, not {value!r:.60}")
