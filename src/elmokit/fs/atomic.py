@@ -1,6 +1,6 @@
 """Atomic writing: a file or directory has its final name only when it is complete.
 
-Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` beside it, which is locked as long as it is in use.
+Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, which is locked as long as it is in use.
 One that is not locked was left by a kill, and is removed when the same output is written again.
 """
 
@@ -63,7 +63,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _temporary_directory(path: Path, stack: ExitStack) -> Path:
-    """A new directory beside `path`, locked until the stack is closed, and then removed."""
+    """A new directory next to `path`, locked until the stack is closed, and then removed."""
     while True:
         folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name[:NAME_CHARACTERS]}")
         folder.mkdir()
@@ -77,7 +77,7 @@ def _temporary_directory(path: Path, stack: ExitStack) -> Path:
 
 @contextmanager
 def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
-    """A path with the name of `path` in a temporary directory beside it; errors of a full disk name `path`."""
+    """A path with the name of `path` in a temporary directory next to it; errors of a full disk name `path`."""
     with ExitStack() as stack:
         try:
             stack.enter_context(new_directories(path.parent))
