@@ -6,8 +6,7 @@
  * Sizes count values, not bytes. `rows` of a step are those of a packed stream (packing.py). A stride is the distance
  * in values from one row to the next. `panels` are prepacked weights, `bias` may be NULL.
  */
-#ifndef ELMOKIT_H
-#define ELMOKIT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ typedef uint8_t int8; /* numbers of rows and panels, with their scales (number.h
 #define POSITIONS 256    /* ... that stays in cache, where two products read it */
 
 INLINE ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
-
-#endif

@@ -6,8 +6,7 @@
  * panel: in the recurrence the four gates of 16 units, so that the cell is computed on sums that are still in cache. Gates
  * never see memory, except as the trace for training.
  */
-#ifndef ELMOKIT_MICROKERNEL_H
-#define ELMOKIT_MICROKERNEL_H
+#pragma once
 
 #include "number.h"
 
@@ -85,9 +84,7 @@ typedef struct { _Alignas(64) float values[MR][PANEL]; } tile;
 INLINE vector of_tile(const tile *sums, ptrdiff_t row, ptrdiff_t column) {
     return load_float(sums->values[row] + column, LANES);
 }
-INLINE void to_tile(tile *sums, ptrdiff_t row, ptrdiff_t column, vector x) {
-    store_float(sums->values[row] + column, LANES, x);
-}
+INLINE void to_tile(tile *sums, ptrdiff_t row, ptrdiff_t column, vector x) { store_float(&sums->values[row][column], LANES, x); }
 
 /* How many rows the next tile takes, so that tiles are about equally high. */
 INLINE ptrdiff_t tile_rows(ptrdiff_t rows_left) {
@@ -151,5 +148,3 @@ static __attribute__((noinline)) void multiply(
         default: multiply_rows(6, NR, depth, a, stride, panel, plan, result);
     }
 }
-
-#endif

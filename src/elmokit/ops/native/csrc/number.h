@@ -7,8 +7,7 @@
  * to them, and a column's sum begins at -OFFSET times the sum of its numbers, which takes that away again. Sums are
  * exact, whatever their order; all that follows is float.
  */
-#ifndef ELMOKIT_NUMBER_H
-#define ELMOKIT_NUMBER_H
+#pragma once
 
 #include "vector.h"
 
@@ -167,6 +166,4 @@ INLINE const TYPE *rows_of_values(ptrdiff_t rows, ptrdiff_t count, const VALUE *
         to_row(count, values + row * count, (TYPE *)scratch + row * row_size(count));
     return scratch;
 }
-#endif
-
 #endif

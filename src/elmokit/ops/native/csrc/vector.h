@@ -1,8 +1,7 @@
 /* A register of floats on the target that a file is compiled for: the vector extensions of GCC and Clang, and
  * intrinsics for the few operations that these cannot express. Further: exp2, sigmoid and tanh, which are the same
  * operations on every target. */
-#ifndef ELMOKIT_VECTOR_H
-#define ELMOKIT_VECTOR_H
+#pragma once
 
 #include <float.h>
 
@@ -142,5 +141,3 @@ INLINE vector reciprocal(vector x) {
 INLINE vector sigmoid(vector x) { return reciprocal(1.0f + exp2_of(x * -LOG2_E)); }
 INLINE vector hyperbolic_tangent(vector x) { return 1.0f - 2.0f * reciprocal(1.0f + exp2_of(x * (2 * LOG2_E))); }
 INLINE vector clipped(vector x, float clip) { return minimum(broadcast(clip), maximum(broadcast(-clip), x)); }
-
-#endif
