@@ -314,6 +314,7 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
         elif line.startswith("#end document"):
             words = tuple(tuple(sentence) for sentence in sentences if sentence)
             yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
+            cells = []
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
             if len(columns) <= WORD_COLUMN + with_answers:
@@ -322,6 +323,8 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
             cells.append(columns[-1].strip())
         else:
             sentences.append([])
+    if cells:
+        raise ValueError(f"{path} ends within a document: its last line must be #end document")
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:
