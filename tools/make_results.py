@@ -211,6 +211,7 @@ def reliability() -> str:
     for name, part in read("interruptions").items():
         forks, calls = part["calls"].get("forks"), [call for call in part["calls"].values() if "interrupted" in call]
         wrong = sum(call["different"] for call in calls) + (forks["forked"] - forks["ended"] if forks else 0)
+        wrong += sum("crashed" in call for call in part["calls"].values())
         tried = f"{sum(call['interrupted'] for call in calls)} interruptions"
         tried += f", {forks['forked']} forks" if forks else ""
         rows.append([f"Interrupted calls and forks while embedding, {name}", tried, wrong, origin(part)])

@@ -26,7 +26,7 @@ from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.config import PretrainConfig
+from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -362,6 +362,14 @@ def test_pretrain_gives_the_same_bytes_with_heldout_evaluation(settings: Pretrai
     settings = replace(settings, max_words=200)
     watched = replace(settings, heldout=settings.corpus, evaluate_every=2, evaluate_words=1)
     assert_same_model(pretrained(settings), pretrained(replace(watched, output=tmp_path / "watched")))
+
+
+def test_settings_take_strings_for_paths() -> None:
+    settings = PretrainConfig(corpus="a.txt", output="run", heldout=["b", Path("c")], vocab="v")  # type: ignore
+    assert (settings.corpus, settings.heldout) == ((Path("a.txt"),), (Path("b"), Path("c")))
+    assert (settings.output, settings.vocab, settings.config) == (Path("run"), Path("v"), None)
+    tuning = FinetuneConfig(corpus="a.txt", output="run", others="d")  # type: ignore
+    assert (tuning.corpus, tuning.others, tuning.output) == ((Path("a.txt"),), (Path("d"),), Path("run"))
 
 
 def test_pretrain_prints_the_heldout_perplexity_during_the_run_and_after(

@@ -177,19 +177,19 @@ def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> 
 def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> FileReport:
     """Write the vectors of a job, or what an earlier run left of them.
 
-    They grow in a store beside the output, `NAME.parts`, or in the output itself where that is a directory without
+    They grow in a store next to the output, `NAME.parts`, or in the output itself where that is a directory without
     other vectors.
     """
     index = job.index  # errors in the job are raised here, before anything is written
-    beside = output.with_name(f"{output.name}.parts")
+    parts = output.with_name(f"{output.name}.parts")
     stored = format.index_of(output)
     is_same = stored is not None and not index.differences(stored)
     if format.is_directory and (is_same or not overwrite or not (output / INDEX_NAME).exists()):
         with only_one_in(output):
             report = write_parts(job, output, output)
-        _discard(beside)
+        _discard(parts)
         return report
-    with only_one_in(beside):
+    with only_one_in(parts):
         stored = format.index_of(output)  # once more, as another process may have written it before the lock was free
         if stored is not None and not index.differences(stored):
             report = _count(job, output)
@@ -197,13 +197,13 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
             other = "no vectors of elmokit" if stored is None else f"other vectors ({index.differences(stored)})"
             raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or ask to overwrite it")
         else:
-            unfinished = _index_of_directory(beside)
+            unfinished = _index_of_directory(parts)
             if overwrite and unfinished is not None and index.differences(unfinished):
-                for path in _index_last(beside):
+                for path in _index_last(parts):
                     path.unlink()
-            report = write_parts(job, beside, output)
-            format.write(EmbeddingStore(beside), output)
-    _discard(beside)
+            report = write_parts(job, parts, output)
+            format.write(EmbeddingStore(parts), output)
+    _discard(parts)
     return report
 
 

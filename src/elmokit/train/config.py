@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
+
+def _as_paths(config: Any, one: Iterable[str], several: Iterable[str]) -> None:
+    """Let strings stand for paths, and a single path for a tuple of one, in these settings."""
+    for name in one:
+        value = getattr(config, name)
+        object.__setattr__(config, name, value if value is None else Path(value))
+    for name in several:
+        value = getattr(config, name)
+        object.__setattr__(config, name, tuple(map(Path, [value] if isinstance(value, str | Path) else value)))
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,7 @@ class PretrainConfig:
     """Write TensorBoard events as well (needs tensorboard)."""
 
     def __post_init__(self) -> None:
+        _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
         for name in (
             "batch_size",
             "unroll_steps",
@@ -180,6 +192,7 @@ class FinetuneConfig:
     """Number of checkpoints to keep."""
 
     def __post_init__(self) -> None:
+        _as_paths(self, ("output",), ("corpus", "heldout", "others"))
         if self.softmax_epochs <= 0:
             raise ValueError(f"softmax_epochs must be above 0, not {self.softmax_epochs}")
         self.training()  # checks the settings that both share
