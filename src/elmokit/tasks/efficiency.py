@@ -22,7 +22,7 @@ ORDER_SEED = 0  # of the order in which examples are added to the training set
 
 @dataclass(frozen=True)
 class EfficiencyReport:
-    """Scores on the development or the test set (`split`), by kind of word vectors: pairs of training examples, score."""
+    """Scores on the set `split`, by kind of word vectors: pairs of a number of training examples and the score."""
 
     task: str
     metric: str
