@@ -64,7 +64,7 @@ VERBS = {
     "embed carry": Verb("embed text.txt --output out --model model --sentences-per-part 20 --state carry"),
     "embed hdf5": Verb("embed text.txt --output out.hdf5 --model model --sentences-per-part 20 --layers all"),
     "encode": Verb("encode text.txt --output out.npy --model model --sentences-per-part 20"),
-    "fit": Verb(f"fit tagging tagged.conllu tagged.conllu {MODEL} --cache cache --max-epochs 3", False),
+    "fit": Verb(f"fit tagging tagged.conllu tagged.conllu {MODEL} --cache cache --max-epochs 3"),
     "score": Verb("score text.txt --output out.jsonl --model model", False),
     "predict": Verb("predict tagger tagged.conllu --output out.conllu", False),
     "convert": Verb("convert model --output out"),
@@ -156,21 +156,20 @@ def kill_and_repeat(verb: Verb, folder: Path, after: float, expected: dict[str, 
 def try_verb(verb: Verb, inputs: Path, kills: int, draw: random.Random) -> dict[str, Any]:
     """Kill a verb some times; the seconds that it takes, and what went wrong."""
     with tempfile.TemporaryDirectory(prefix="elmokit-kills-") as name:
-        whole = Path(name) / "whole"
-        shutil.copytree(inputs, whole)
+        folder = Path(name) / "run"  # the same for all runs, as some names depend on that of the text
+        shutil.copytree(inputs, folder)
         start = time.monotonic()
-        done = run(verb.command.split(), whole)
+        done = run(verb.command.split(), folder)
         seconds = time.monotonic() - start
         if done.returncode:
             sys.exit(f"elmokit {verb.command}: {done.stderr}")
-        expected, wrong = files_of(whole), []
+        expected, wrong = files_of(folder), []
         for _ in range(kills):
             # Half of the moments are in the last third: before, most of the time goes into imports.
             after = seconds * draw.choice([draw.uniform(0, 1), draw.uniform(0.67, 1)])
-            folder = Path(name) / "killed"
+            shutil.rmtree(folder)
             shutil.copytree(inputs, folder)
             wrong += [f"{after:.2f} s: {problem}" for problem in kill_and_repeat(verb, folder, after, expected)]
-            shutil.rmtree(folder)
     return {"kills": kills, "seconds": round(seconds, 2), "wrong": wrong}
 
 

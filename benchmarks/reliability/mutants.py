@@ -95,7 +95,7 @@ def trainer(folder: Path, **changes: Any) -> Trainer:
 
 
 def write_run(folder: Path) -> Path:
-    """The snapshot of a run after some steps, with its text beside it."""
+    """The snapshot of a run after some steps, with its text next to it."""
     folder.mkdir()
     write_text(folder / "text.txt")
     run = trainer(folder)
@@ -132,7 +132,7 @@ def embedder() -> Embedder:
 
 
 def embed(folder: Path) -> Path:
-    """Embed the text into the store beside it."""
+    """Embed the text into the store next to it."""
     (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     embed_file(folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2)
     return folder / "store"

@@ -255,6 +255,12 @@ def test_output_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
             check_output(output, directory_of="x")
 
 
+def test_directory_that_holds_but_leftovers_is_free(tmp_path: Path) -> None:
+    (tmp_path / "out" / ".partial-01234567-index.json").mkdir(parents=True)
+    check_output(tmp_path / "out", directory_of="index.json")
+    assert os.listdir(tmp_path / "out") == []
+
+
 def test_output_that_cannot_be_written_is_refused_and_no_directory_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OSError, match=r"cannot write .*below"):

@@ -14,6 +14,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache, sentence_digest
+from elmokit.text.characters import TruncationWarning
 
 SENTENCES = [["the", "cat"], [], ["a", "naïve", "\ud800", "词"], ["the", "cat"], ["x"] * 40]
 
@@ -126,6 +127,8 @@ def test_bilm_layers_equal_those_of_the_embedder(tmp_path: Path) -> None:
     cache.add(SENTENCES[:3])
     expected = np.concatenate([embedder.embed([words], "all")[0].swapaxes(0, 1) for words in SENTENCES[:3]])
     np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-6)
+    with pytest.warns(TruncationWarning, match=r"2 words are longer .* truncated, such as .yyy"):
+        cache.add([["a", "y" * 60], ["z" * 70]])
     other = Pretrained(BiLM(BiLMConfig.preset("tiny")))
     assert BiLMLayers(Embedder(other, device="cpu")).name != BiLMLayers(embedder).name
 

@@ -264,9 +264,25 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
     fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, max_epochs=1))
     path = tmp_path / "model" / "config.json"
     described = json.loads(path.read_text())
-    for change in ({"task": "dancing"}, {"format_version": 99}, {"more": 1}, {"task_config": {"hidden_dim": "x"}}):
+    for change in (
+        {"task": "dancing"},
+        {"format_version": 99},
+        {"more": 1},
+        {"task_config": {"hidden_dim": "x"}},
+        {"labels": {"tags": ["O", []]}},
+    ):
         path.write_text(json.dumps({**described, **change}))
         with pytest.raises(CheckpointError, match=r"config.json is not the configuration of a task model"):
+            load_task_model(tmp_path / "model")
+    path.write_text(json.dumps(described))
+    # Settings that would fill the memory are compared with the file first.
+    for change in (
+        {"task_config": {**described["task_config"], "hidden_dim": 10**7}},
+        {"labels": {}},
+        {"labels": {"tags": 3}},
+    ):
+        path.write_text(json.dumps({**described, **change}))
+        with pytest.raises(CheckpointError, match=r"does not fit its configuration|make no network"):
             load_task_model(tmp_path / "model")
     path.write_text(json.dumps(described))
     weights = tmp_path / "model" / "weights.safetensors"

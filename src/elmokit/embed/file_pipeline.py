@@ -26,7 +26,7 @@ from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import HalfVectors, RunningPool
 from elmokit.embed.pipeline import split_evenly
-from elmokit.fs.atomic import atomic_path, remove_leftovers
+from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLMState
 from elmokit.storage.checksum import UNSEALED, is_intact, seal
 from elmokit.storage.store import begin_store, finish_store, write_shard
@@ -42,7 +42,7 @@ def _state_path(directory: Path, number: int) -> Path:
 
 
 def _write_state(path: Path, state: BiLMState) -> None:
-    with atomic_path(path) as partial_path:
+    with atomic_path(path, clean=False) as partial_path:
         save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path, UNSEALED)
         with partial_path.open("r+b") as file:
             seal(file)
@@ -224,7 +224,6 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
                 writer = None
                 _state_path(directory, number - 1).unlink(missing_ok=True)
     finish_store(directory, index, job.num_parts)
-    remove_leftovers(directory)
     for path in directory.glob("state-*.safetensors"):
         path.unlink()
     return progress.report(output, job, len(kept))

@@ -1,6 +1,6 @@
 """Atomic writing: a file or directory has its final name only when it is complete.
 
-Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` beside it, which is locked as long as it is in use.
+Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, which is locked as long as it is in use.
 One that is not locked was left by a kill, and is removed when the same output is written again.
 """
 
@@ -63,7 +63,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _temporary_directory(path: Path, stack: ExitStack) -> Path:
-    """A new directory beside `path`, locked until the stack is closed, and then removed."""
+    """A new directory next to `path`, locked until the stack is closed, and then removed."""
     while True:
         folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name[:NAME_CHARACTERS]}")
         folder.mkdir()
@@ -76,12 +76,13 @@ def _temporary_directory(path: Path, stack: ExitStack) -> Path:
 
 
 @contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """A path with the name of `path` in a temporary directory beside it; errors of a full disk name `path`."""
+def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
+    """A path with the name of `path` in a temporary directory next to it; errors of a full disk name `path`."""
     with ExitStack() as stack:
         try:
             stack.enter_context(new_directories(path.parent))
-            remove_leftovers(path.parent, path.name)
+            if clean:
+                remove_leftovers(path.parent, path.name)
             folder = _temporary_directory(path, stack)
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -115,12 +116,13 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
 
 
 @contextmanager
-def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) -> Iterator[Path]:
     """Write a file atomically.
 
     Args:
         path: The file to create; missing directories are made.
         overwrite: Replace a file with other content.
+        clean: Look for what a killed run left of this file; False where the caller has cleaned a directory of many.
 
     Yields:
         A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
@@ -131,7 +133,7 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = Path(path)
-    with _partial(path) as partial:
+    with _partial(path, clean) as partial:
         yield partial
         if path.exists() and not overwrite:
             _check_same(partial, path)
@@ -286,6 +288,8 @@ def check_output(
     kind, is_kind = ("directory", output.is_dir()) if directory_of else ("file", output.is_file())
     if output.exists() and not is_kind:
         raise ValueError(f"{output} exists and is not a {kind}: choose another output")
+    if output.is_dir():
+        remove_leftovers(output)  # of a run that was killed before it had written anything else
     if _is_occupied(output) and not overwrite:
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():

@@ -38,7 +38,7 @@ class _Output(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read from the position on, zeros behind the end."""
+        """Read from the position on, zeros after the end."""
         view, begin = memoryview(buffer).cast("B"), self._at
         self._file.seek(begin)
         read = self._file.readinto(view) or 0

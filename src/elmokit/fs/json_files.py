@@ -61,13 +61,10 @@ def _is_scalar(kind: type, value: Any) -> bool:
     """Whether a value is a str, bool, int within 64 bits or finite float, whichever `kind` is."""
     if kind in (str, bool):
         return isinstance(value, kind)
-    if (
-        kind not in (int, float)
-        or isinstance(value, bool)
-        or not isinstance(value, int if kind is int else int | float)
-    ):
-        return False
-    return abs(value) < MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+    if kind is float and isinstance(value, float):
+        return math.isfinite(value)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return kind in (int, float) and is_integer and abs(value) < MAX_INTEGER
 
 
 def from_json(kind: Any, value: Any, name: str = "it") -> Any:

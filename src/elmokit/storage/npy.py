@@ -27,7 +27,7 @@ def write_npy(store: EmbeddingStore, path: str | Path) -> None:
 
 
 def read_npy_index(path: Path) -> StoreIndex | None:
-    """The index behind the array of a file that `write_npy` wrote; None for any other file."""
+    """The index after the array of a file that `write_npy` wrote; None for any other file."""
     try:
         with open_regular(path) as stream:
             np.lib.format.read_magic(stream)

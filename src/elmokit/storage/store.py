@@ -20,7 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.storage.checksum import is_intact
 from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
@@ -143,6 +143,7 @@ def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
         raise ValueError(f"{directory} is not empty and holds no embeddings: name another directory")
     else:
         index.write(directory)
+    remove_leftovers(directory)
     return finished_shards(directory)
 
 
@@ -163,7 +164,7 @@ def write_shard(directory: str | Path, index: StoreIndex, number: int, spool: To
         ValueError: Words have no vector at the end.
     """
     with (
-        atomic_path(_shard_path(Path(directory), number)) as path,
+        atomic_path(_shard_path(Path(directory), number), clean=False) as path,
         shard_writer(path, spool, index.vector_shape, index.dtype) as writer,
     ):
         yield writer

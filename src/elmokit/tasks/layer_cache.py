@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.progress import ProgressBar
 from elmokit.storage.shard import nothing_overflows
+from elmokit.text.characters import TruncationWarning
 
 Words = Sequence[str]  # a tokenized sentence
 
@@ -58,12 +60,18 @@ class BiLMLayers:
 
     def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
         vectors = np.empty((sum(map(len, sentences)), *self.shape), dtype)
-        row = 0
+        row = truncated = 0
         with nothing_overflows(vectors.dtype):
             for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
+                truncated += batch.truncated_words
                 for layers in batch:  # (L+1, T, 2D)
                     vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
                     row += layers.shape[1]
+        if truncated:
+            count = self._embedder.count_truncated
+            example = next(word for words in sentences for word in words if count([word]))
+            message = f"{truncated} words are longer than the biLM reads and were truncated, such as {example[:60]!r}"
+            warnings.warn(message, TruncationWarning, stacklevel=2)
         return vectors
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
@@ -248,6 +249,9 @@ def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, _Descriptio
         if version != FORMAT_VERSION:
             raise ValueError(f"its format_version is {version}, but this elmokit reads {FORMAT_VERSION}: upgrade")
         described = from_json(_Description, content)
+        lists = {name: value for name, value in described.labels.items() if isinstance(value, list)}
+        if mixed := [name for name, value in lists.items() if len(set(map(type, value))) > 1]:
+            raise ValueError(f"the labels {', '.join(mixed)} are of several types")
         if task is None and described.task not in TASKS:  # a model's files cannot name code to run
             raise ValueError(f"its task {described.task!r} is not one of elmokit's: give the task")
         task_class = find_task(described.task) if task is None else task
@@ -283,8 +287,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     picked, encoder = pick_device(device), None
     if config.encoder is not None:
         encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
-    network = make_network(configured_task, config, table, model, encoder)
-    _load_weights(network, directory / "weights.safetensors")
+    network = _load_network(directory, configured_task, config, table, model, encoder)
     return TaskModel(configured_task, network.to(picked), table, model, described.tokenizer, encoder)
 
 
@@ -307,12 +310,23 @@ def _load_tensors(path: Path, load: Callable[[Path], dict[str, T]]) -> dict[str,
         ) from error
 
 
-def _load_weights(network: TaskNetwork, path: Path) -> None:
+def _load_network(directory: Path, *parts: Any) -> TaskNetwork:
+    """The trained network that `make_network` makes of `parts`."""
+    path = directory / "weights.safetensors"
     weights = _load_tensors(path, load_file)
     if wrong := non_finite(weights):
         raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")
-    expected = {name: value for name, value in network.state_dict().items() if not name.startswith(BILM_PREFIX)}
-    check_shapes(
-        path, *({name: tuple(value.shape) for name, value in tensors.items()} for tensors in (expected, weights))
-    )
+    try:
+        with torch.device("meta"):  # shapes only: memory is allocated when they are known to be those of the file
+            expected = make_network(*parts).state_dict()
+        check_shapes(path, *(_own_shapes(tensors) for tensors in (expected, weights)))
+        network = make_network(*parts)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{directory}: its settings and labels make no network ({error!r})") from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
+    return network
+
+
+def _own_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shapes of tensors by name, without those of the biLM."""
+    return {name: tuple(value.shape) for name, value in tensors.items() if not name.startswith(BILM_PREFIX)}

@@ -16,7 +16,7 @@ from torch import Tensor
 from elmokit.config import CharCNNConfig
 from elmokit.tasks.layer_cache import LayerCache, Place, Words
 from elmokit.tasks.word_vectors import WordVectors
-from elmokit.text.characters import PAD_CHARACTER, count_truncated, encode_words
+from elmokit.text.characters import PAD_CHARACTER, TruncationWarning, count_truncated, encode_words
 
 PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
 
@@ -108,9 +108,9 @@ class Sentences:
     def _number_types(self, words: list[str], character_cnns: Sequence[CharCNNConfig]) -> None:
         max_characters = character_cnns[0].max_characters
         types = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        if cut := count_truncated(list(types), max_characters):
-            message = f"{cut} of {len(types)} distinct words are truncated after {max_characters - 2} bytes"
-            warnings.warn(message, stacklevel=4)
+        if truncated := [word for word in types if count_truncated([word], max_characters)]:
+            message = f"{len(truncated)} of {len(types)} distinct words are truncated after {max_characters - 2} bytes"
+            warnings.warn(f"{message}, such as {truncated[0][:60]!r}", TruncationWarning, stacklevel=4)
         self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
         self._type_characters = torch.from_numpy(encode_words(list(types), max_characters))
         widest_filter = max(config.widest_filter for config in character_cnns)
