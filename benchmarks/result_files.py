@@ -57,7 +57,8 @@ def command() -> str:
     """How this process was started, the script relative to the repository."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(BENCHMARKS.parent) if script.is_relative_to(BENCHMARKS.parent) else script.name
-    return " ".join(["python", str(name), *sys.argv[1:]])
+    arguments = (Path(part).name if part.startswith("/") else part for part in sys.argv[1:])  # no path of a machine
+    return " ".join(["python", str(name), *arguments])
 
 
 def write_result(path: Path | None, figures: Figures, *part: str) -> None:

@@ -149,11 +149,12 @@ def sanitized(folder: Path) -> dict[str, str]:
 
 
 def run_process(environment: dict[str, str], *arguments: str) -> dict:
-    """What a process of this script printed; the end of its errors where it crashed."""
+    """What a process of this script printed; where it crashed its errors are shown here."""
     command = [sys.executable, __file__, *arguments]
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
     if found.returncode:
-        return {"crashed": found.returncode, "errors": found.stderr[-2000:]}
+        print(found.stderr, file=sys.stderr)
+        return {"crashed": found.returncode}
     return json.loads(found.stdout.splitlines()[-1])
 
 

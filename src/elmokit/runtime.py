@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -65,6 +67,17 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def pytorch_threads(number: int | None) -> Iterator[None]:
+    """Let PyTorch compute on so many threads, until the end of the context; None: as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def release_freed_memory() -> None:

@@ -157,7 +157,7 @@ def test_strings_are_split_as_the_model_says() -> None:
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
-    with pytest.warns(UserWarning, match="2 words are too long and cut after 48 bytes, the first in sentence 1: 'yyy"):
+    with pytest.warns(UserWarning, match="2 words are too long and cut after 48 bytes, as in sentence 1: 'yyy"):
         embedder.embed([["x" * 48], ["a", "y" * 49, "ü" * 25]])
 
 
@@ -244,7 +244,7 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
         list(large.embed_batches([SENTENCES], storage_dtype="float16"))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]

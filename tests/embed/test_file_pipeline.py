@@ -28,6 +28,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.storage.npy import read_npy_index
 from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
+from elmokit.text.characters import TruncationWarning
 
 # Lines of random words look neither raw nor English.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)")
@@ -88,9 +89,12 @@ def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: 
 
 def test_long_words_are_counted_over_the_whole_file(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "text.txt").write_text(f"short {'x' * 60}\n{'y' * 60}\n{'x' * 60} {'z' * 48}\n")
-    embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
+    warning = "3 words are too long and cut after 48 bytes, as in .*text.txt: '[xy]{60}'"
+    with pytest.warns(TruncationWarning, match=warning):
+        embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
     (tmp_path / "out" / "part-00002.safetensors").unlink()
-    report = embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
+    with pytest.warns(TruncationWarning, match=warning):
+        report = embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
     assert (report.truncated_words, report.parts_kept) == (3, 2)
 
 

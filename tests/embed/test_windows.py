@@ -25,6 +25,7 @@ from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore
 from elmokit.text.characters import BOS, EOS, encode_words
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*too long")
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable", "x" * 60]
 LIMIT = 60  # words of a sentence that is not long, in these tests
 LENGTHS = [3, 200, 0, 20, 61, 58, 59, 1, 150, 150, 7]
@@ -72,7 +73,6 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("positions", [1, 2, 3, 50, 101, 102, 103, 1000])
 @pytest.mark.parametrize("length", [0, 1, 2, 100])
-@pytest.mark.filterwarnings("ignore:.*too long")
 def test_windows_of_any_size_make_the_vectors_of_the_whole(positions: int, length: int) -> None:
     embedder = tiny_embedder(Sizes(window_positions=positions))
     (words,) = sentences_of([length])
@@ -90,7 +90,6 @@ def test_windows_of_any_size_make_the_vectors_of_the_whole(positions: int, lengt
     torch.testing.assert_close((state.h, state.c), (after.h, after.c), rtol=0, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 @pytest.mark.parametrize("layers", ["mix", "average", "top", "all", 0, 1, -1])
 def test_every_choice_of_layers(embedder: Embedder, layers: str | int) -> None:
     found = embedder.embed(sentences_of(), layers)
@@ -98,7 +97,6 @@ def test_every_choice_of_layers(embedder: Embedder, layers: str | int) -> None:
         assert_close(vectors, expected)
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     slots: list[int] = []
     encode = Pipeline.encode
@@ -113,7 +111,6 @@ def test_no_more_than_a_window_is_computed_at_a_time(embedder: Embedder, monkeyp
     assert max(slots) == 17 and sum(slots) == 502
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 def test_long_and_short_sentences_start_from_zeros_or_the_warm_state(embedder: Embedder) -> None:
     for state, start in (("zeros", None), ("warm", WARM)):
         found = embedder.embed(sentences_of(), "all", state)
@@ -122,7 +119,6 @@ def test_long_and_short_sentences_start_from_zeros_or_the_warm_state(embedder: E
             assert_close(vectors, whole(embedder.model.bilm, words, start)[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_state_is_carried_through_long_and_short_sentences(embedder: Embedder, batch_size: int) -> None:
     sentences = sentences_of()
@@ -144,7 +140,6 @@ def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
         embedder.embed([["x" * 60] * 69, ["y" * 60]])
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 def test_directions_that_merge_are_computed_whole() -> None:
     config = BiLMConfig.preset("tiny")
     plain = replace(config.lstm, interleaved=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
@@ -154,7 +149,6 @@ def test_directions_that_merge_are_computed_whole() -> None:
     assert_close(embedder.embed([words], "top")[0], whole(embedder.model.bilm, words)[0][-1])
 
 
-@pytest.mark.filterwarnings("ignore:.*too long")
 @pytest.mark.parametrize("pooling", sorted(POOLINGS))
 def test_long_texts_are_pooled(embedder: Embedder, pooling: str) -> None:
     assert RUNNING.keys() == POOLINGS.keys()

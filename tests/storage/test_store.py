@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from elmokit.storage.hdf5 import write_allennlp_hdf5, write_bilm_tf_hdf5
+from elmokit.storage.hdf5 import write_allennlp_hdf5
 from elmokit.storage.shard import join_sentences
 from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_shards, write_shard
 from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
@@ -326,16 +326,6 @@ def test_allennlp_layout_holds_lines_and_sentences(tmp_path: Path, index: StoreI
             np.testing.assert_array_equal(file[str(number)], expected)
         lines = json.loads(file["sentence_to_index"][0])
     assert lines == {"I like apple": "4", "": "1", "naïve 词向量 ": "2", "Hello": "3"}
-
-
-def test_bilm_tf_layout_holds_all_layers(tmp_path: Path) -> None:
-    write_bilm_tf_hdf5(fill(tmp_path / "all", ALL), tmp_path / "out.hdf5")
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert set(file) == {"0", "1", "2", "3", "4"}
-        assert file["1"].shape == (3, 0, 4)
-    with pytest.raises(ValueError, match="only 'top'"):
-        write_bilm_tf_hdf5(fill(tmp_path / "top", TOP), tmp_path / "top.hdf5")
-    assert not (tmp_path / "top.hdf5").exists()
 
 
 def test_hdf5_files_of_the_same_vectors_are_the_same_bytes(tmp_path: Path) -> None:

@@ -34,7 +34,18 @@ def test_read_names_the_line_with_too_few_columns(tmp_path: Path) -> None:
     (tmp_path / "d.conll").write_text("#begin document (d)\nd\t0\t0\tword\n")
     with pytest.raises(ValueError, match=r"d.conll, line 2: no column of words, or of clusters"):
         list(CoreferenceTask().read(tmp_path / "d.conll"))
-    assert CoreferenceTask().read(tmp_path / "d.conll", with_answers=False) is not None
+
+
+def test_read_without_answers_needs_no_column_of_clusters(tmp_path: Path) -> None:
+    (tmp_path / "d.conll").write_text("#begin document (d)\nd\t0\t0\tword\n#end document\n")
+    (document,) = CoreferenceTask().read(tmp_path / "d.conll", with_answers=False)
+    assert document.sentences == (("word",),)
+
+
+def test_read_refuses_a_file_that_ends_within_a_document(tmp_path: Path) -> None:
+    (tmp_path / "d.conll").write_text("#begin document (d)\nd\t0\t0\tword\t-\n")
+    with pytest.raises(ValueError, match="ends within a document"):
+        list(CoreferenceTask().read(tmp_path / "d.conll"))
 
 
 def test_clusters_may_have_crossing_and_nested_mentions(tmp_path: Path) -> None:

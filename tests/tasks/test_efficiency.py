@@ -34,7 +34,7 @@ def test_sample_efficiency_trains_on_nested_parts_with_and_without_elmo(tmp_path
     assert [run.examples for run in runs.values()] == [6, 6]
     scores = [run.test["score"] for run in runs.values() if run.test is not None]
     assert report.scores["with ELMo"][0][1].mean == pytest.approx(sum(scores) / 2)
-    assert json.loads((tmp_path / "runs" / "report.json").read_text())["set"] == "test"
+    assert json.loads((tmp_path / "runs" / "report.json").read_text())["split"] == "test"
     assert str(report).startswith("score on the test set, in percent")
     assert sample_efficiency(toy.task, toy.examples, toy.examples, toy.examples, **options) == report
     with pytest.raises(ValueError, match="fractions must be numbers above 0, at most 1"):

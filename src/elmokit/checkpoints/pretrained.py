@@ -1,9 +1,11 @@
 """A pretrained model in memory: the biLM and everything that belongs to it."""
 
+import copy
 import hashlib
 import json
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 
+import torch
 from torch import Tensor
 
 from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
@@ -76,6 +78,15 @@ class Pretrained:
             f"state {self.state_policy}",
         ]
         return f"Pretrained({', '.join(parts)})"
+
+
+def on_device(model: Pretrained, device: torch.device) -> Pretrained:
+    """The model itself, or where its weights are on another device a copy on this one."""
+    softmax, warm_state = model.softmax, model.warm_state and model.warm_state.to(device)
+    if model.bilm.device == device and (softmax is None or softmax.weight.device == device):
+        return model
+    softmax = softmax and copy.deepcopy(softmax).to(device)
+    return replace(model, bilm=copy.deepcopy(model.bilm).to(device), softmax=softmax, warm_state=warm_state)
 
 
 def weights_of(model: Pretrained) -> dict[str, Tensor]:

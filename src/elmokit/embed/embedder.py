@@ -20,7 +20,7 @@ from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, s
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
-from elmokit.text.characters import TruncationWarning, truncation_message
+from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
@@ -145,6 +145,11 @@ class Embedder:
         """How many of the words are longer than the model reads, so that it sees their beginning only."""
         return self._pipeline.bilm.token_encoder.count_truncated(words)
 
+    @property
+    def word_limit(self) -> str:
+        """How much of a word the model reads, as "48 bytes"."""
+        return self._pipeline.bilm.token_encoder.word_limit
+
     def tokenize(self, text: str) -> list[str]:
         """Split as the model's training text was; at white space where its tokenizer is not known."""
         return self._tokenizer.split(text)
@@ -195,7 +200,8 @@ class Embedder:
             tokenize: See `embed`.
 
         Returns:
-            The sentences of each batch. Words that are too long are counted in each, without a warning.
+            The vectors of each batch, with the words as `.tokens`. Words that are too long are counted, without a
+            warning.
 
         Raises:
             ValueError: As `embed`, and if the state should be carried.
@@ -369,8 +375,7 @@ class Embedder:
             if bar is not None:
                 bar.update(len(result.vectors))
         if embeddings.truncated_words:
-            encoder = self._pipeline.bilm.token_encoder
-            message = truncation_message(tokens, encoder.count_truncated, encoder.word_limit)
+            message = truncation_in(tokens, self.count_truncated, self.word_limit)
             warnings.warn(message, TruncationWarning, stacklevel=3)
         return embeddings
 

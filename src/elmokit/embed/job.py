@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.storage.store import StoreIndex
+from elmokit.text.characters import TruncationWarning, truncation_message
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED
@@ -136,13 +138,18 @@ class Progress:
     def __init__(self, text: TextFile) -> None:
         self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
+        self._truncated = ""  # the first word that is
         self._start = time.perf_counter()
 
     def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
         """The words of a line, some at a time."""
         for words in tokenize_long_text(job.tokenizer, line):
             self.words += len(words)
-            self.truncated_words += job.embedder.count_truncated(words)
+            if truncated := job.embedder.count_truncated(words):
+                self.truncated_words += truncated
+                self._truncated = self._truncated or next(
+                    word for word in words if job.embedder.count_truncated([word])
+                )
             yield words
 
     def skip(self, job: FileJob, lines: Iterable[str]) -> None:
@@ -166,5 +173,8 @@ class Progress:
         return self._words_done / max(self.seconds, 1e-9)
 
     def report(self, output: Path, job: FileJob, parts_kept: int) -> FileReport:
+        if count := self.truncated_words:
+            message = truncation_message(count, job.embedder.word_limit, str(job.text.path), self._truncated)
+            warnings.warn(message, TruncationWarning, stacklevel=4)
         counts = job.text.lines, self.words, self.truncated_words, job.num_parts, parts_kept
         return FileReport(output, *counts, round(self.seconds, 3), round(self.speed, 1))

@@ -273,7 +273,7 @@ def check_output(
 
     Raises:
         FileExistsError: It exists, and must not be replaced.
-        ValueError: It is, or holds, one of the inputs; or it is not what it is to be replaced by.
+        ValueError: It is, or holds, one of the inputs; or a file stands in the place of a directory, or the reverse.
         OSError: It cannot be written there.
     """
     output = Path(output)

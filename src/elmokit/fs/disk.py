@@ -1,4 +1,4 @@
-"""What the disk refuses, and what it is asked for: errors with advice, directories, flushing."""
+"""Errors of the disk with advice, creation of directories, and flushing."""
 
 import errno
 import os

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
+from elmokit.checkpoints.pretrained import on_device
 from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
@@ -263,12 +264,12 @@ def evaluate(
         raise ValueError("there is no file to evaluate: give at least one")
     paths = find_files(files)
     pretrained = resolve_model(model, softmax=True)
-    if pretrained.softmax is None or pretrained.vocab is None:
+    # A loaded model is used where it is unless a device is given.
+    own = device is None and pretrained is model
+    pretrained = on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
+    bilm, softmax, vocab = pretrained.bilm, pretrained.softmax, pretrained.vocab
+    if softmax is None or vocab is None:
         raise ValueError("perplexity needs a model with a softmax and a vocabulary; this model was saved without them")
-    # A loaded model stays where it is unless a device is given.
-    target = pick_device(device) if device is not None or pretrained is not model else pretrained.bilm.device
-    bilm, softmax, start = pretrained.bilm.to(target).eval(), pretrained.softmax.to(target), pretrained.warm_state
-    start = start and BiLMState(start.h.to(target), start.c.to(target))
     tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
     results = {}
     for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):
@@ -276,7 +277,7 @@ def evaluate(
         sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
         progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
         try:
-            results[name] = perplexity(bilm, softmax, pretrained.vocab, progress, state, batch_size, start)
+            results[name] = perplexity(bilm, softmax, vocab, progress, state, batch_size, pretrained.warm_state)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         warn_of_unknown(results[name].unknown_share, file)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.pretrained import Pretrained, on_device
 from elmokit.config import STATE_POLICIES, StatePolicy
 from elmokit.data.streams import scoring_batch
 from elmokit.data.text_files import file_tokenizers, line_tokenizer
@@ -77,15 +77,14 @@ class Candidate:
 
 
 def _resolve(model: ModelSource, device: str | None) -> Pretrained:
-    """Load the model with its softmax if necessary; a loaded model stays on its device by default."""
+    """Load the model with its softmax if necessary; a loaded model is used on its own device by default."""
     pretrained = resolve_model(model, softmax=True)
-    if device is not None or pretrained is not model:
-        pretrained.bilm.to(pick_device(device))
-    return pretrained
+    own = device is None and pretrained is model
+    return on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
 
 
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, the softmax on its device, and the vocabulary. ValueError if they are missing or do not match."""
+    """The biLM, the softmax and the vocabulary. ValueError if they are missing or do not match."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
         raise ValueError("scoring needs a model with a softmax and a vocabulary; this model was saved without them")
@@ -94,8 +93,7 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
             f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "
             "softmax was trained with"
         )
-    bilm = model.bilm.eval()
-    return bilm, softmax.to(bilm.device), vocab
+    return model.bilm, softmax, vocab
 
 
 def _start(model: Pretrained, state: str) -> BiLMState | None:
@@ -106,7 +104,7 @@ def _start(model: Pretrained, state: str) -> BiLMState | None:
         return None
     if model.warm_state is None:
         raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
-    return model.warm_state.to(model.bilm.device)
+    return model.warm_state
 
 
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:

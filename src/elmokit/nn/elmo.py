@@ -21,7 +21,7 @@ from elmokit.text.characters import (
     TruncationWarning,
     count_truncated,
     encode_sentences,
-    truncation_message,
+    truncation_in,
 )
 
 
@@ -58,7 +58,7 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
     count = partial(count_truncated, max_characters=max_characters)
     if any(map(count, sentences)):
-        message = truncation_message(sentences, count, f"{max_characters - 2} bytes")
+        message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
@@ -67,7 +67,7 @@ def check_ids(ids: Tensor, bilm: BiLM) -> None:
     """ValueError for ids that are not those of words as a biLM reads them."""
     if not isinstance(ids, Tensor):
         raise ValueError("Elmo takes ids, not words: write elmo(elmokit.batch_to_ids(sentences))")
-    config, by_word = bilm.config, bilm.token_encoder.input == "words"
+    config, by_word = bilm.config, bilm.config.num_words is not None
     if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
         raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")

@@ -1,7 +1,7 @@
-"""Embeddings in the HDF5 layouts of AllenNLP and bilm-tf, written from a complete store.
+"""Embeddings in AllenNLP's HDF5 layout, written from a complete store.
 
-Both have a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all layers. AllenNLP writes
-(T, 2D) for one layer or a mix, and a dataset `sentence_to_index`: one JSON string that maps a sentence, its words
+It has a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all layers, (T, 2D) for one layer
+or a mix; and a dataset `sentence_to_index`: one JSON string that maps a sentence, its words
 separated by spaces, to the number of its line (a string), the last one if it occurs twice. To write that string, all
 distinct sentences are held in memory. The attribute `elmokit` of the file is the index of the store, as JSON.
 """
@@ -54,12 +54,3 @@ def read_hdf5_index(path: Path) -> StoreIndex | None:
             return from_json(StoreIndex, json.loads(str(file.attrs[INDEX_ATTRIBUTE])))
     except (OSError, RuntimeError, KeyError, ValueError, RecursionError):
         return None
-
-
-def write_bilm_tf_hdf5(store: EmbeddingStore, path: str | Path) -> None:
-    """Write the layout of bilm-tf's `dump_bilm_embeddings`, atomically; ValueError unless the store has all layers."""
-    if store.index.layers != "all":
-        raise ValueError(f"bilm-tf's layout holds all layers, and {store.directory} only {store.index.layers!r}")
-    with atomic_hdf5(path) as file:
-        for line in range(len(store)):
-            _write_line(file, store, line)

@@ -99,17 +99,21 @@ def bounds(spans: Spans) -> list[Mention]:
     return list(zip(spans.first.tolist(), (spans.last + 1).tolist(), strict=True))
 
 
-def scorer(input_dim: int, hidden_dim: int, dropout: float) -> nn.Sequential:
-    """Two hidden layers and one output."""
+def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
+    """What follows the first of two hidden layers, down to one output."""
     return nn.Sequential(
-        nn.Linear(input_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
+        nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, 1),
     )  # fmt: skip
 
 
 class SpanRanker(TaskNetwork):
-    """Words -> spans -> mentions -> antecedents."""
+    """Words -> spans -> mentions -> antecedents.
+
+    A layer on the concatenated features of a span, or of a pair, is a sum of a layer on each of them. What belongs to a
+    word or a mention is multiplied once for it, not for each span or pair that it is a part of.
+    """
 
     def __init__(self, config: CoreferenceConfig, words: WordEncoder) -> None:
         super().__init__()
@@ -119,10 +123,16 @@ class SpanRanker(TaskNetwork):
         hidden = self.lstm.output_dim + words.output_dim
         self.head = nn.Linear(hidden, 1)
         self.width = nn.Embedding(config.max_span_words, config.feature_dim)
-        self.span = nn.Linear(3 * hidden + config.feature_dim, config.span_dim)
-        self.mention = scorer(config.span_dim, config.hidden_dim, config.dropout)
+        self.span_words = nn.Linear(hidden, 3 * config.span_dim, bias=False)  # first word, last word, head
+        self.span_width = nn.Linear(config.feature_dim, config.span_dim)
+        self.mention = nn.Sequential(
+            nn.Linear(config.span_dim, config.hidden_dim), scorer(config.hidden_dim, config.dropout)
+        )
         self.distance = nn.Embedding(len(DISTANCES) + 1, config.feature_dim)
-        self.pair = scorer(3 * config.span_dim + config.feature_dim, config.hidden_dim, config.dropout)
+        self.pair_spans = nn.Linear(config.span_dim, 2 * config.hidden_dim, bias=False)  # mention, antecedent
+        self.pair_product = nn.Linear(config.span_dim, config.hidden_dim, bias=False)
+        self.pair_distance = nn.Linear(config.feature_dim, config.hidden_dim)
+        self.pair = scorer(config.hidden_dim, config.dropout)
         self.register_buffer("bins", torch.tensor(DISTANCES), persistent=False)
 
     def _candidates(self, hidden: Tensor, sentence: Tensor) -> Spans:
@@ -139,11 +149,13 @@ class SpanRanker(TaskNetwork):
         within = position <= last[:, None]
         position = position.clamp(max=num_words - 1)
         weights = self.head(hidden).squeeze(1)[position].masked_fill(~within, -torch.inf).softmax(dim=1)
-        heads = hidden.new_zeros(len(first), hidden.shape[1])
+        at_first, at_last, in_head = self.span_words(self.dropout(hidden)).chunk(3, dim=1)
+        # F.embedding(index, x) is x[index], with a faster gradient.
+        features = F.embedding(first, at_first) + F.embedding(last, at_last)
+        features = features + F.embedding(width, self.span_width(self.width.weight))
         for k in range(longest):
-            heads = heads + weights[:, k, None] * hidden[position[:, k]]
-        features = torch.cat([hidden[first], hidden[last], heads, self.width(width)], dim=1)
-        vectors = F.relu(self.span(self.dropout(features)))
+            features = features + weights[:, k, None] * F.embedding(position[:, k], in_head)
+        vectors = F.relu(features)
         return Spans(first, last, vectors, self.mention(vectors).squeeze(1))
 
     def _mentions(self, spans: Spans, num_words: int) -> Spans:
@@ -168,9 +180,10 @@ class SpanRanker(TaskNetwork):
         antecedent = number[:, None] - back
         exists = antecedent >= 0
         antecedent = antecedent.clamp(min=0)
-        this, other = mentions.vectors[:, None].expand(-1, len(back), -1), mentions.vectors[antecedent]
-        distance = self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True)).expand(count, -1, -1)
-        scores = self.pair(torch.cat([this, other, this * other, distance], dim=2)).squeeze(2)
+        of_mention, of_antecedent = self.pair_spans(mentions.vectors).chunk(2, dim=1)
+        product = self.pair_product(mentions.vectors[:, None] * F.embedding(antecedent, mentions.vectors))
+        distance = self.pair_distance(self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True)))
+        scores = self.pair(of_mention[:, None] + F.embedding(antecedent, of_antecedent) + product + distance).squeeze(2)
         scores = scores + mentions.scores[:, None] + mentions.scores[antecedent]
         scores = scores.masked_fill(~exists, -torch.inf)
         return candidates, mentions, torch.cat([scores.new_zeros(count, 1), scores], dim=1)
@@ -314,6 +327,7 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
         elif line.startswith("#end document"):
             words = tuple(tuple(sentence) for sentence in sentences if sentence)
             yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
+            cells = []
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
             if len(columns) <= WORD_COLUMN + with_answers:
@@ -322,6 +336,8 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
             cells.append(columns[-1].strip())
         else:
             sentences.append([])
+    if cells:
+        raise ValueError(f"{path} ends within a document: its last line must be #end document")
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:

@@ -22,18 +22,18 @@ ORDER_SEED = 0  # of the order in which examples are added to the training set
 
 @dataclass(frozen=True)
 class EfficiencyReport:
-    """Scores by kind of word vectors: pairs of a number of training examples and the score there."""
+    """Scores on the set `split`, by kind of word vectors: pairs of a number of training examples and the score."""
 
     task: str
     metric: str
-    set: str
+    split: str
     scores: dict[str, list[tuple[int, MeanScore]]]
 
     def __str__(self) -> str:
         sizes = [size for size, _ in next(iter(self.scores.values()))]
         width = max(map(len, self.scores))
         lines = [
-            f"{self.metric} on the {self.set} set, in percent",
+            f"{self.metric} on the {self.split} set, in percent",
             f"{'':{width}}" + "".join(f"{n:>16,}" for n in sizes),
         ]
         lines += [

@@ -7,7 +7,7 @@ or not (GloVe). In word2vec's binary format that first line is followed by words
 from __future__ import annotations
 
 import io
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,13 +35,11 @@ class Coverage:
 
     def __str__(self) -> str:
         total = max(self.exact + self.lowercase + self.missing, 1)
-        shares = (f"{100 * count / total:.1f} % {name}" for name, count in self._named())
-        return f"of {total:,} distinct words {', '.join(shares)}"
-
-    def _named(self) -> Iterator[tuple[str, int]]:
-        yield "have a vector", self.exact
-        yield "have one in lower case", self.lowercase
-        yield "have none", self.missing
+        exact, lowercase, missing = (100 * count / total for count in (self.exact, self.lowercase, self.missing))
+        return (
+            f"of {total:,} distinct words {exact:.1f} % have a vector, {lowercase:.1f} % have one in lower case, "
+            f"{missing:.1f} % have none"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +57,9 @@ class WordVectors:
         """Row of a word, from 1; that of the word in lower case if it is missing; 0 if that is missing, too."""
         return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
 
-    def coverage(self, words: Container[str] | tuple[str, ...]) -> Coverage:
+    def coverage(self, words: Iterable[str]) -> Coverage:
         """How many of the distinct `words` have a vector."""
-        distinct = set(words)  # pyright: ignore[reportArgumentType]
+        distinct = set(words)
         exact = sum(word in self._numbers for word in distinct)
         covered = sum(self.number(word) > 0 for word in distinct)
         return Coverage(exact, covered - exact, len(distinct) - covered)

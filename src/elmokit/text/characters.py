@@ -35,15 +35,20 @@ def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) 
     return sum(1 for word in words if 4 * len(word) > limit and len(word_bytes(word)) > limit)
 
 
-def truncation_message(
+def truncation_message(count: int, limit: str, place: str, word: str) -> str:
+    """How many words are truncated, after which limit, and one of them with its place."""
+    words = "1 word is" if count == 1 else f"{count} words are"
+    return f"{words} too long and cut after {limit}, as in {place}: {word[:60]!r}"
+
+
+def truncation_in(
     sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
 ) -> str:
-    """How many words of the sentences are truncated, after which limit, and where the first of them is."""
-    counts = [count_truncated(sentence) for sentence in sentences]
+    """The `truncation_message` of sentences that have truncated words."""
+    counts = list(map(count_truncated, sentences))
     number = next(number for number, count in enumerate(counts) if count)
-    first = next(word for word in sentences[number] if count_truncated([word]))
-    words = "1 word is" if sum(counts) == 1 else f"{sum(counts)} words are"
-    return f"{words} too long and cut after {limit}, the first in sentence {number}: {first[:60]!r}"
+    word = next(word for word in sentences[number] if count_truncated([word]))
+    return truncation_message(sum(counts), limit, f"sentence {number}", word)
 
 
 def encode_words(

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-import torch
-
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
@@ -19,6 +17,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, evaluate, warn_of_unknown
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
@@ -161,9 +160,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    with only_one_in(settings.output):
+    with only_one_in(settings.output), pytorch_threads(settings.threads):
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")

@@ -9,8 +9,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
@@ -20,6 +18,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
+from elmokit.runtime import pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
@@ -207,8 +206,6 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
@@ -222,7 +219,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     cool_down, directory = None, settings.output
     if settings.cool_down is not None:
         cool_down, directory = _cool_down(settings, report)
-    with only_one_in(directory):
+    with only_one_in(directory), pytorch_threads(settings.threads):
         vocab = vocabulary(settings, files)
         config = _model_config(settings, vocab)
         trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest, cool_down)
