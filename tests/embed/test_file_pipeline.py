@@ -348,6 +348,9 @@ def test_a_finished_output_is_done_and_another_needs_overwrite(
     again = write(text, output, embedder, sentences_per_part=5)
     assert (again.parts_kept, again.words, again.sentences) == (first.parts, first.words, first.sentences)
     assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
+    (tmp_path / f".partial-89abcdef-{name}.parts").mkdir()  # of a kill while the store of the finished output went
+    write(text, output, embedder, sentences_per_part=5)
+    assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
     with pytest.raises((ValueError, FileExistsError), match=r"(?s)layers is 'mix', now '1'.* ask to overwrite it"):
         write(text, output, embedder, layers=1)
     assert made() == top

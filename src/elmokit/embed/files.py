@@ -14,7 +14,7 @@ from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
-from elmokit.fs.atomic import atomic_directory, check_output, remove_directory
+from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers
 from elmokit.fs.lock import only_one_in
 from elmokit.storage.hdf5 import read_hdf5_index, write_allennlp_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
@@ -217,7 +217,8 @@ def _count(job: FileJob, output: Path) -> FileReport:
 
 
 def _discard(parts: Path) -> None:
-    """Remove the store of an output that is complete, unless another process is at work there."""
+    """Remove the store of an output that is complete, or what a kill left of it, unless another process is at work."""
     if parts.is_dir():
         with suppress(ValueError), only_one_in(parts):
             remove_directory(parts)
+    remove_leftovers(parts.parent, parts.name)
