@@ -145,7 +145,9 @@ class Elmo(nn.Module):
         check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            layers, state = run_on_own_thread(partial(self._layers, ids, mask, state), self.bilm.device)
+            run = partial(run_on_own_thread, partial(self._layers, ids, mask, state), self.bilm.device)
+            # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
+            layers, state = torch.compiler.disable(run)() if torch.compiler.is_compiling() else run()
         return ElmoOutput(self.mix(layers, mask), mask, state)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
