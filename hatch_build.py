@@ -21,9 +21,7 @@ SOURCES = Path("src/elmokit/ops/native/csrc")
 LIBRARY = SOURCES.parent / "_native.so"
 # No -ffast-math: linking with it would change how the whole process rounds tiny numbers.
 FLAGS = ["-std=c11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-# Loops over arrays are vectorized by the compiler. Those of products are written in vectors: -O3 makes copies of them
-# that are not aligned, and with an unlucky address take a seventh longer.
-OF_ARRAYS, OF_PRODUCTS = ["-O3"], ["-O2", "-fpeel-loops", "-falign-loops=64"]
+FLAGS += ["-O3", "-falign-loops=64"]  # a loop of a product at an unlucky address takes a seventh longer
 # The same sources are compiled for each of these instruction sets that the compiler knows, and for the baseline of the
 # platform; csrc/library.c says which of them a processor runs.
 AVX2 = ["-mavx2", "-mfma"]
@@ -52,9 +50,9 @@ def target_objects(compiler: list[str], folder: Path, target: str, objects: Path
     Raises:
         CalledProcessError: The compiler cannot.
     """
-    parts = [("characters", OF_ARRAYS)]
-    parts += [("unpack", [*OF_ARRAYS, f"-DTYPE={number}"]) for number in ("float", "float16")]
-    parts += [("kernels", [*OF_PRODUCTS, f"-DTYPE={number}"]) for number in ("float", "bfloat16", "int8")]
+    parts = [("characters", [])]
+    parts += [("unpack", [f"-DTYPE={number}"]) for number in ("float", "float16")]
+    parts += [("kernels", [f"-DTYPE={number}"]) for number in ("float", "bfloat16", "int8")]
     compiled = []
     for number, (name, options) in enumerate(parts):
         compiled.append(objects / f"{target}-{number}.o")

@@ -44,7 +44,7 @@ def main() -> int:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     ways = [(compiler, SANITIZERS, [], target) for target in library.targets()]
     if shutil.which(CROSS_COMPILER) and shutil.which(EMULATOR):
-        options = [*hatch_build.OF_PRODUCTS, "-static"]
+        options = ["-static"]
         ways += [([CROSS_COMPILER], options, [EMULATOR], target) for target in ("neon_dotprod", "baseline")]
     else:
         print(f"not emulated: {CROSS_COMPILER} or {EMULATOR} is missing")

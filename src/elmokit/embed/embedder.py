@@ -329,9 +329,9 @@ class Embedder:
             raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
         if state == "zeros":
             return None
-        if self._pipeline.warm_state is None:
+        if self.model.warm_state is None:
             raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
-        return self._pipeline.warm_state
+        return self.model.warm_state.to(self.device)
 
     def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
         """The state that the rows go on from; None where no state is carried."""

@@ -136,7 +136,6 @@ class Pipeline:
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype, sizes: Sizes | None = None) -> None:
         self.config, self.device = model.config, device
-        self.warm_state = None if model.warm_state is None else model.warm_state.to(device)
         self.sizes = Sizes.of(model.config, device, sizes)
         bilm = model.bilm
         try:

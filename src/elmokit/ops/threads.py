@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -189,7 +190,8 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     items, threads, waiting = iter(items), num_threads(), deque[Future[Result]]()
     first = list(islice(items, 2))
     if len(first) < 2:
-        yield from map(process, first)
+        for item in first:
+            yield run_on_own_thread(partial(process, item))
         return
     pool = _pool("items", ahead)
     try:
