@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -145,10 +145,14 @@ class Elmo(nn.Module):
         check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            run = partial(run_on_own_thread, partial(self._layers, ids, mask, state), self.bilm.device)
-            # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
-            layers, state = torch.compiler.disable(run)() if torch.compiler.is_compiling() else run()
-        return ElmoOutput(self.mix(layers, mask), mask, state)
+            run: Callable[[], tuple[Tensor, BiLMState]] = partial(
+                run_on_own_thread, partial(self._layers, ids, mask, state), self.bilm.device
+            )
+            if torch.compiler.is_compiling():
+                # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
+                run = cast(Callable[[], tuple[Tensor, BiLMState]], torch.compiler.disable(run))
+            layers, end = run()
+        return ElmoOutput(self.mix(layers, mask), mask, end)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
         """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after them."""
