@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from elmokit.embed.embedder import Embedder
+from elmokit.integrations import lazy_embedder
 from elmokit.integrations.sklearn import ElmoVectorizer
 
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "  ", "Hä? 中文 🙂", "The play."]
@@ -113,6 +114,15 @@ def test_clones_and_pickles_are_small_and_compute_the_same(vectorizer: ElmoVecto
     for copy in (clone(vectorizer), pickle.loads(pickled)):
         assert copy.get_params() == vectorizer.get_params()
         np.testing.assert_array_equal(copy.transform(TEXTS), vectors)
+
+
+def test_clones_share_a_model_that_one_of_them_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+    monkeypatch.setattr(lazy_embedder, "Embedder", lambda *arguments: loaded.append(arguments) or Embedder(*arguments))
+    original = ElmoVectorizer()
+    for settings in ({"layers": 0}, {"layers": 1}, {"dtype": "bfloat16"}):
+        clone(original).set_params(**settings).transform(["a text"])
+    assert loaded == [("en-small", None, None), ("en-small", None, "bfloat16")]
 
 
 def test_a_loaded_model_is_part_of_the_pickle(embedder: Embedder) -> None:

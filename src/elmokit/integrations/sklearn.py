@@ -43,9 +43,9 @@ def _check_text(number: int, text: Any) -> str:
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
 
-    The model is loaded when it is first used. A copy by `clone`, and a pickle, hold the parameters alone and load the
-    model again; where the same texts are transformed many times, as in a grid search over a classifier, give the
-    pipeline a `memory`. Of texts that occur repeatedly in a call one is embedded.
+    The model is loaded when it is first used; clones share it, and a pickle holds the parameters alone. Of texts that
+    occur repeatedly in a call one is embedded. Where the same texts are transformed again and again, as in a grid
+    search over the settings of a classifier, give the pipeline a `memory`.
 
     Args:
         model: Whatever `elmokit.load` takes, or a loaded model, which then is a part of every copy and pickle.
@@ -113,6 +113,14 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     @property
     def _n_features_out(self) -> int:
         return self._embedder.get().dim
+
+    def __sklearn_clone__(self) -> ElmoVectorizer:
+        copy = super().__sklearn_clone__()
+        copy._lazy_embedder = self._embedder
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lazy_embedder"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
