@@ -20,7 +20,7 @@ test: .venv/installed-dev
 
 # With the libraries that elmokit.integrations is for, and what their trainers need.
 test-integrations: .venv/installed-integrations
-	$(PYTEST) tests/integrations
+	$(PYTEST) tests/integrations tests/repository/test_tutorials.py
 
 # As where there was no C compiler: on a copy of the package without its library.
 test-portable: .venv/installed-dev
