@@ -150,8 +150,8 @@ def train_on(model: SentenceTransformer, pairs: Pairs) -> None:
             output_dir=output, num_train_epochs=1, per_device_train_batch_size=32, learning_rate=1e-3, warmup_steps=14,
             report_to="none", save_strategy="no", use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True, seed=1,
         )  # fmt: skip
-        dataset = Dataset.from_dict(shares)
-        SentenceTransformerTrainer(model, args=arguments, train_dataset=dataset, loss=CosineSimilarityLoss(model)).train()
+        dataset, loss = Dataset.from_dict(shares), CosineSimilarityLoss(model)
+        SentenceTransformerTrainer(model, args=arguments, train_dataset=dataset, loss=loss).train()
 
 
 def rounded(scores: Scores, started: float) -> Scores:

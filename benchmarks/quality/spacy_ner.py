@@ -1,4 +1,4 @@
-"""Entity recognition on WNUT17 by `spacy train`, with ELMo and without: examples/spacy/ner_elmo.cfg, ner_hash_embed.cfg.
+"""Entity recognition on WNUT17 by `spacy train`, with ELMo (examples/spacy/ner_elmo.cfg) and without.
 
     python benchmarks/quality/spacy_ner.py --eval DIRECTORY --work DIRECTORY [--seeds 1 2 3] [--max-steps 20000]
 

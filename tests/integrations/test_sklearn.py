@@ -48,9 +48,7 @@ def test_normalize_gives_vectors_of_length_one(embedder: Embedder) -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 1, 0, 0, 1, 1], atol=1e-5)
 
 
-def test_repeated_texts_are_embedded_once_in_their_places(
-    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_texts_are_embedded_once_in_their_places(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
     encode = Embedder.encode
 

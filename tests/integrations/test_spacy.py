@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-spacy = pytest.importorskip("spacy", reason="spaCy is not installed: make test-integrations")
+pytest.importorskip("spacy", reason="spaCy is not installed: make test-integrations")
+import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import Adam, Model
@@ -231,8 +232,8 @@ SENTENCES = [
 def write_corpus(path: Path) -> None:
     nlp = spacy.blank("en")
     docs = DocBin()
-    for text, annotations in SENTENCES:
-        docs.add(Example.from_dict(nlp.make_doc(text), annotations).reference)
+    for text, entities in SENTENCES:
+        docs.add(Example.from_dict(nlp.make_doc(text), entities).reference)
     docs.to_disk(path)
 
 
@@ -247,7 +248,7 @@ def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Pat
     paths = {"paths.train": corpus, "paths.dev": corpus}
     train(ROOT / "examples" / "spacy" / "ner_elmo.cfg", tmp_path / "run", overrides={**overrides, **paths})
     nlp = spacy.load(tmp_path / "run" / "model-best")
-    examples = [Example.from_dict(nlp.make_doc(text), annotations) for text, annotations in SENTENCES]
+    examples = [Example.from_dict(nlp.make_doc(text), entities) for text, entities in SENTENCES]
     assert nlp.evaluate(examples)["ents_f"] > 0.9
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class ElmoModule(InputModule):
     """
 
     config_file_name = "elmo_module.json"  # config.json is that of the biLM
-    config_keys = ["layers", "max_seq_length", "freeze"]
+    config_keys: ClassVar = ["layers", "max_seq_length", "freeze"]
     save_in_root = False  # a README.md is written there, which would replace the model's card
 
     def __init__(
