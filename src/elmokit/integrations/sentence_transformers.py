@@ -126,7 +126,7 @@ class ElmoModule(InputModule):
             raise ValueError(f"ElmoModule takes texts as strings, not {others[0]!r:.60}")
         sentences = [self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs]
         lengths = torch.tensor([len(words) for words in sentences], dtype=torch.int64)
-        mask = torch.arange(max(1, *lengths)) < lengths[:, None]
+        mask = torch.arange(max([1, *map(len, sentences)])) < lengths[:, None]
         features: dict[str, Any] = {"input_ids": self._ids(sentences, mask), "attention_mask": mask.long()}
         features["attention_mask"][:, 0] = 1
         if prompt:
@@ -214,7 +214,7 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:
     directory = Path(directory)
     if not (directory / "modules.json").is_file():
         raise FileNotFoundError(f"{directory} holds no SentenceTransformer: looked for modules.json in it")
-    modules = OrderedDict()
+    modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
     for entry in from_json(list[dict[str, Any]], read_json(directory / "modules.json"), "modules.json"):
         kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
         modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])

@@ -115,7 +115,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._embedder.get().dim
 
     def __sklearn_clone__(self) -> ElmoVectorizer:
-        copy = super().__sklearn_clone__()
+        copy = cast(ElmoVectorizer, super().__sklearn_clone__())
         copy._lazy_embedder = self._embedder
         return copy
 

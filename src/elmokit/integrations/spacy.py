@@ -9,7 +9,7 @@ spaCy's configurations find both without an import.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain as chain_iterables
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -93,21 +93,22 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
 
 
 def _embedder(model: Model) -> Embedder:
-    return model.shims[0].lazy_embedder.get()
+    return cast(FrozenModel, model.shims[0]).lazy_embedder.get()
 
 
 def _fixed_layers(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
     """Vectors of a fixed choice of layers: nothing learns."""
-    vectors = embed_docs(_embedder(model), docs, layers)
+    vectors: list[Any] = embed_docs(_embedder(model), docs, layers)
     return [model.ops.asarray2f(of_doc) for of_doc in vectors], lambda gradients: []
 
 
 def _learned_mix(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
     """gamma * sum_j softmax(weights)_j h_j (paper equation 1), and its gradient for `weights` and `gamma`."""
-    xp = model.ops.xp
+    xp: Any = model.ops.xp
     layers = [xp.asarray(of_doc) for of_doc in embed_docs(_embedder(model), docs, "all")]
-    gamma = model.get_param("gamma")
-    shares = model.ops.softmax(model.get_param("weights"))
+    gamma: Any = model.get_param("gamma")
+    weights: Any = model.get_param("weights")
+    shares: Any = model.ops.softmax(weights)
 
     def backprop(gradients: list[Any]) -> list[Doc]:
         # of the loss, for a share of each layer
