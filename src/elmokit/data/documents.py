@@ -97,7 +97,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         file: Index of the file, which each document records.
 
     Yields:
-        Documents with at least one line, long ones split after MAX_LINES lines or about MAX_DOCUMENT_CHARACTERS characters.
+        Documents with at least one line, long ones split after MAX_LINES lines or MAX_DOCUMENT_CHARACTERS characters.
 
     Raises:
         FileNotFoundError: The file does not exist.
