@@ -210,10 +210,15 @@ def test_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
 
 def test_vectors_of_another_shape_are_refused(tmp_path: Path) -> None:
     begin_store(tmp_path / "out", TOP)
-    wrong = {(3, 4): "do not fit words 0", (2, 5): "not those of words with", (1, 4): "1 of 2 words have no vectors"}
+    wrong = {(3, 4): "do not fit words 0", (2, 5): "do not fit words 0", (1, 4): "1 of 2 words have no vectors"}
     for shape, message in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            write_part(tmp_path / "out", TOP, 0, [["a", "b"]], [np.zeros(shape, np.float32)])
+        spool = TokenSpool(tmp_path / "out")
+        spool.add_sentence([["a", "b"]])
+        with (
+            pytest.raises(ValueError, match=message),
+            write_shard(tmp_path / "out", TOP, 0, spool) as writer,
+        ):
+            writer.write(0, np.zeros(shape, np.float32))
     assert finished_shards(tmp_path / "out") == []
 
 
