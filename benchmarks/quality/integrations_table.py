@@ -9,7 +9,6 @@ from statistics import mean, stdev
 from typing import Any
 
 NOT_MEASURED = "Not measured yet."
-SEARCHED = ("layers", "pooling", "C")
 Figures = Mapping[str, Any]
 
 
@@ -19,16 +18,23 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _listed(parameters: Figures) -> str:
+    """Parameters as text, without what is nested."""
+    names = {"layers": "layers", "transformer_weights": "scale of ELMo", "C": "C"}
+    values = {names[key]: value["elmo"] if isinstance(value, dict) else value for key, value in parameters.items()}
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
+
+
 def of_scikit_learn(report: Figures) -> str:
     """Accuracies on SST-2, and what the grid search chose."""
     if "scikit-learn" not in report:
         return NOT_MEASURED
     rows = [
-        [name, f"{found['dev']:.1f}", f"{found['test']:.1f}", *(found["parameters"].get(k, "") for k in SEARCHED)]
+        [name, f"{found['dev']:.1f}", f"{found['test']:.1f}", _listed(found["parameters"])]
         for name, found in report["scikit-learn"].items()
         if isinstance(found, dict) and "parameters" in found
     ]
-    return _table(["Features", "Dev", "Test", "Layers", "Pooling", "C"], rows)
+    return _table(["Features", "Dev", "Test", "Chosen by dev"], rows)
 
 
 def of_sentence_transformers(report: Figures) -> str:

@@ -2,8 +2,8 @@
 
     python benchmarks/quality/sklearn_sst2.py --eval DIRECTORY [--model NAME_OR_PATH]
 
-DIRECTORY/sst holds stsa.binary.train, .dev and .test. What the grid chooses, the penalty of a logistic regression and
-for ELMo layers and pooling, is best on dev; the classifier is then trained on train and dev.
+DIRECTORY/sst holds stsa.binary.train, .dev and .test. The grid chooses the penalty of a logistic regression, the layers
+of ELMo, and next to TF-IDF the scale of ELMo's features by dev; the classifier is then trained on train and dev.
 """
 
 from __future__ import annotations
@@ -30,31 +30,27 @@ from sentiment import read_sst2  # noqa: E402
 from elmokit.checkpoints.loading import DEFAULT_MODEL  # noqa: E402
 from elmokit.integrations.sklearn import ElmoVectorizer  # noqa: E402
 
-STRENGTHS = {"TF-IDF": (1.0, 10.0), "ELMo": (1e-3, 1e-2, 1e-1), "both": (1e-3, 1e-2, 1e-1)}  # scikit-learn's C
-OF_ELMO = {"layers": [0, 1, 2, "mix"], "pooling": ["mean", "max"]}
+# What is searched for each kind of features: parameters of the transformer, and scikit-learn's C.
+GRIDS: dict[str, dict[str, list[Any]]] = {
+    "TF-IDF": {"classifier__C": [1.0, 10.0]},
+    "ELMo": {"vectors__elmovectorizer__layers": [0, 1, 2, "mix"], "classifier__C": [1e-3, 1e-2, 1e-1]},
+    "both": {"vectors__transformer_weights": [{"elmo": 0.01}, {"elmo": 0.1}], "classifier__C": [1.0, 10.0]},
+}
 
 
-def vectorizers(model: str) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
-    """Each kind of features: a transformer of tokenized texts, and the grid of its parameters."""
+def vectorizer(name: str, model: str) -> Any:
+    """A transformer of tokenized texts."""
     tf_idf = TfidfVectorizer(lowercase=False, token_pattern=r"\S+")
     elmo = make_pipeline(ElmoVectorizer(model, tokenize=False), StandardScaler())
-    grid = {f"elmovectorizer__{name}": values for name, values in OF_ELMO.items()}
-    both = FeatureUnion([("tf_idf", tf_idf), ("elmo", elmo)])
-    return {
-        "TF-IDF": (tf_idf, {}),
-        "ELMo": (elmo, grid),
-        "both": (both, {f"elmo__{name}": values for name, values in grid.items()}),
-    }
+    return {"TF-IDF": tf_idf, "ELMo": elmo, "both": FeatureUnion([("tf_idf", tf_idf), ("elmo", elmo)])}[name]
 
 
 def search(name: str, model: str, texts: dict[str, list[str]], labels: dict[str, np.ndarray], cache: str) -> dict:
     """Accuracies in percent on dev, by which the grid chooses, and on test."""
-    vectorizer, grid = vectorizers(model)[name]
-    pipeline = Pipeline([("vectors", vectorizer), ("classifier", LogisticRegression(max_iter=2000))], memory=cache)
-    parameters = {f"vectors__{key}": values for key, values in grid.items()} | {"classifier__C": STRENGTHS[name]}
+    steps = [("vectors", vectorizer(name, model)), ("classifier", LogisticRegression(max_iter=2000))]
     fold = PredefinedSplit(np.repeat([-1, 0], [len(texts["train"]), len(texts["dev"])]))
     started = time.perf_counter()
-    found = GridSearchCV(pipeline, parameters, cv=fold).fit(
+    found = GridSearchCV(Pipeline(steps, memory=cache), GRIDS[name], cv=fold).fit(
         texts["train"] + texts["dev"], np.concatenate([labels["train"], labels["dev"]])
     )
     return {
@@ -76,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     texts = {part: list(map(" ".join, of_part)) for part, of_part in sentences.items()}
     figures = {}
     with tempfile.TemporaryDirectory() as cache:
-        for name in STRENGTHS:
+        for name in GRIDS:
             figures[name] = search(name, arguments.model, texts, labels, cache)
             print(name, figures[name], flush=True)
     sizes = {part: len(of_part) for part, of_part in texts.items()}
