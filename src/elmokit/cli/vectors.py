@@ -27,7 +27,7 @@ class Embed:
     file: Positional[Path]
     """Text (plain, .gz or .zst), one sentence per line."""
     output: Path
-    """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout."""
+    """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout, or in .parquet for a table."""
     model: Model = None
     layers: OneLayer | Literal["all"] = "mix"
     """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
