@@ -76,7 +76,8 @@ def read_mrpc(path: Path) -> Pairs:
 
 def read_senteval(path: Path) -> Labelled:
     """Lines "LABEL TEXT" in Latin-1, at random into 80, 10 and 10 %, as in task_sets.py."""
-    lines = [line.partition(" ") for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
+    # Not splitlines, which ends lines within the texts too, at the character 0x85.
+    lines = [line.partition(" ") for line in path.read_text(encoding="latin-1").split("\n") if line.strip()]
     lines = [lines[number] for number in np.random.default_rng(0).permutation(len(lines))]
     ends = len(lines) * 8 // 10, len(lines) * 9 // 10
     parts = lines[: ends[0]], lines[ends[0] : ends[1]], lines[ends[1] :]

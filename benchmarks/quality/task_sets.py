@@ -90,7 +90,8 @@ def senteval(name: str) -> Callable[[Task, Path], Sets]:
     """Lines "LABEL TEXT" in Latin-1, in random order."""
 
     def read(task: Task, data: Path) -> Sets:
-        lines = (data / "senteval" / name).read_text(encoding="latin-1").splitlines()
+        # Not splitlines, which ends lines within the texts too, at the character 0x85.
+        lines = (data / "senteval" / name).read_text(encoding="latin-1").split("\n")
         texts = [LabelledText(tuple(line.split()[1:]), line.split()[0]) for line in lines if line.strip()]
         order = np.random.default_rng(0).permutation(len(texts))
         return split_at([texts[number] for number in order], len(texts) * 8 // 10, len(texts) * 9 // 10)
