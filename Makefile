@@ -61,5 +61,5 @@ clean:
 	touch $@ .venv/installed
 
 .venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
-	$(PIP_INSTALL) --editable '.[dev,sklearn,sentence-transformers,spacy]' 'sentence-transformers[train]' pandas
+	$(PIP_INSTALL) --editable '.[dev,ray,sklearn,sentence-transformers,spacy]' 'sentence-transformers[train]' pandas
 	touch $@ .venv/installed-dev .venv/installed

@@ -18,6 +18,7 @@ LIBRARIES = {
     "scikit-learn": ("sklearn", "pandas"),
     "sentence-transformers": ("sentence_transformers", "datasets", "accelerate"),
     "spacy": ("spacy",),
+    "tables": ("pyarrow", "datasets"),
 }
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(python|console|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
