@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from efml_files import write_efml
 
-from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
+from elmokit.compat.allennlp import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 
 HUB_URLS = [f"https://tfhub.dev/google/elmo/{version}" for version in (1, 2, 3)]
 NEW_IMPORTS = {
