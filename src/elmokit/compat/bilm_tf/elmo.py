@@ -38,7 +38,7 @@ def weight_layers(
         do_layer_norm: Normalize the layers over all words, without boundaries.
 
     Returns:
-        "weighted_op", (B, T, 2D), and "regularization_op", the penalty.
+        "weighted_op", (B, T, 2D), at padding zero without layer norm; and "regularization_op", the penalty.
     """
     layers, mask, mixes = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], bilm_ops["mixes"]
     if f"{name}_ELMo" not in mixes:
@@ -50,4 +50,4 @@ def weight_layers(
         mix.weights = nn.Parameter(torch.zeros(len(layers), device=layers.device))
     weighted = mix_layers(layers, mix.gamma * torch.softmax(mix.weights, dim=0), mask, do_layer_norm)
     penalty = (l2_coef or 0.0) * mix.weights.square().sum()
-    return {"weighted_op": weighted * mask.unsqueeze(-1), "regularization_op": penalty}
+    return {"weighted_op": weighted, "regularization_op": penalty}
