@@ -13,6 +13,13 @@ from typing import Any, Literal, TypeAlias, get_args
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
+
+def check_state(state: str) -> None:
+    """ValueError if a state policy is none of these."""
+    if state not in STATE_POLICIES:
+        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
+
+
 # Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
 # AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)
 CHARACTER_SHIFT = 1
