@@ -103,3 +103,12 @@ def test_dump_bilm_embeddings_writes_blank_lines(old_model: Path, tmp_path: Path
         for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):
             expected = model(Batcher(None, 50).batch_sentences([sentence]))["lm_embeddings"][0]
             np.testing.assert_allclose(file[str(line)], expected, atol=1e-5)
+
+
+def test_a_mix_of_the_top_layer_learns_gamma_only(model: BidirectionalLanguageModel) -> None:
+    ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
+    top = weight_layers("input", ops, use_top_only=True)["weighted_op"]
+    assert torch.equal(top, ops["lm_embeddings"][:, -1])
+    assert [tuple(parameter.shape) for parameter in model.mixes.parameters()] == [(1,)]
+    weight_layers("input", ops)
+    assert sorted(tuple(parameter.shape) for parameter in model.mixes.parameters()) == [(1,), (3,)]

@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.formats.allennlp_weights import translate
 from elmokit.compat.allennlp.boundaries import remove_sentence_boundaries
 from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
 from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
 from elmokit.compat.allennlp.scalar_mix import ScalarMix
-from elmokit.checkpoints.formats.allennlp_weights import translate
 from elmokit.compat.carried import CarriedStates
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
