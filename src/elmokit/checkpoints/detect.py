@@ -59,8 +59,8 @@ def options_of(weights: Path) -> Path:
     """
     same_name = weights.with_name(weights.name.removesuffix("weights.hdf5") + "options.json")
     candidates = [same_name, *(weights.with_name(name) for name in OPTIONS)]
-    if found := next(filter(Path.is_file, candidates), None):
-        return found
+    if options := next(filter(Path.is_file, candidates), None):
+        return options
     others = sorted(weights.parent.glob("*options*.json"))
     if len(others) > 1:
         listed = ", ".join(map(str, others))

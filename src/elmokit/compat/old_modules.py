@@ -79,5 +79,5 @@ def install(*, tensorflow_hub: bool = False) -> None:
         tensorflow_hub: Stand in for `tensorflow_hub` too, which has more than ELMo.
     """
     tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
-    found = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
-    sys.meta_path.extend(_OldModules(table) for table in tables if table not in found)
+    installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
+    sys.meta_path.extend(_OldModules(table) for table in tables if table not in installed)
