@@ -23,7 +23,7 @@ from elmokit.config import LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
-from elmokit.nn.token_encoders import CharCNN
+from elmokit.nn.token_encoders import CharCNN, TokenEncoder
 from elmokit.text.characters import count_truncated, encode_sentences
 from elmokit.text.characters import encode_words as encode_words_as_ids
 
@@ -64,7 +64,7 @@ class _CharacterEncoder(nn.Module):
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2) bool}."""
-        ids = add_boundaries(inputs, self._encoder)
+        ids = add_boundaries(inputs, cast(TokenEncoder, self._encoder))
         mask = self._encoder.is_word(ids)
         words = encode_words(self._encoder, ids[mask])
         return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
