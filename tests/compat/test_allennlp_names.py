@@ -203,6 +203,7 @@ def test_from_params_takes_a_dictionary(files: tuple[Path, Path]) -> None:
         vocab=None, params={**settings, "type": "elmo_token_embedder", "projection_dim": 5}
     )
     assert embedder(batch_to_ids(SENTENCES)).shape == (2, 4, 5)
+    assert ElmoTokenEmbedder.from_params(None, settings).get_output_dim() == 32  # as in AllenNLP 0.9
     with pytest.raises(ConfigurationError, match=r"settings of Elmo are wrong: .*typo"):
         Elmo.from_params({**settings, "num_output_representations": 2, "typo": 1})
 

@@ -62,6 +62,11 @@ def test_bidirectional_language_model_carries_state_until_reset(model: Bidirecti
         model(ids.repeat(3, 1, 1))
 
 
+def test_a_placeholder_of_a_graph_is_an_error_that_says_what_to_pass(model: BidirectionalLanguageModel) -> None:
+    with pytest.raises(ValueError, match="not SymbolicTensor: pass what batch_sentences gives"):
+        model(type("SymbolicTensor", (), {"shape": (None, None, 50)})())
+
+
 def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:
     ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
     result = weight_layers("input", ops, l2_coef=0.5)

@@ -34,8 +34,7 @@ def encode_words(encoder: nn.Module, ids: Tensor) -> Tensor:
 
 def run_bilm(frozen: Frozen, bilm: BiLM, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
     """`frozen.run(bilm, ids, state)`, for ids of characters that may be 0 inside a word, or for ids of words."""
-    is_zero = _is_zero_inside(ids)
-    if ids.dim() < 3 or not is_zero.any():
+    if ids.dim() < 3 or not (is_zero := _is_zero_inside(ids)).any():
         return frozen.run(bilm, ids, state)
     mask, encoder = bilm.token_encoder.is_word(ids), bilm.get_submodule("token_encoder")
     table, ids = _with_zero_row(encoder, ids, is_zero)

@@ -51,6 +51,14 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
 
 
+def _tensor(ids: Any) -> Tensor:
+    try:
+        return torch.as_tensor(ids).long()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        kind = type(ids).__name__
+        raise ValueError(f"ids must be an array, not {kind}: pass what batch_sentences gives, no placeholder") from None
+
+
 class BidirectionalLanguageModel:
     """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state from call to call.
 
@@ -88,9 +96,10 @@ class BidirectionalLanguageModel:
             (B,); token_embeddings (B, T+2, D). And `mixes`.
 
         Raises:
-            ValueError: There are more rows than `max_batch_size`, or an id is outside the vocabulary.
+            ValueError: There are more rows than `max_batch_size`, an id is outside the vocabulary, or there are no ids,
+                but a placeholder of a graph.
         """
-        ids = torch.as_tensor(ids).long()
+        ids = _tensor(ids)
         if len(ids) > self.max_batch_size:
             raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
         num_words = self.bilm.config.num_words
