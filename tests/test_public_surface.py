@@ -62,6 +62,8 @@ SIGNATURES = {
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
     "collate": "(sentences)",
+    "embed_fasta": "(file, output, model=None, *, protein=False, layers='sum', id_field=1, split_char='|', state=None, "
+    "device=None, dtype=None, storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
     "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
     from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
-    from elmokit.embed.files import embed_file, encode_file
+    from elmokit.embed.files import embed_fasta, embed_file, encode_file
     from elmokit.lm.evaluate import evaluate
     from elmokit.lm.scoring import next_words, score, substitutes
     from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
@@ -60,6 +60,7 @@ __all__ = [
     "available_backends",
     "batch_to_ids",
     "collate",
+    "embed_fasta",
     "embed_file",
     "encode_file",
     "evaluate",
@@ -83,7 +84,7 @@ _NAMES_IN = {
     "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
     "data.prepare": ["prepare"],
     "embed.embedder": ["Embedder", "Embeddings"],
-    "embed.files": ["embed_file", "encode_file"],
+    "embed.files": ["embed_fasta", "embed_file", "encode_file"],
     "lm.evaluate": ["evaluate"],
     "lm.scoring": ["next_words", "score", "substitutes"],
     "nn.bilm": ["BiLM", "BiLMOutput", "BiLMState"],

@@ -31,6 +31,7 @@ CALLS = [
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate"),
     ("embed sentences.txt --output vectors --storage-dtype float16", "elmokit.embed.files.embed_file"),
+    ("embed --fasta proteins.fasta --output proteins.npz --id 0", "elmokit.embed.files.embed_fasta"),
     ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),

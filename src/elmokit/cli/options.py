@@ -35,7 +35,7 @@ OptionalState = Annotated[
     ),
     UNSET,
 ]
-OneLayer = Literal["mix", "average", "top"] | int
+OneLayer = Literal["mix", "average", "sum", "top"] | int
 Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
 # The one rule for text, of all verbs.
 Tokenize = Annotated[
