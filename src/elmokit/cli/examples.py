@@ -31,7 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "finetune": (
         f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 --output runs/speeches",
     ),
-    "score": (f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",),
+    "score": (
+        f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",
+        f"elmokit score {DATA}/sentences.txt --output runs/surprisal.tsv --tsv --bits",
+    ),
     "substitutes": ('elmokit substitutes "The house stands near the river." --positions 1 5',),
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),

@@ -126,7 +126,12 @@ class Score:
     file: Positional[Path]
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
-    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table."""
+    tsv: bool = False
+    """Write a table with a row per word: sentence, position, word, surprisal given the words before (forward) and given
+    the words after (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>."""
+    bits: bool = False
+    """Use logarithms to base 2 instead of natural ones."""
     overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"
