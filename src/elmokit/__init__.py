@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
+    from elmokit.checkpoints.push import push_to_hub
     from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
     from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
@@ -73,6 +74,7 @@ __all__ = [
     "prepack",
     "prepare",
     "pretrain",
+    "push_to_hub",
     "save",
     "score",
     "set_backend",
@@ -81,6 +83,7 @@ __all__ = [
 
 _NAMES_IN = {
     "checkpoints.loading": ["CheckpointError", "Pretrained", "list_models", "load", "save"],
+    "checkpoints.push": ["push_to_hub"],
     "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
     "data.prepare": ["prepare"],
     "embed.embedder": ["Embedder", "Embeddings"],

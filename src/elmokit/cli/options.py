@@ -57,4 +57,4 @@ ComputeDtype = Annotated[
         "still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, else float32)."
     ),
 ]
-StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type of the vectors on disk.")]
+StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type on disk.")]

@@ -101,14 +101,26 @@ class Embedder:
         softmax: bool = False,
         revision: str | None = None,
         local_files_only: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
     ) -> Embedder:
         """Load a model, with the options of `elmokit.load` for those of the Hub, and prepack it.
 
-        `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
-        `dtype` those of `Embedder`.
+        `device` and `dtype` are those of `Embedder`, all other arguments and the errors those of `elmokit.load`.
+        `from_pretrained` is another name of it.
         """
-        source = locate(model, revision=revision, local_files_only=local_files_only).path
+        source = locate(
+            model,
+            revision=revision,
+            local_files_only=local_files_only,
+            token=token,
+            cache_dir=cache_dir,
+            force_download=force_download,
+        ).path
         return cls(source, device, dtype, softmax=softmax)
+
+    from_pretrained = load  # as transformers calls it
 
     def fingerprint(self) -> str:
         """The `fingerprint` of the model, for which weights that were not kept are read from its files again."""
