@@ -364,6 +364,17 @@ def proteins() -> str:
     return "\n\n".join(tables)
 
 
+def onnx_throughput() -> str:
+    """The exported model under onnxruntime."""
+    if not (RESULTS / "onnx_throughput.json").is_file():
+        return "Not measured yet."
+    each = read("onnx_throughput")
+    batch, speed = max(each["onnxruntime_words_per_second"].items(), key=lambda pair: pair[1])
+    row = [f"`{each['model']}`", f"{each['elmokit_words_per_second']:,.0f}", f"{speed:,.0f} (batch {batch})",
+           f"{each['ratio']:.1f}", f"{each['largest_difference']:.1e}", origin(each)]  # fmt: skip
+    return table("Model | elmokit, words/s | onnxruntime, words/s | Ratio | Largest difference | Recorded", [row])
+
+
 def preprocessing() -> str:
     """Words a second of everything before the network."""
     figures = read("preprocessing")["one thread"]
@@ -487,7 +498,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, proteins, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses,
+        long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
+        perplexity, senses,
         intrinsic, finetuning, tagging, tasks,
     )
 }  # fmt: skip

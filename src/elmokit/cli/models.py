@@ -12,14 +12,15 @@ from elmokit.cli.show import show
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a model to another format: elmokit's own, or the HDF5 files of AllenNLP and bilm-tf."""
+    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or ONNX."""
 
     input: Positional[str]
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or HDF5 file for token-embeddings."""
-    to: Literal["native", "hdf5", "token-embeddings"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, or bilm-tf's file of context-independent vectors."""
+    """Directory for the model, or file for onnx and token-embeddings."""
+    to: Literal["native", "hdf5", "onnx", "token-embeddings"] = "native"
+    """elmokit's directory, options.json and weights.hdf5, an ONNX file (needs onnx), or bilm-tf's HDF5 file of
+    context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
     overwrite: Overwrite = False
