@@ -499,8 +499,7 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
         long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
-        perplexity, senses,
-        intrinsic, finetuning, tagging, tasks,
+        perplexity, senses, intrinsic, finetuning, tagging, tasks,
     )
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from elmokit import __version__
 from elmokit.checkpoints.hub import hub_model
@@ -56,12 +56,12 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
         card = ModelCard(text if METADATA.match(text) else f"---\n{{}}\n---\n{text}")
     except Exception as error:  # PyYAML's, which huggingface_hub depends on
         raise ValueError(f"the metadata at the beginning of the model's card is not valid YAML: {error}") from error
-    data = card.data.to_dict()
-    card.data.library_name = data.get("library_name", "elmokit")
-    card.data.pipeline_tag = data.get("pipeline_tag", "feature-extraction")
-    card.data.tags = list(dict.fromkeys([*data.get("tags", []), *TAGS]))
-    card.data.license = license or data.get("license")
-    card.data.language = language or data.get("language")
+    given, data = card.data.to_dict(), cast(Any, card.data)
+    data.library_name = given.get("library_name", "elmokit")
+    data.pipeline_tag = given.get("pipeline_tag", "feature-extraction")
+    data.tags = list(dict.fromkeys([*given.get("tags", []), *TAGS]))
+    data.license = license or given.get("license")
+    data.language = language or given.get("language")
     return str(card)
 
 

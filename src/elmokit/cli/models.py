@@ -39,8 +39,8 @@ class Push:
     """Model, in any format that `elmokit.load` reads."""
     repo_id: Annotated[Positional[str], arg(metavar="OWNER/NAME")]
     """Repository, created if it does not exist. Its model is replaced in one commit; other files stay."""
-    private: bool = False
-    """Create the repository as a private one."""
+    private: Annotated[bool | None, UNSET] = None
+    """Create the repository as a private one (default: as is usual for its owner)."""
     revision: Annotated[str | None, UNSET] = None
     """Branch to commit to, created if it does not exist (default: main)."""
     commit_message: str = "Upload a model of elmokit"
@@ -56,7 +56,7 @@ class Push:
     def run(self) -> None:
         from elmokit.checkpoints.push import push_to_hub
 
-        print(push_to_hub(**vars(self) | {"private": self.private or None}))
+        print(push_to_hub(**vars(self)))
 
 
 @dataclass(frozen=True)

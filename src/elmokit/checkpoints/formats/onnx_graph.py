@@ -25,7 +25,7 @@ from elmokit import __version__
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, EfmlEncoder, Projection, WordEmbedding
+from elmokit.nn.token_encoders import CharCNN, EfmlEncoder, Projection, TokenEncoder, WordEmbedding
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -112,7 +112,7 @@ def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
     return graph.linear(x, encoder.projection.weight, encoder.projection.bias)
 
 
-def _encode(graph: _Graph, encoder: nn.Module, ids: str) -> tuple[str, str]:
+def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
     """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded once."""
     if isinstance(encoder, WordEmbedding):
         mask = graph.op("Greater", ids, graph.constant(np.array(0)))
