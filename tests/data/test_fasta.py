@@ -51,7 +51,7 @@ def test_read_identifiers_takes_the_field_or_the_whole_header(
         with pytest.raises(ValueError, match="lines 1 and 7 both name a sequence 'sp'"):
             read_identifiers(file, separator, field)
     else:
-        assert read_identifiers(file, separator, field) == names
+        assert tuple(read_identifiers(file, separator, field)) == names
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,14 @@ def test_read_identifiers_refuses_an_empty_header_and_a_negative_field(tmp_path:
         read_identifiers(file, field=-1)
     with pytest.raises(ValueError, match="numbered from 0"):
         read_identifiers(file, field=-2)
+
+
+@pytest.mark.parametrize(("group", "places"), [(1, [0, 1, 2]), (2, [1, 0, 2]), (3, [2, 1, 0])])
+def test_sequences_are_read_by_length_within_groups_and_names_tell_the_place(
+    tmp_path: Path, group: int, places: list[int]
+) -> None:
+    file = write(tmp_path / "a.fasta", UNIPROT)
+    lines = read_identifiers(file, group=group)
+    assert lines == dict(zip(("P69905", "A0A000", "Q00000"), places, strict=True))
+    sequences, in_order = list(read_sequences(file, group)), list(read_sequences(file))
+    assert [sequences[line] for line in lines.values()] == in_order

@@ -78,7 +78,7 @@ def test_embed_fasta_writes_the_vectors_of_the_residues_by_name(
     report = embed_fasta(file, output, embedder, layers=layers, sentences_per_part=3)
     assert (report.sentences, report.words) == (len(PROTEINS), sum(map(len, PROTEINS.values())))
     found = READERS[suffix](output)
-    assert sorted(found) == sorted(PROTEINS)
+    assert list(found) == list(PROTEINS)  # in the order of the file, though they are run by length
     for name, residues in PROTEINS.items():
         (expected,) = embedder.embed([list(residues)], layers=layers)
         assert found[name].dtype == np.float32
@@ -144,6 +144,8 @@ def test_a_finished_output_is_done_and_other_names_need_overwrite(
         ("out.pt", {}, r"name the output out\.pt\.npz"),
         ("out.npz", {"protein": True, "layers": "all"}, 'other layers than "all"'),
         ("out.npz", {"protein": True, "storage_dtype": "float16"}, "leave storage_dtype out"),
+        ("out.npz", {"state": "carry"}, "does not go on from the one before it"),
+        ("out.npz", {"sentences_per_part": 0}, "at least 1"),
     ],
 )
 def test_embed_fasta_refuses_what_it_cannot_write(

@@ -17,7 +17,15 @@ from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
-from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
+from elmokit.embed.pipeline import (
+    BatchResult,
+    Pipeline,
+    Sizes,
+    WindowResult,
+    running_order,
+    split_batches,
+    split_evenly,
+)
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
@@ -374,14 +382,17 @@ class Embedder:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
-        batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
+        order = range(len(tokens)) if embeddings.state is not None else running_order(tokens, self._pipeline.sizes)
+        batches = split_evenly([tokens[number] for number in order], self._pipeline.sizes.batch_words)
+        vectors: list[np.ndarray] = []
         for result in self._results(batches, spec, state, batch_size):
-            embeddings += result.vectors
+            vectors += result.vectors
             embeddings.truncated_words += result.truncated_words
             if embeddings.state is not None:
                 embeddings.state = result.state
             if bar is not None:
                 bar.update(len(result.vectors))
+        embeddings += (vectors[place] for place in np.argsort(order))
         if embeddings.truncated_words:
             message = truncation_in(tokens, self.count_truncated, self.word_limit)
             warnings.warn(message, TruncationWarning, stacklevel=3)

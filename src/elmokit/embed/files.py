@@ -194,8 +194,8 @@ def embed_fasta(
 ) -> FileReport:
     """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
 
-    A residue is a word of one letter, a sequence a sentence. Memory holds one sequence, and the vectors of some
-    thousand residues. A run that was stopped is resumed as in `embed_file`.
+    A residue is a word of one letter, a sequence a sentence. Memory holds the sequences of a part, and the vectors of
+    some thousand residues. A run that was stopped is resumed as in `embed_file`.
 
     Args:
         file: FASTA, plain, .gz or .zst; residues are read in upper case.
@@ -207,9 +207,9 @@ def embed_fasta(
         id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field 1 of a header of
             UniProt, `>sp|P69905|HBA_HUMAN`, is the accession number.
         split_char: Separates the fields.
-        state, device, dtype, overwrite: As for `embed_file`.
+        state, device, dtype, overwrite: As for `embed_file`; no state is carried.
         storage_dtype: The number type of the vectors of residues; a vector of a protein is float32.
-        sentences_per_part: Sequences between two checkpoints.
+        sentences_per_part: Sequences between two checkpoints, which are run from the shortest to the longest.
 
     Returns:
         The number of sequences and residues (as sentences and words), and the speed.
@@ -220,6 +220,8 @@ def embed_fasta(
         FileExistsError, OSError: As `embed_file`.
     """
     output = Path(output)
+    if sentences_per_part < 1:
+        raise ValueError(f"sentences_per_part must be at least 1, not {sentences_per_part}")
     if output.suffix not in (".npz", *HDF5_SUFFIXES):
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
     if protein and (layers == "all" or storage_dtype != "float32"):
@@ -227,19 +229,21 @@ def embed_fasta(
             "one vector for each protein is float32, and of one layer or one mix of layers: choose other layers than "
             '"all", and leave storage_dtype out'
         )
-    names = read_identifiers(file, split_char, id_field)
+    # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
+    lines = read_identifiers(file, split_char, id_field, sentences_per_part)
     if output.suffix in HDF5_SUFFIXES:
-        check_hdf5_names(names)
-        format = _Format(partial(write_named_hdf5, names=names, pooled=protein), read_hdf5_index)
+        check_hdf5_names(lines)
+        format = _Format(partial(write_named_hdf5, lines=lines, pooled=protein), read_hdf5_index)
     else:
-        format = _Format(partial(write_npz, names=names, pooled=protein), read_npz_index)
+        format = _Format(partial(write_npz, lines=lines, pooled=protein), read_npz_index)
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part, read_sequences)
+    if (state := state or embedder.model.state_policy) == "carry":
+        raise ValueError("a protein does not go on from the one before it: choose the state zeros or warm")
+    text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
     pooling = Pooling("mean") if protein else None
-    return _write(
-        FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, names), output, format, overwrite
-    )
+    job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
+    return _write(job, output, format, overwrite)
 
 
 # --- The output ------------------------------------------------------------------------------------------------------

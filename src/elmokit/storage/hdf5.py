@@ -10,7 +10,7 @@ distinct sentences are held in memory. By name, there is a dataset for each name
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
         file.attrs[INDEX_ATTRIBUTE] = json.dumps(asdict(store.index))
 
 
-def check_hdf5_names(names: Sequence[str]) -> None:
+def check_hdf5_names(names: Iterable[str]) -> None:
     """ValueError where two names, in which "/" makes groups, are one to HDF5, or one is a group of another."""
     name_of: dict[tuple[str, ...], str] = {}
     for name in names:
@@ -63,17 +63,17 @@ def check_hdf5_names(names: Sequence[str]) -> None:
                 )
 
 
-def write_named_hdf5(store: EmbeddingStore, path: str | Path, names: Sequence[str], pooled: bool = False) -> None:
-    """Write a dataset for each line, atomically, in the number type of the store.
+def write_named_hdf5(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int], pooled: bool = False) -> None:
+    """Write a dataset for each name, atomically, in the number type of the store.
 
     Args:
         store: A complete store.
         path: The file.
-        names: The names of its lines, for which `check_hdf5_names` found nothing.
+        lines: For each name the number of its line; `check_hdf5_names` has accepted the names.
         pooled: A line of the store has one vector, which is the dataset.
     """
     with atomic_hdf5(path) as file:
-        for line, name in enumerate(names):
+        for name, line in lines.items():
             if pooled:
                 file[name] = store.vectors(line)[0]
             else:

@@ -6,7 +6,7 @@ An .npz file is a zip archive of arrays, which are written one after the other, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile, ZipInfo
@@ -30,19 +30,19 @@ def _chunks(store: EmbeddingStore, line: int) -> Iterator[np.ndarray]:
             yield vectors if layer is ... else vectors[:, layer]
 
 
-def write_npz(store: EmbeddingStore, path: str | Path, names: Sequence[str], pooled: bool = False) -> None:
-    """Write an array for each line, atomically, in the number type of the store.
+def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int], pooled: bool = False) -> None:
+    """Write an array for each name, atomically, in the number type of the store.
 
     Args:
         store: A complete store.
         path: The file.
-        names: The names of its lines, all different.
+        lines: For each name the number of its line, in the order of the file.
         pooled: A line of the store has one vector, which is the array.
     """
     dtype = np.dtype(store.index.dtype).newbyteorder("<")
     *layers, dim = store.index.vector_shape
     with atomic_path(path) as partial, ZipFile(partial, "w") as archive:
-        for line, name in enumerate(names):
+        for name, line in lines.items():
             shape = (dim,) if pooled else (*layers, store.length(line), dim)
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             # A ZipInfo of its own has a fixed date, so that equal vectors make equal files.
