@@ -23,7 +23,7 @@ def files(old_model: Path) -> dict[str, Path]:
 
 
 def original(files: dict[str, Path]) -> ElmoEmbedder:
-    """What SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with AllenNLP."""
+    """The class that SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with AllenNLP."""
     return ElmoEmbedder(files["options_file"], files["weights_file"])
 
 

@@ -117,7 +117,7 @@ def push_to_hub(
 
     Args:
         model: A loaded model, or whatever `elmokit.load` takes.
-        repo_id: OWNER/NAME.
+        repo_id: OWNER/NAME, or the address of its page.
         private: Create the repository as a private one; None: as is usual for its owner.
         revision: The branch to commit to, created if it does not exist; None: main.
         token: A token of the Hub; None: that of `hf auth login` or HF_TOKEN.
@@ -136,14 +136,14 @@ def push_to_hub(
         PermissionError: The token may not write there, or there is none.
         OSError: The network or the Hub fails.
     """
-    repository = hub_model(repo_id)
+    repository = hub_model(repo_id, revision)
     if repository is None:
         raise ValueError(f"{repo_id!r} is no name on the Hugging Face Hub: write OWNER/NAME")
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
         raise ValueError("to push a model, pip install huggingface_hub (elmokit's extra hub)") from error
-    name, loaded = repository.name, resolve_model(model, softmax=True)
+    name, revision, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
     api = HfApi(token=token, library_name="elmokit", library_version=__version__)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
         directory = Path(temporary) / "model"

@@ -19,8 +19,7 @@ class Convert:
     output: Path
     """Directory for the model, or file for onnx and token-embeddings."""
     to: Literal["native", "hdf5", "onnx", "token-embeddings"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, an ONNX file (needs onnx), or bilm-tf's HDF5 file of
-    context-independent vectors."""
+    """elmokit's directory, options.json and weights.hdf5, an ONNX file, or bilm-tf's context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
     overwrite: Overwrite = False

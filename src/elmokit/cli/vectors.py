@@ -19,6 +19,16 @@ from elmokit.cli.options import (
 )
 from elmokit.cli.show import show
 
+EMBED_OUTPUT = (
+    "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout; with --fasta a file name ending "
+    "in .npz or .h5, for an array per sequence."
+)
+LAYERS = (
+    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
+    "tokens"
+)
+EMBED_LAYERS = f"{LAYERS} (default: mix; with --fasta sum)."
+
 
 @dataclass(frozen=True)
 class FastaOptions:
@@ -40,13 +50,11 @@ class Embed:
 
     file: Positional[Path]
     """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst)."""
-    output: Path
-    """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout; with --fasta a file name ending
-    in .npz or .h5, for an array per sequence."""
+    output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
-    layers: Annotated[OneLayer | Literal["all"] | None, UNSET] = None
-    """Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the
-    tokens (default: mix; with --fasta sum)."""
+    layers: Annotated[
+        OneLayer | Literal["all"] | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET
+    ] = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -115,9 +123,7 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    layers: OneLayer | Literal["all"] = "all"
-    """Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer (0: the
-    tokens)."""
+    layers: Annotated[OneLayer | Literal["all"], arg(help=f"{LAYERS}.")] = "all"
     device: Device = None
     tokenize: Tokenize = True
 

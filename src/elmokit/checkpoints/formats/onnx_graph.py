@@ -152,28 +152,18 @@ def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
         h = _clipped(graph, outer, h, layer.clips.projection)
     h, c = graph.op("Where", "mask_t", h, "h_t"), graph.op("Where", "mask_t", c, "c_t")
     output = graph.op("Identity", h)
-    floats = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("h_t", "c_t", "x_t")}
-    mask = helper.make_tensor_value_info("mask_t", TensorProto.BOOL, None)
+    kinds = {"h_t": TensorProto.FLOAT, "c_t": TensorProto.FLOAT, "x_t": TensorProto.FLOAT, "mask_t": TensorProto.BOOL}
+    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
     results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (h, c, output)]
-    return helper.make_graph(graph.nodes, "cell", [*floats.values(), mask], results)
+    return helper.make_graph(graph.nodes, "cell", inputs, results)
 
 
 def _lstm(graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[str], d: int) -> list[str]:
     """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)], in direction d."""
     weights = layer.weights()
     inputs = graph.linear(x, weights.input, weights.bias)
-    body = _cell(graph, layer)
-    return graph.op(
-        "Scan",
-        *state,
-        inputs,
-        mask,
-        outputs=3,
-        body=body,
-        num_scan_inputs=2,
-        scan_input_directions=[d, d],
-        scan_output_directions=[d],
-    )
+    directions = {"scan_input_directions": [d, d], "scan_output_directions": [d]}
+    return graph.op("Scan", *state, inputs, mask, outputs=3, body=_cell(graph, layer), num_scan_inputs=2, **directions)
 
 
 def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str], list[str]]:
@@ -260,7 +250,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
 
 
 def _settings(bilm: BiLM) -> dict[str, Any]:
-    """What a reader must know of the ids: their kind, and how many characters of a word there are at most."""
+    """For programs that make the ids: their kind, and the number of characters that a word may have."""
     config = bilm.config
     limits = [part.max_characters for part in (config.char_cnn, config.efml) if part is not None]
     return {"input": bilm.token_encoder.input, "max_characters": limits[0] if limits else None}
