@@ -72,13 +72,14 @@ def create_app(service: Service) -> FastAPI:
 
     FastAPI's own pages of documentation load scripts from another host, so there are none: /openapi.json is there.
     """
-    app = FastAPI(title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
+    endpoints = set()
     for each in (router, vectors.router, language.router):
         app.include_router(each)
+        endpoints |= {route.path for route in each.routes if isinstance(route, APIRoute)}
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _not_found)
     app.add_exception_handler(Exception, _failed)
-    endpoints = frozenset(route.path for route in app.routes if isinstance(route, APIRoute))
-    app.add_middleware(Gate, service=service, endpoints=endpoints)
+    app.add_middleware(Gate, service=service, endpoints=frozenset(endpoints))
     return app

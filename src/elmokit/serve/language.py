@@ -28,6 +28,7 @@ from elmokit.serve.schemas import (
     Text,
 )
 from elmokit.serve.service import Service, Words
+from elmokit.tasks.task_model import TaskModel
 
 router = APIRouter(route_class=JsonRoute, tags=["language"])
 Result = TypeVar("Result")
@@ -158,11 +159,23 @@ async def predict(request: Request, body: PredictRequest) -> Any:
     service: Service = request.app.state.service
     if (model := service.task_model) is None:
         raise RequestError("not_found", "this server has no task model: start it with --task-model")
-    try:
-        examples = list(map(model.example, body.inputs))
-        sentences = [words for example in examples for words in model.task.sentences(example)]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise RequestError("invalid_request", f"an input is none of the task {model.task.name}: {error}") from error
-    service.check_words(sentences)
-    predictions = await _run(request, lambda job: list(model.predict_examples(examples)))
+    examples = [_example(model, text) for text in body.inputs]
+    service.check_words(words for example in examples for words in model.task.sentences(example))
+    predictions = await _run(request, lambda job: list(model.predict_examples(job.while_wanted(examples))))
     return list(map(model.task.to_json, predictions))
+
+
+def _example(model: TaskModel, text: object) -> Any:
+    """An input as an example of the task. RequestError if it is none: JSON values have many forms."""
+    try:
+        example = model.example(text)
+        model.task.check_length(example)
+        if all(isinstance(word, str) for words in model.task.sentences(example) for word in words):
+            return example
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _not_an_example(model, str(error)) from error
+    raise _not_an_example(model, "its words are no strings")
+
+
+def _not_an_example(model: TaskModel, reason: str) -> RequestError:
+    return RequestError("invalid_request", f"an input is none of the task {model.task.name}: {reason}")

@@ -26,7 +26,6 @@ class Metrics:
         self.seconds = Histogram(
             "elmokit_request_seconds", "Time from request to answer", ["endpoint"], buckets=SECONDS, registry=registry
         )
-        self.in_progress = Gauge("elmokit_requests_in_progress", "Requests without an answer", registry=registry)
         self.queue_seconds = Histogram(
             "elmokit_queue_seconds", "Time in the queue", buckets=SECONDS, registry=registry
         )
@@ -41,11 +40,9 @@ class Metrics:
         """The functions that observe batches."""
         return BatchMeter(self.queue_seconds.observe, self.batch_words.observe)
 
-    def observe_queues(self, words: Callable[[], int], jobs: Callable[[], int]) -> None:
-        """Measure, whenever they are asked for, how much waits."""
-        queue = Gauge("elmokit_queue_words", "Words that wait to be embedded", registry=self._registry)
-        queue.set_function(words)
-        Gauge("elmokit_jobs", "Other requests that wait or run", registry=self._registry).set_function(jobs)
+    def observe(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Measure a value whenever the metrics are asked for."""
+        Gauge(name, meaning, registry=self._registry).set_function(value)
 
     def describe_model(self, labels: Mapping[str, str]) -> None:
         """Say which model this is, as the labels of a constant."""

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import warnings
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,10 @@ def serve(
     class DrainingServer(uvicorn.Server):
         """Refuses new work at the first signal, and ends when the last request is answered; or at the second one."""
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(f"elmokit: {service.name} at {_address(bound.getsockname())}", flush=True)
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.should_exit = self.force_exit = service.is_draining
             service.is_draining = True
@@ -63,30 +68,31 @@ def serve(
             return await super().on_tick(counter) or (service.is_draining and not service.in_progress)
 
     config = config or ServeConfig()
-    bound = _bind(config.host, config.port)
     key = config.api_key or os.environ.get("ELMOKIT_API_KEY") or None
-    service = Service.load(model, replace(config, api_key=key), device, dtype)
-    settings = uvicorn.Config(
-        create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
-    )
-    # The threads that compute need the interpreter for moments only, but often: with Python's default interval each
-    # would wait 5 ms for an event loop that is busy.
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
-    print(f"elmokit: {service.name} at {_address(bound.getsockname())}", flush=True)
-    try:
-        DrainingServer(settings).run([bound])
-    finally:
-        service.close()
+    with _bound_socket(config.host, config.port) as bound:
+        service = Service.load(model, replace(config, api_key=key), device, dtype)
+        settings = uvicorn.Config(
+            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
+        )
+        # The threads that compute need the interpreter for moments only, but often: with Python's default interval each
+        # would wait 5 ms for an event loop that is busy.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
+        try:
+            DrainingServer(settings).run([bound])
+        finally:
+            service.close()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bound_socket(host: str, port: int) -> socket.socket:
     """A socket with an address, on which nobody listens yet. OSError says why there is none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with ExitStack() as on_error:
+            bound = on_error.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            on_error.pop_all()
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot listen on {host}, port {port} ({reason}): choose another with --port") from error
