@@ -13,6 +13,13 @@ from typing import Any, Literal, TypeAlias, get_args
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
+
+def check_state(state: str) -> None:
+    """ValueError if a state policy is none of these."""
+    if state not in STATE_POLICIES:
+        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
+
+
 # Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
 # AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)
 CHARACTER_SHIFT = 1
@@ -20,7 +27,7 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (256 + i + C
 NUM_CHARACTERS = 261
 
 # Limits that protect time and memory from the configuration of a damaged or malicious file.
-MAX_LAYERS, MAX_CHARACTERS, MAX_SIZE = 100, 10_000, 10_000_000
+MAX_LAYERS, MAX_WORD_LENGTH, MAX_SIZE = 100, 10_000, 10_000_000
 
 # Entries of ELMoForManyLangs' dictionaries. Its training swapped the two marks around a word (frontend.py:51), so its
 # models know them swapped.
@@ -70,7 +77,7 @@ class CharCNNConfig:
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "tanh"):
             raise ValueError(f"char_cnn.activation must be 'relu' or 'tanh', not {self.activation!r}")
-        _check_numbers("char_cnn", 1, MAX_CHARACTERS, max_characters=self.max_characters)
+        _check_numbers("char_cnn", 1, MAX_WORD_LENGTH, max_characters=self.max_characters)
         _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
         if len(self.filters) > MAX_LAYERS:
@@ -117,7 +124,7 @@ class EfmlEncoderConfig:
             raise ValueError("efml needs a dictionary of words, of characters, or both")
         _check_numbers("efml", 1 if self.words else 0, MAX_SIZE, word_dim=self.word_dim)
         if self.max_characters is not None:
-            _check_numbers("efml", 3, MAX_CHARACTERS, max_characters=self.max_characters)
+            _check_numbers("efml", 3, MAX_WORD_LENGTH, max_characters=self.max_characters)
         marks = (EFML_END_WORD, EFML_BEGIN_WORD, *EFML_BOUNDARIES)
         self._check_dictionary("words", self.words, (EFML_OOV, EFML_PAD))
         self._check_dictionary("characters", self.characters, (*marks, EFML_OOV, EFML_PAD))

@@ -96,7 +96,7 @@ def test_read_documents_replaces_lone_surrogates(tmp_path: Path) -> None:
 
 def test_read_documents_splits_long_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LINES", 2)
-    monkeypatch.setattr(module, "MAX_CHARACTERS", 20)
+    monkeypatch.setattr(module, "MAX_DOCUMENT_CHARACTERS", 20)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
 

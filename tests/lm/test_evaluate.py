@@ -110,7 +110,7 @@ def test_perplexity_of_one_sentence_equals_brute_force(batch_size: int) -> None:
 def test_perplexity_raises_for_empty_text_and_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="the text is empty"):
         perplexity(*small(), [])
-    with pytest.raises(ValueError, match="stored state"):
+    with pytest.raises(ValueError, match="warm state"):
         perplexity(*small(), SENTENCES, state="warm")
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         perplexity(*small(), SENTENCES, state="cold")

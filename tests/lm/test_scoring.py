@@ -224,7 +224,7 @@ def test_scoring_raises_for_invalid_arguments(model: Pretrained) -> None:
     without = Pretrained(model.bilm, vocab=model.vocab)
     with pytest.raises(ValueError, match="needs a model with a softmax"):
         next_words(["a"], without)
-    with pytest.raises(ValueError, match="stored state"):
+    with pytest.raises(ValueError, match="warm state"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), state="warm")
     with pytest.raises(ValueError, match="the softmax has 8 words but the vocabulary 3"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(SPECIALS)))

@@ -185,7 +185,7 @@ def test_other_number_types(go: Callable[[str], None], way: str, dtype: torch.dt
 
 @pytest.mark.native
 def test_too_many_distinct_characters_become_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "MAX_CHARACTERS", 5)
+    monkeypatch.setattr(kernel, "MAX_ALPHABET", 5)
     monkeypatch.setattr(kernel, "_table", None)
     assert_equal_to_plain(characters_of(WORDS), draw())
 

@@ -12,12 +12,6 @@ from elmokit.ops.functional import highway
 SHAPES = [(5, 3), (130, 70), (0, 4), (1, 64)]  # (M, F)
 
 
-@pytest.fixture
-def in_steps(backend: Callable[[str], None]) -> Callable[[], None]:
-    """Called, it takes the compiled passes away."""
-    return lambda: backend("reference")
-
-
 def leaves(shape: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
     """x, weight and bias of values that `dtype` can hold."""
     count, units = shape
@@ -38,14 +32,13 @@ def run(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
         return highway(*tensors)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("backend_name", ["reference", "portable"])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_and_gradients(
-    shape: tuple[int, int], dtype: torch.dtype, compiled: bool, in_steps: Callable[[], None]
+    shape: tuple[int, int], dtype: torch.dtype, backend_name: str, backend: Callable[[str], None]
 ) -> None:
-    if not compiled:
-        in_steps()
+    backend(backend_name)
     ours = leaves(shape, dtype)
     exact = [leaf.detach().double().requires_grad_() for leaf in ours]
     found, expected = run(ours, dtype), by_definition(*exact)
@@ -83,10 +76,9 @@ def test_memory_may_lie_in_any_order() -> None:
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_nan_is_not_lost(compiled: bool, in_steps: Callable[[], None]) -> None:
-    if not compiled:
-        in_steps()
+@pytest.mark.parametrize("backend_name", ["reference", "portable"])
+def test_a_nan_is_not_lost(backend_name: str, backend: Callable[[str], None]) -> None:
+    backend(backend_name)
     x, weight, bias = (leaf.detach() for leaf in leaves((5, 3), torch.float32))
     x[2, 1] = torch.nan
     found = highway(x, weight, bias)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.tasks.task import TASKS
+from elmokit.tasks.config import TASKS
 
 TASK_EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 EXAMPLES = sorted(TASK_EXAMPLES.glob("*.py"))

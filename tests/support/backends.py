@@ -1,9 +1,12 @@
 """The fast backends, for tests of all of them; one that is not on this machine is skipped by the marker `native`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 
-from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.ops.dispatch import get_backend, has_prepacked_products, set_backend
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16)
 FAST_BACKENDS = [
@@ -19,3 +22,14 @@ each_native_dtype = pytest.mark.parametrize(
 def has_native(dtype: torch.dtype, *depths: int) -> bool:
     """Whether the compiled kernels multiply weights of this type, in dot products of these lengths."""
     return has_prepacked_products(torch.device("cpu"), dtype, *depths)
+
+
+@contextmanager
+def on_specification() -> Iterator[None]:
+    """Compute on the reference backend, which is the specification of every operation: an oracle for the others."""
+    before = get_backend()
+    set_backend("reference")
+    try:
+        yield
+    finally:
+        set_backend(before)

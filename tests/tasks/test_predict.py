@@ -40,7 +40,8 @@ def test_predict_file_scores_a_file_with_answers_like_evaluate_task(tagger: Task
 def test_predict_file_without_answers_is_not_scored(tagger: TaskModel, tmp_path: Path) -> None:
     words = "\n".join(line.split()[0] if line else "" for line in TAGGED.splitlines())
     (tmp_path / "words.txt").write_text(words)
-    assert predict_file(tagger, tmp_path / "words.txt", tmp_path / "out.txt").scores is None
+    found = predict_file(tagger, tmp_path / "words.txt", tmp_path / "out.txt")
+    assert found.scores is None and "not scored: " in str(found) and "there is no column of tags" in str(found)
     with pytest.raises(ValueError, match="there is no column of tags"):
         score_file(tagger, tmp_path / "words.txt")
 
@@ -61,6 +62,7 @@ def test_predict_file_is_not_scored_if_some_examples_have_no_answer(tmp_path: Pa
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     found = predict_file(pairs, tmp_path / "pairs.tsv", tmp_path / "out.jsonl")
     assert (found.examples, found.scores) == (2, None)
+    assert found.unscored == "not every example of the file has an answer"
 
 
 def test_scores_of_labels_follow_from_the_confusion(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_configs_raise_for_values_out_of_range(config: type, settings: dict, mes
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        (("B-LOC", "I-LOC", "O"), "none of the tags of the development set: PER there, LOC here"),
+        (("B-LOC", "I-LOC", "O"), "none of the labels of the development set: PER there, LOC here"),
         (("NOUN", "VERB", "O"), "PER there, NOUN, VERB here"),
     ],
 )

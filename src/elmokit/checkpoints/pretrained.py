@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
+from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -52,11 +52,8 @@ class Pretrained:
     warm_state: BiLMState | None = None
 
     def __post_init__(self) -> None:
-        config, policy = self.config, self.state_policy
-        if policy not in STATE_POLICIES:
-            raise ValueError(f"the state policy must be one of {', '.join(STATE_POLICIES)}, not {policy!r}")
-        if policy == "warm" and self.warm_state is None:
-            raise ValueError("the state policy is 'warm', but there is no warm state")
+        config = self.config
+        self.start(self.state_policy)
         if self.mix is not None and len(self.mix.weights) != config.num_representations:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
@@ -66,6 +63,17 @@ class Pretrained:
     def config(self) -> BiLMConfig:
         """The configuration of the biLM."""
         return self.bilm.config
+
+    def start(self, state: str) -> BiLMState | None:
+        """The state of one row that every sentence starts from; None for zeros, and for carried state.
+
+        Raises:
+            ValueError: There is no such policy, or it is "warm" and the model has no warm state.
+        """
+        check_state(state)
+        if state == "warm" and self.warm_state is None:
+            raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
+        return self.warm_state if state == "warm" else None
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.bilm.parameters())

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
 from elmokit.cli.show import show
-from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
 T = TypeVar("T", int, float)
@@ -18,8 +18,8 @@ state_defaults_in_text(WordsConfig)
 Task = Annotated[
     Positional[str],
     arg(
-        help="tagging, classification, pairs, roles, reading, coreference or translation; or FILE.py:CLASS for a task "
-        "of your own. `elmokit fit TASK --help` shows the options of a task."
+        help=f"{', '.join(TASKS)}; or FILE.py:CLASS for a task of your own. `elmokit fit TASK --help` shows the "
+        "options of a task."
     ),
 ]
 
@@ -62,11 +62,7 @@ class Fit(Generic[TaskConfig]):
         task = _configured(self.task, self.settings, "fit")
         if self.plot:
             require_matplotlib()
-        options = {
-            "model": None if self.words.elmo == "none" else self.model,
-            "output": self.output,
-            **{name: getattr(self, name) for name in ("words", "config", "cache", "overwrite")},
-        }
+        options = {name: getattr(self, name) for name in ("model", "output", "words", "config", "cache", "overwrite")}
         if self.seeds is None:
             _, report = fit(task, self.train, self.dev, self.test, **options)
         else:

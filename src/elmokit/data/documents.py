@@ -13,7 +13,7 @@ COMPRESSED = (".gz", ".zst", PARQUET)
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
-MAX_CHARACTERS = 250_000
+MAX_DOCUMENT_CHARACTERS = 250_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         file: Index of the file, which each document records.
 
     Yields:
-        Documents with at least one line, long ones split after MAX_LINES lines or about MAX_CHARACTERS characters.
+        Documents with at least one line, long ones split after MAX_LINES lines or MAX_DOCUMENT_CHARACTERS characters.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -109,7 +109,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         if line is not None:
             lines.append(line)
             characters += len(line)
-        if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_CHARACTERS):
+        if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_DOCUMENT_CHARACTERS):
             yield Document(file, lines)
             lines, characters = [], 0
     if lines:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -262,7 +263,7 @@ class Embedder:
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
         if (start := self._carried(state, 1)) is None:
-            start = self._start(state or self.model.state_policy)
+            start = self._start(state)
         return self._pipeline.embed_windows(words, select_layers(self.model, layers), start)
 
     def encode(
@@ -323,15 +324,10 @@ class Embedder:
 
         return map(tokens_of, count(), sentences)
 
-    def _start(self, state: StatePolicy | BiLMState) -> BiLMState | None:
-        """The state that every sentence starts from; None: zeros."""
-        if state not in ("zeros", "warm"):
-            raise ValueError(f"state must be zeros, warm, carry or a BiLMState, not {state!r}")
-        if state == "zeros":
-            return None
-        if self.model.warm_state is None:
-            raise ValueError("this model has no warm state stored; use state='zeros' or 'carry'")
-        return self.model.warm_state.to(self.device)
+    def _start(self, state: StatePolicy | BiLMState | None) -> BiLMState | None:
+        """The state that every sentence starts from where none is carried; None: zeros."""
+        start = self.model.start(cast(StatePolicy, state or self.model.state_policy))
+        return start and start.to(self.device)
 
     def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
         """The state that the rows go on from; None where no state is carried."""
@@ -352,7 +348,7 @@ class Embedder:
         """Of each batch, as `split_batches` has them."""
         if (carried := self._carried(state, batch_size)) is not None:
             return self._pipeline.embed_all_carrying(batches, spec, carried)
-        return self._pipeline.embed_all(batches, spec, self._start(state or self.model.state_policy), batch_size)
+        return self._pipeline.embed_all(batches, spec, self._start(state), batch_size)
 
     def _embed(
         self,

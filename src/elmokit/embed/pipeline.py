@@ -15,18 +15,16 @@ from math import ceil
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import PAD_CHARACTER, BiLMConfig
+from elmokit.config import BiLMConfig
 from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
 from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
 from elmokit.embed.windows import Window, plan_windows, row_of, with_row
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
-from elmokit.nn.inference import PrepackedCharCNN, prepack
-from elmokit.nn.token_encoders import in_few_shapes
+from elmokit.nn.inference import prepack
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
 from elmokit.storage.shard import nothing_overflows
@@ -35,7 +33,6 @@ from elmokit.text.characters import BOS, EOS
 Sentences = Sequence[Sequence[str]]
 
 GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
-CHARACTERS_MULTIPLE = 8  # see `in_few_shapes`
 
 
 @dataclass(frozen=True)
@@ -147,10 +144,8 @@ class Pipeline:
                 "int8 needs a CPU and the compiled kernels (see elmokit info): use bfloat16 or float32"
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
-        encoder = self.bilm.token_encoder
-        # Only prepacked products give a word the same vector, to the last bit, in any batch.
-        can_cache = isinstance(encoder, PrepackedCharCNN) and encoder.is_row_exact
-        self.cache = WordCache(self.config.lstm.projection_dim, self.sizes.cache_bytes) if can_cache else None
+        cache = partial(WordCache, self.config.lstm.projection_dim, self.sizes.cache_bytes)
+        self.cache = cache() if self.bilm.token_encoder.is_cacheable else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
 
     # Plan
@@ -171,24 +166,14 @@ class Pipeline:
     def encode(self, block: PackedBatch) -> Encoded:
         """The vectors of the block's distinct words: those that are not in the cache go through the token encoder."""
         if self.cache is None:
-            return Encoded(block, self._encode_words(block.words))
+            return Encoded(block, self.bilm.word_vectors(block.words, self._vocab))
         vectors, missing = self.cache.look_up(block.words)
         if missing:
             new = [block.words[number] for number in missing]
-            encoded = self._encode_words(new)
+            encoded = self.bilm.word_vectors(new, self._vocab)
             vectors[missing] = encoded
             self.cache.add(new, encoded)
         return Encoded(block, vectors)
-
-    def _encode_words(self, words: list[str]) -> Tensor:
-        """Distinct words -> (U, D), and perhaps a few rows that no token stands for."""
-        ids, char_cnn = self.bilm.token_encoder.ids(words, self._vocab), self.config.char_cnn
-        if self.cache is None:
-            if char_cnn is not None:
-                missing = min(-ids.shape[1] % CHARACTERS_MULTIPLE, char_cnn.max_characters - ids.shape[1])
-                ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
-            ids = in_few_shapes(ids)
-        return self.bilm.token_encoder(ids.to(self.device))
 
     # Run
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-MAX_CHARACTERS = 200  # of a word: a text that is no text, without white space, would fill the cache with itself
+MAX_CACHED_LENGTH = 200  # of a word: a text that is no text, without white space, would fill the cache with itself
 
 
 class WordCache:
@@ -43,7 +43,7 @@ class WordCache:
             if len(self._rows) + len(words) > self.capacity:
                 self._rows.clear()
             kept = enumerate(words[: self.capacity])
-            new = [number for number, word in kept if word not in self._rows and len(word) <= MAX_CHARACTERS]
+            new = [number for number, word in kept if word not in self._rows and len(word) <= MAX_CACHED_LENGTH]
             rows = range(len(self._rows), len(self._rows) + len(new))
             self._vectors[rows.start : rows.stop] = vectors[new]
             self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))

@@ -20,7 +20,7 @@ import torch
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import on_device
-from elmokit.config import STATE_POLICIES, BiLMConfig, StatePolicy
+from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import file_tokenizers, read_sentences
@@ -118,7 +118,7 @@ def final_outputs(
         The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
     """
     check_predicts(bilm.config)
-    words = bilm.token_encoder(bilm.token_encoder.ids(batch.words, vocab).to(bilm.device))
+    words = bilm.word_vectors(batch.words, vocab)
     layers, after = bilm.run(words, batch.tokens.to(bilm.device), batch.text.packing, state, start)
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
@@ -151,10 +151,9 @@ def log_losses(
     Raises:
         ValueError: An argument is invalid, or the model cannot predict words.
     """
-    if state not in STATE_POLICIES:
-        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
+    check_state(state)
     if state == "warm" and start is None:
-        raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
+        raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     start = start if state == "warm" else None

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained, on_device
-from elmokit.config import STATE_POLICIES, StatePolicy
+from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch
 from elmokit.data.text_files import file_tokenizers, line_tokenizer
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_unknown
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
@@ -96,17 +96,6 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     return model.bilm, softmax, vocab
 
 
-def _start(model: Pretrained, state: str) -> BiLMState | None:
-    """The initial state of a sentence: the warm state, or None for zeros and for carried state."""
-    if state not in STATE_POLICIES:
-        raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
-    if state != "warm":
-        return None
-    if model.warm_state is None:
-        raise ValueError("state='warm' needs a model with a stored state; use state='zeros' or 'carry'")
-    return model.warm_state
-
-
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
     """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`."""
     return line_tokenizer(model.tokenizer, tokenize).split(sentence) if isinstance(sentence, str) else sentence
@@ -119,7 +108,7 @@ def _scores(
     model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
 ) -> Iterator[SentenceScore]:
     bilm, softmax, vocab = _language_model(model)
-    start = _start(model, state)
+    start = model.start(state)
     for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         ends = np.cumsum([len(sentence) + 1 for sentence in batch])[:-1]
         unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
@@ -173,7 +162,7 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
     """
     bilm, softmax, vocab = _language_model(model)
     batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-    outputs, _ = final_outputs(bilm, vocab, batch, start=_start(model, state))
+    outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
     return outputs.to(softmax.weight.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from elmokit.config import BiLMConfig
 from elmokit.nn.encoders import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM, BiLMState
-from elmokit.nn.token_encoders import TokenEncoder, token_encoder
+from elmokit.nn.token_encoders import TokenEncoder, Vocabulary, token_encoder
 from elmokit.ops.dispatch import explain
 from elmokit.ops.packing import Packing, pack_sentences
 
@@ -76,6 +77,13 @@ class BiLM(nn.Module):
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])
         return BiLMOutput(layers, mask, state)
+
+    def word_vectors(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        """Distinct words -> their vectors (U, D), and perhaps a few rows that no token stands for."""
+        encoder = self.token_encoder
+        ids = encoder.ids(words, vocab)
+        # Products of our own, whose results can be kept, prepare nothing for a shape.
+        return encoder((ids if encoder.is_cacheable else encoder.in_few_shapes(ids)).to(self.device))
 
     def run(
         self,

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, Filters, Highway, Projection
+from elmokit.nn.token_encoders import CharacterReader, CharCNN, Filters, Highway, Projection
 from elmokit.ops.dispatch import has_prepacked_products
 from elmokit.ops.functional import (
     LSTMState,
@@ -50,11 +50,11 @@ class PrepackedLSTMLayer(nn.Module):
         return self._run(x, packing, state, self.clips, start, index, out)
 
 
-class PrepackedCharCNN(CharCNN):
+class PrepackedCharCNN(CharacterReader, nn.Module):
     """`CharCNN` without gradients; its vectors are float32 at least."""
 
     def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)  # it has no weights of its own
+        super().__init__()
         self.config, self.activation = encoder.config, encoder.activation
         # Not in int8: a few filters are so large that, of one scale with them, the rest would be too coarse.
         self._fine = torch.float32 if dtype == torch.int8 else dtype
@@ -64,8 +64,7 @@ class PrepackedCharCNN(CharCNN):
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
         self._dim = self.config.num_filters if last is None else last.out_features
-        # Whether a word's vector is the same, to the last bit, in any batch.
-        self.is_row_exact = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
+        self.is_cacheable = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)

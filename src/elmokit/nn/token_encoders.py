@@ -29,16 +29,7 @@ from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
-WORDS_MULTIPLE = 128
-
-
-def in_few_shapes(ids: Tensor) -> Tensor:
-    """Repeat the first word of ids (U, ...) until U is a multiple of WORDS_MULTIPLE.
-
-    For every new shape of a product oneDNN compiles a program and keeps it. Every text has another number of distinct
-    words: without this, memory grows by 12 MB in a step of training, and by 1 MB for every 1,000 words embedded.
-    """
-    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
+WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8
 
 
 class Vocabulary(Protocol):
@@ -51,6 +42,7 @@ class TokenEncoder(Protocol):
     input: str  # the kind of its ids: "characters", "words", or both
     word_limit: str  # how much of a word it reads, as "48 bytes"
     stored_name: str  # the prefix of its weights' names in files
+    is_cacheable: bool  # whether a word's vector takes work, and is the same, to the last bit, in any batch
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Ids of U words -> token vectors (U, D)."""
@@ -58,6 +50,15 @@ class TokenEncoder(Protocol):
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         """Ids of words, (U, C) or (U,); the literal words <S> and </S> are the boundaries."""
+        ...
+
+    def in_few_shapes(self, ids: Tensor) -> Tensor:
+        """Ids (U, ...) with more rows, and more padding in each, so that few shapes occur; vectors stay the same.
+
+        For every new shape of a product oneDNN compiles a program and keeps it. Every text has another number of
+        distinct words: without this, memory grows by 12 MB in a step of training, and by 1 MB for every 1,000 words
+        embedded.
+        """
         ...
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,10 +74,15 @@ class TokenEncoder(Protocol):
         ...
 
 
+def _in_few_lengths(ids: Tensor) -> Tensor:
+    """Repeat the first row of ids (U, ...) until U is a multiple of WORDS_MULTIPLE."""
+    return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
+
+
 class WordEmbedding(nn.Module):
     """A table of token vectors, for models that read word ids."""
 
-    input, stored_name, word_limit = "words", "word_embedding", "no limit"
+    input, stored_name, word_limit, is_cacheable = "words", "word_embedding", "no limit", False
 
     def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
         super().__init__()
@@ -91,6 +97,9 @@ class WordEmbedding(nn.Module):
         if vocab is None:
             raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt next to the weights")
         return torch.from_numpy(vocab.ids(words) + 1)
+
+    def in_few_shapes(self, ids: Tensor) -> Tensor:
+        return _in_few_lengths(ids)
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = self.boundary_words
@@ -143,13 +152,46 @@ class Projection(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-class CharCNN(nn.Module):
+class CharacterReader:
+    """The part of a `TokenEncoder` that says how words become characters, for encoders that read nothing else."""
+
+    input, stored_name = "characters", "char_cnn"
+    config: CharCNNConfig
+
+    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        return torch.from_numpy(encode_words(words, self.config.max_characters, self.config.widest_filter))
+
+    def in_few_shapes(self, ids: Tensor) -> Tensor:
+        width = ids.shape[1]
+        missing = min(-width % CHARACTERS_MULTIPLE, self.config.max_characters - width)
+        return _in_few_lengths(F.pad(ids, (0, missing), value=PAD_CHARACTER))
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        rows = []
+        for mark in (BEGIN_SENTENCE, END_SENTENCE):
+            row = like.new_full((like.shape[-1],), PAD_CHARACTER)
+            row[:3] = like.new_tensor([BEGIN_WORD, mark, END_WORD])
+            rows.append(row)
+        return rows[0], rows[1]
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        return (ids > 0).any(dim=-1)
+
+    @property
+    def word_limit(self) -> str:
+        return f"{self.config.max_characters - 2} bytes"
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return count_truncated(words, self.config.max_characters)
+
+
+class CharCNN(CharacterReader, nn.Module):
     """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
 
     Weights begin as bilm-tf's did (training.py:183-289).
     """
 
-    input, stored_name = "characters", "char_cnn"
+    is_cacheable = False
 
     def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
         super().__init__()
@@ -179,27 +221,6 @@ class CharCNN(nn.Module):
         convolutions = [cast(Filters, filters) for filters in self.convolutions]
         return [filters.weight for filters in convolutions], [filters.bias for filters in convolutions]
 
-    def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
-        return torch.from_numpy(encode_words(words, self.config.max_characters, self.config.widest_filter))
-
-    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        rows = []
-        for mark in (BEGIN_SENTENCE, END_SENTENCE):
-            row = like.new_full((like.shape[-1],), PAD_CHARACTER)
-            row[:3] = like.new_tensor([BEGIN_WORD, mark, END_WORD])
-            rows.append(row)
-        return rows[0], rows[1]
-
-    def is_word(self, ids: Tensor) -> Tensor:
-        return (ids > 0).any(dim=-1)
-
-    @property
-    def word_limit(self) -> str:
-        return f"{self.config.max_characters - 2} bytes"
-
-    def count_truncated(self, words: Sequence[str]) -> int:
-        return count_truncated(words, self.config.max_characters)
-
 
 # --- ELMoForManyLangs ------------------------------------------------------------------------------------------------
 
@@ -210,7 +231,7 @@ class EfmlEncoder(nn.Module):
     (Its modules/token_embedder.py, ConvTokenEmbedder.)
     """
 
-    stored_name = "words_and_characters"
+    stored_name, is_cacheable = "words_and_characters", False
 
     def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
         super().__init__()
@@ -235,6 +256,9 @@ class EfmlEncoder(nn.Module):
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
         return torch.from_numpy(encode_efml(words, self.config))
+
+    def in_few_shapes(self, ids: Tensor) -> Tensor:
+        return _in_few_lengths(ids)
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = (like.new_tensor(self.config.boundary_ids(which, like.shape[-1])) for which in range(2))

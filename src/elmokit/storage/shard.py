@@ -8,7 +8,7 @@ their offsets as they are computed, a few sentences or one direction of a window
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedRandom
@@ -97,28 +97,6 @@ def nothing_overflows(dtype: np.dtype) -> Iterator[None]:
             yield
     except FloatingPointError as error:
         raise ValueError(f"a vector has numbers that are too large for {dtype.name}: write float32") from error
-
-
-def join_sentences(sentences: Sequence[np.ndarray], vector_shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Concatenate the vectors of sentences as a shard has them.
-
-    Args:
-        sentences: (T, 2D), or (L+1, T, 2D) for all layers, float32.
-        vector_shape: Of one word: (2D,) or (L+1, 2D).
-        dtype: Of the result, "float32" or "float16".
-
-    Returns:
-        (N, 2D) or (N, L+1, 2D) of all N words.
-
-    Raises:
-        ValueError: A sentence has another shape, or numbers overflow `dtype`.
-    """
-    for vectors in sentences:
-        if (*vectors.shape[:-2], vectors.shape[-1]) != vector_shape:
-            raise ValueError(f"vectors {vectors.shape} are not those of words with {vector_shape} each")
-    by_word = [vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1) for vectors in sentences]
-    with nothing_overflows(np.dtype(dtype)):
-        return np.concatenate([np.empty((0, *vector_shape), np.float32), *by_word]).astype(dtype)
 
 
 class ShardWriter:

@@ -4,6 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+# The tasks of elmokit: module of elmokit.tasks -> class.
+TASKS = {
+    "tagging": "TaggingTask",
+    "classification": "ClassificationTask",
+    "pairs": "PairsTask",
+    "roles": "RolesTask",
+    "reading": "ReadingTask",
+    "coreference": "CoreferenceTask",
+    "translation": "TranslationTask",
+}
+
 
 def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is below `least`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import shutil
 import sys
 import time
@@ -53,21 +52,14 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
 
 
 def _check_answers(task: Task, dev: Sequence[Any]) -> None:
-    """ValueError if the training set has none of the labels or tags of the development set, whose score would be 0."""
-    of_dev = task.learn(dev)
-    for kind in of_dev.keys() & {"labels", "tags"}:
-        known, given = (
-            {re.sub("^[BIES]-", "", label) for label in each[kind]} - {"O"} for each in (task.labels, of_dev)
+    """ValueError if the training set has none of the labels of the development set, whose score would be 0."""
+    known, given = (task.answer_types(labels) for labels in (task.labels, task.learn(dev)))
+    if given and not known & given:
+        of_training, of_dev = (", ".join(sorted(labels)[:5]) or "none" for labels in (known, given))
+        raise ValueError(
+            f"the training set has none of the labels of the development set: {of_training} there, {of_dev} here; "
+            "check the files and the column of the labels"
         )
-        if given and not known & given:
-            raise ValueError(
-                f"the training set has none of the {kind} of the development set: {_some(known)} there, "
-                f"{_some(given)} here; check the files and the column of the {kind}"
-            )
-
-
-def _some(labels: set[str]) -> str:
-    return ", ".join(sorted(labels)[:5]) or "none"
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:

@@ -123,6 +123,11 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     return "IOB1" if opens_with_inside else "IOB2"
 
 
+def span_types(tags: Iterable[str]) -> set[str]:
+    """The types of spans that tags of any scheme mark."""
+    return {tag.partition("-")[2] for tag in tags if tag != "O"}
+
+
 def to_bioes(tags: Tags) -> list[str]:
     """The same spans as BIOES tags; spans are read as conlleval does, from IOB1, IOB2 or BIOES."""
     converted = ["O"] * len(tags)

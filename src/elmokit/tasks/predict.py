@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from elmokit.data.readers import write_predictions
-from elmokit.fs.atomic import atomic_path, check_output, create_bytes
+from elmokit.fs.atomic import check_output
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.tasks.report import TaskScores
-from elmokit.tasks.tagging import Tagging, TaggingTask
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
 
 
 @dataclass(frozen=True)
 class PredictedFile:
-    """How many examples were predicted, and their scores if the file holds correct answers."""
+    """How many examples were predicted, and their scores; or else why a file in the task's format has no scores."""
 
     examples: int
     scores: TaskScores | None = None
+    unscored: str | None = None
 
     def __str__(self) -> str:
-        scores = "" if self.scores is None else f"\n\nagainst the answers in the file, in percent\n{self.scores}"
-        return f"{self.examples} examples{scores}"
+        if self.scores is not None:
+            return f"{self.examples} examples\n\nagainst the answers in the file, in percent\n{self.scores}"
+        return f"{self.examples} examples" + (f"; not scored: {self.unscored}" if self.unscored else "")
 
 
 def _examples(model: TaskModel, file: Path, text: bool) -> Iterator[Any]:
@@ -37,39 +36,29 @@ def _examples(model: TaskModel, file: Path, text: bool) -> Iterator[Any]:
     return (model.example(line) for line in read_lines(file))
 
 
-def _has_answers(task: Task, file: Path) -> bool:
-    """Whether the first example of a file has a correct answer."""
+def _why_unscored(task: Task, file: Path) -> str | None:
+    """Why the predictions for a file cannot be scored, by its first example; None if they can."""
     try:
         for example in islice(task.read(file), 1):
             task.check(example)
-            return True
-    except ValueError:
-        pass
-    return False
+            return None
+    except ValueError as error:
+        return str(error)
+    return "the file holds no example with an answer"
 
 
-def _scores(task: Task, file: Path, predictions: list[Any]) -> TaskScores | None:
-    """Scores of the predictions for a file; None if not every example of it has an answer."""
-    try:
-        examples = list(task.read(file))
-    except ValueError:
-        return None
-    return TaskScores.of(task, examples, predictions) if len(examples) == len(predictions) else None
+def _scores(task: Task, file: Path, predictions: list[Any]) -> TaskScores:
+    """Scores of the predictions for a file. ValueError if not every example of it has an answer."""
+    examples = list(task.read(file))
+    if len(examples) != len(predictions):
+        raise ValueError("not every example of the file has an answer")
+    return TaskScores.of(task, examples, predictions)
 
 
 def _loaded(model: TaskModel | str | Path, device: str | None, task: str | None) -> TaskModel:
     if isinstance(model, TaskModel):
         return model
     return load_task_model(model, device, find_task(task) if task else None)
-
-
-def _json_line(task: Task, prediction: Any) -> str:
-    return json.dumps(task.to_json(prediction), ensure_ascii=False) + "\n"
-
-
-def _columns(tagging: Tagging) -> str:
-    """A sentence as lines "WORD TAG", and an empty line."""
-    return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
 
 
 def predict_file(
@@ -98,7 +87,7 @@ def predict_file(
         overwrite: Replace an output that exists.
 
     Returns:
-        The number of examples, and their scores.
+        The number of examples, and their scores or the reason why there are none.
 
     Raises:
         FileExistsError: The output exists, and is not to be overwritten.
@@ -108,7 +97,8 @@ def predict_file(
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
     bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
-    kept: list[Any] | None = [] if not text and _has_answers(model.task, file) else None
+    unscored = None if text else _why_unscored(model.task, file)
+    kept: list[Any] | None = None if text or unscored else []
     count = 0
 
     def predictions() -> Iterator[Any]:
@@ -121,16 +111,13 @@ def predict_file(
             yield prediction
 
     with bar:
-        in_columns = isinstance(model.task, TaggingTask) and ".jsonl" not in output.suffixes
-        if isinstance(model.task, TaggingTask) and in_columns and not text:
-            tags = (prediction.tags for prediction in predictions())
-            write_predictions(file, tags, output, model.task.layout(file))
-        else:
-            written = _columns if in_columns else lambda prediction: _json_line(model.task, prediction)
-            with atomic_path(output) as partial, create_bytes(partial) as stream:
-                for prediction in predictions():
-                    stream.write(written(prediction).encode("utf-8", "surrogatepass"))
-    return PredictedFile(count, None if kept is None else _scores(model.task, file, kept))
+        model.task.write(predictions(), output, None if text else file)
+    if kept is None:
+        return PredictedFile(count, unscored=unscored)
+    try:
+        return PredictedFile(count, _scores(model.task, file, kept))
+    except ValueError as error:
+        return PredictedFile(count, unscored=str(error))
 
 
 def score_file(

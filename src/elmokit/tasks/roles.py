@@ -6,7 +6,7 @@ and tags each word with BIO tags of roles. Decoding allows valid BIO sequences o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import F1Score, score_by_type, span_score, spans
+from elmokit.tasks.metrics import F1Score, score_by_type, span_score, span_types, spans
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
@@ -231,6 +231,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
+
+    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
+        return span_types(labels["tags"])
 
     # --- The network ------------------------------------------------------------------------------------------------
 

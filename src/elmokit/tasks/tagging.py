@@ -6,7 +6,7 @@ whole sequences if tags mark spans. Internally, spans are tagged as BIOES, regar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import ColumnsConfig, check_at_least, check_dropout
 from elmokit.tasks.metrics import (
@@ -30,6 +30,7 @@ from elmokit.tasks.metrics import (
     score_by_type,
     span_scheme,
     span_score,
+    span_types,
     spans,
     to_bioes,
 )
@@ -154,6 +155,9 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         tags = (to_bioes(example.tags) if scheme else example.tags for example in examples)
         return {"tags": sorted({tag for sentence in tags for tag in sentence}), "scheme": scheme}
 
+    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
+        return span_types(labels["tags"]) if labels["scheme"] else set(labels["tags"]) - {"O"}
+
     # --- The network ------------------------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> TaggingNetwork:
@@ -222,6 +226,20 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if self.labels["scheme"]:
             values["spans"] = [vars(span) for span in prediction.spans]
         return values
+
+    def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None) -> None:
+        """JSON lines to a file .jsonl; to any other, words and tags in columns: a copy of `file` if it is given."""
+        if ".jsonl" in output.suffixes:
+            super().write(predictions, output, file)
+        elif file is None:
+            self.write_lines(map(_in_columns, predictions), output)
+        else:
+            write_predictions(file, (prediction.tags for prediction in predictions), output, self.layout(file))
+
+
+def _in_columns(tagging: Tagging) -> str:
+    """A sentence as lines "WORD TAG", and an empty line."""
+    return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
 
 
 def _types(tags: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from elmokit.tasks.config import FitConfig
+from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.metrics import Confusion, F1Score, score_by_label
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
@@ -25,17 +27,6 @@ from elmokit.tasks.word_encoder import WordEncoder
 Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
 BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
-
-# The tasks of elmokit: module of elmokit.tasks -> class.
-TASKS = {
-    "tagging": "TaggingTask",
-    "classification": "ClassificationTask",
-    "pairs": "PairsTask",
-    "roles": "RolesTask",
-    "reading": "ReadingTask",
-    "coreference": "CoreferenceTask",
-    "translation": "TranslationTask",
-}
 
 
 class TaskNetwork(nn.Module, ABC):
@@ -114,6 +105,10 @@ class Task(ABC, Generic[Example, Prediction]):
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
         """The labels of a training set, as JSON values."""
 
+    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
+        """The classes, or the types of spans, among labels that `learn` returned; empty if answers are neither."""
+        return set(labels.get("labels", ()))
+
     # --- The network ------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -148,6 +143,23 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
         """A prediction as a line of JSON."""
+
+    def write(self, predictions: Iterable[Prediction], output: Path, file: Path | None) -> None:
+        """Write predictions to a file, whole or not at all.
+
+        Args:
+            predictions: One for each example.
+            output: JSON lines, unless the task has a format of its own.
+            file: The file of the examples, in the task's format; None: they were raw text.
+        """
+        self.write_lines((json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions), output)
+
+    @staticmethod
+    def write_lines(lines: Iterable[str], output: Path) -> None:
+        """Write lines, which end in a line break, to a file, whole or not at all."""
+        with atomic_path(output) as partial, create_bytes(partial) as stream:
+            for line in lines:
+                stream.write(line.encode("utf-8", "surrogatepass"))
 
 
 def find_task(name: str) -> type[Task]:

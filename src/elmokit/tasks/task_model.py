@@ -36,10 +36,10 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import read_lines
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
 from elmokit.tasks.report import TaskScores
-from elmokit.tasks.task import TASKS, Task, TaskNetwork, find_task
+from elmokit.tasks.task import Task, TaskNetwork, find_task
 from elmokit.tasks.training import ExampleSet, predict
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable

@@ -25,7 +25,6 @@ from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
-from elmokit.nn.token_encoders import in_few_shapes
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
@@ -204,11 +203,10 @@ class Trainer:
         return losses.detach()
 
     def _losses(self, window: TrainingWindow) -> Tensor:
-        ids = in_few_shapes(self.bilm.token_encoder.ids(window.words, self.vocab)).to(self.device)
         tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
-            words = self.bilm.token_encoder(ids)
+            words = self.bilm.word_vectors(window.words, self.vocab)
             packing = self._with_fresh_starts(window)
             layers, state = self.bilm.run(words, tokens, packing, self.state, dropout=self.settings.dropout)
             self.state = BiLMState(state.h.detach(), state.c.detach())

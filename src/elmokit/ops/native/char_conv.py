@@ -24,7 +24,7 @@ from elmokit.ops.workspace import allocate, converted
 
 LANES = 32  # filters of a block, as in csrc/characters.c
 MAX_PLACES = 256  # a byte says where the maximum was
-MAX_CHARACTERS = 1024  # distinct ones: tables of more would take more memory than they save time
+MAX_ALPHABET = 1024  # distinct ones: tables of more would take more memory than they save time
 CHUNK_BLOCKS = 4  # of filters, that a thread computes before it takes the next ones
 WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
 
@@ -117,7 +117,7 @@ def char_conv(
 ) -> Tensor:
     present = torch.bincount(ids.flatten(), minlength=len(embedding)) > 0
     distinct = present.nonzero().squeeze(1)
-    if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_CHARACTERS:
+    if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_ALPHABET:
         return reference.char_conv(ids, embedding, weights, biases, dtype)
     rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
     if not records_gradients(embedding, *weights, *biases):
@@ -138,6 +138,6 @@ def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tens
 def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    if len(embedding) > MAX_CHARACTERS:
+    if len(embedding) > MAX_ALPHABET:
         return reference.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_sums, tables=_tables(embedding.detach(), weights, biases), filters=[len(bias) for bias in biases])

@@ -1,0 +1,67 @@
+"""A linear map and its gradients against the equation in float64, and on several threads."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from backends import FLOAT_DTYPES
+from torch import Tensor
+
+from elmokit.ops.functional import linear
+
+SHAPES = [(5, 3, 4), (130, 70, 33), (0, 4, 2), (1, 64, 1)]  # (N, K, M)
+
+
+def leaves(shape: tuple[int, int, int], dtype: torch.dtype) -> list[Tensor]:
+    """x, weight and bias of values that `dtype` can hold."""
+    rows, depth, columns = shape
+    generator = torch.Generator().manual_seed(depth)
+    sizes = (rows, depth), (columns, depth), (columns,)
+    x, weight, bias = (torch.randn(size, generator=generator) for size in sizes)
+    return [leaf.to(dtype).float().requires_grad_() for leaf in (x, weight * depth**-0.5, bias)]
+
+
+def values_and_gradients(tensors: list[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """The result, and the gradients of x, weight and bias, for an upstream gradient that its shape determines."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = linear(*tensors)
+    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(found.dtype)
+    return [found.detach(), *torch.autograd.grad(found, tensors, upstream)]
+
+
+@pytest.mark.parametrize("backend_name", ["reference", "portable"])
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients(
+    shape: tuple[int, int, int], dtype: torch.dtype, backend_name: str, backend: Callable[[str], None]
+) -> None:
+    backend(backend_name)
+    ours = leaves(shape, dtype)
+    found, *gradients = values_and_gradients(ours, dtype)
+    x, weight, bias = (leaf.detach().double() for leaf in ours)
+    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(dtype).double()
+    expected = [x @ weight.T + bias, upstream @ weight, upstream.T @ x, upstream.sum(dim=0)]
+    for left, right in zip([found, *gradients], expected, strict=True):
+        largest = right.abs().max().item() if right.numel() else 0
+        tolerance = (1e-5 if dtype == torch.float32 else 0.02) * (1 + largest)
+        torch.testing.assert_close(left.double(), right, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_the_number_of_threads_does_not_change_a_bit(
+    threads: int, num_threads: Callable[[int], None], without_native: None
+) -> None:
+    found = []
+    for number in (1, threads):
+        num_threads(number)
+        found.append(values_and_gradients(leaves((1030, 200, 90), torch.float32)))
+    for left, right in zip(*found, strict=True):
+        assert torch.equal(left, right)
+
+
+def test_memory_may_lie_in_any_order() -> None:
+    ours = [leaf.detach() for leaf in leaves((130, 70, 33), torch.float32)]
+    turned = [leaf.mT.contiguous().mT.requires_grad_() if leaf.dim() == 2 else leaf.requires_grad_() for leaf in ours]
+    straight = [leaf.detach().contiguous().requires_grad_() for leaf in ours]
+    for left, right in zip(values_and_gradients(turned), values_and_gradients(straight), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
