@@ -2,11 +2,11 @@
 
     python benchmarks/speed/http_load.py < JOB
 
-A job is a JSON object: host, port, path, bodies (JSON values), and either `clients`, each of which sends its next request when
-the one before is answered until all bodies were sent; or `rate` and `seconds`: so many requests a second, whatever becomes of
-those before. Prints a JSON object: the seconds in all, and [status, seconds] of each request; status 0 stands for an
-answer that never came. With `rate`, a request's time begins when it was due. It speaks HTTP by itself, since a client library
-takes more of the processor than the server that is measured.
+A job is a JSON object: host, port, path, bodies (JSON values), and either `clients`, each of which sends its next
+request when the one before is answered, until all bodies were sent; or `rate` and `seconds`: so many requests a second,
+whatever becomes of those before. Prints a JSON object: the seconds in all, and [status, seconds] of each request;
+status 0 stands for an answer that never came. With `rate`, a request's time begins when it was due. It speaks HTTP by
+itself, since a client library takes more of the processor than the server that is measured.
 """
 
 from __future__ import annotations

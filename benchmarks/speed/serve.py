@@ -2,14 +2,16 @@
 
     python benchmarks/speed/serve.py TEXT... [--model NAME_OR_PATH] [--dtype float32] [--repeats 5] [--quick]
 
-TEXT is raw (plain, .gz or .zst), one sentence a line; of each line with at least 20 words the first 20 are a sentence. Everything
-runs on this machine: the server, the load (http_load.py, a process of its own) and, in turn with them, `Embedder`.
+TEXT is raw (plain, .gz or .zst), one sentence a line; of each line with at least 20 words the first 20 are a sentence.
+Everything runs on this machine: the server, the load (http_load.py, a process of its own) and, in turn with them,
+`Embedder`.
 
 - Throughput: 64 clients, each with one request of one sentence at a time, as OpenAI's client asks (base64), against
-  `Embedder.encode` of the same sentences, part by part of the text, neither with an empty word cache after the first part.
-- Latency: sentences at half of that rate, whether those before were answered or not; a request's time begins when it is due.
-- Overload: ten times the words per second of the throughput, in requests of 50 sentences, for five minutes: what was refused, and
-  how fast; whether any request got no answer; the memory of the server every second.
+  `Embedder.encode` of the same sentences, part by part of the text; after the first part, neither word cache is empty.
+- Latency: sentences at half of that rate, whether those before were answered or not; a request's time begins when it
+  is due.
+- Overload: ten times the words per second of the throughput, in requests of 50 sentences, for five minutes: how many
+  were refused, and how fast; whether any request got no answer; the memory of the server every second.
 """
 
 from __future__ import annotations

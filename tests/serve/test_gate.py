@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-httpx = pytest.importorskip("httpx", reason="no httpx to ask the server with")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 
 from elmokit.cli import main

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-httpx = pytest.importorskip("httpx", reason="no httpx to ask the server with")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def test_map_falls_into_one_point_at_layer_0_by_the_keyboard(open_page: Callable
 
 def test_forms_answer_for_words_of_the_reader(open_page: Callable[..., Page]) -> None:
     page = open_page()
-    compared = submit(page, "compare", word="bank", first="The bank lent him money.", second="We sat on the river bank.")
+    compared = submit(
+        page, "compare", word="bank", first="The bank lent him money.", second="We sat on the river bank."
+    )
     assert "“bank”" in compared.inner_text()
     nearest = submit(page, "neighbors", word="play", sentence="They play in the park.")
     assert "play" in nearest.locator("mark").all_inner_texts()

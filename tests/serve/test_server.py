@@ -12,8 +12,9 @@ import time
 import pytest
 
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-httpx = pytest.importorskip("httpx", reason="no httpx to ask the server with")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 
 from elmokit.cli import main
@@ -31,7 +32,8 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: Runnin
     with draining as server, httpx.Client(base_url=server.url, timeout=60) as client:
         client.get("/health")  # a connection that is there before
         accepted = [
-            threading.Thread(target=lambda: answers.append(server.post("/score", {"inputs": [words]}))) for _ in range(2)
+            threading.Thread(target=lambda: answers.append(server.post("/score", {"inputs": [words]})))
+            for _ in range(2)
         ]
         for thread in accepted:
             thread.start()

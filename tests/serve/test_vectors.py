@@ -1,4 +1,4 @@
-"""Endpoints of vectors over a socket, against the `Embedder` of the same model; OpenAI's own client among the callers."""
+"""Endpoints of vectors over a socket, against the `Embedder` of the same model; OpenAI's client among the callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-httpx = pytest.importorskip("httpx", reason="no httpx to ask the server with")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
 from running_server import RunningServer
 from safetensors.numpy import load as from_safetensors

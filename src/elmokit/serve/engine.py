@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.analysis.uses import single_sentence_state
+from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.embed.pipeline import split_evenly
@@ -73,7 +74,8 @@ class Engine:
             batch_words: Words to embed together; a larger request is a batch of its own.
             meter: Observes batches, on the engine's thread.
         """
-        self._embedder, self._state = embedder, single_sentence_state(embedder)
+        self._embedder: Embedder = embedder
+        self._state: StatePolicy = single_sentence_state(embedder)
         self.queue_words, self._batch_words = queue_words, batch_words
         self._meter = meter or BatchMeter()
         self._waiting: dict[int, Waiting] = {}  # in the order of arrival

@@ -50,9 +50,8 @@ class Gate:
     def _refusal(self, scope: Scope) -> RequestError | None:
         """Why a request is not served, if so, from its head alone."""
         service, path, headers = self._service, scope["path"], dict(scope["headers"])
-        if self._authorization is not None and path not in WITHOUT_KEY:
-            if not hmac.compare_digest(headers.get(b"authorization", b""), self._authorization):
-                return RequestError("missing_key", "this server needs its API key: Authorization: Bearer KEY")
+        if path not in WITHOUT_KEY and not self._has_key(headers):
+            return RequestError("missing_key", "this server needs its API key: Authorization: Bearer KEY")
         if service.is_draining and path not in WHILE_DRAINING:
             return RequestError("draining", "this server is shutting down: send the request to another", 1)
         if path in OF_VECTORS and service.engine.is_full:
@@ -62,6 +61,11 @@ class Gate:
             size = f"more than {service.config.max_body:,} bytes"
             return RequestError("too_large", f"the body has {size}: send less in a request")
         return None
+
+    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request brings the key, if one is needed; compared in a time that says nothing about the key."""
+        given = headers.get(b"authorization", b"")
+        return self._authorization is None or hmac.compare_digest(given, self._authorization)
 
     def _observe(self, path: str, status: int, seconds: float) -> None:
         endpoint = path if path in self._endpoints else "other"

@@ -26,9 +26,7 @@ class Metrics:
         self.seconds = Histogram(
             "elmokit_request_seconds", "Time from request to answer", ["endpoint"], buckets=SECONDS, registry=registry
         )
-        self.queue_seconds = Histogram(
-            "elmokit_queue_seconds", "Time in the queue", buckets=SECONDS, registry=registry
-        )
+        self.queue_seconds = Histogram("elmokit_queue_seconds", "Time in the queue", buckets=SECONDS, registry=registry)
         self.batch_words = Histogram("elmokit_batch_words", "Words of a batch", buckets=WORDS, registry=registry)
         self.truncated_words = Counter(
             "elmokit_truncated_words", "Words that were longer than the model reads", registry=registry

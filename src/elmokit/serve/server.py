@@ -1,4 +1,4 @@
-"""Run the server until it is told to stop, and finish what was accepted by then."""
+"""Run the server until it is stopped, and finish what was accepted by then."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ class Service:
         self.metrics = Metrics()
         self.engine = Engine(embedder, config.queue_words, config.batch_words, self.metrics.of_batches)
         self.jobs = JobQueue(config.max_jobs)
-        self.metrics.observe(
-            "elmokit_queue_words", "Words that wait to be embedded", lambda: self.engine.words_waiting
-        )
+        self.metrics.observe("elmokit_queue_words", "Words that wait to be embedded", lambda: self.engine.words_waiting)
         self.metrics.observe("elmokit_jobs", "Other requests that wait or run", lambda: self.jobs.waiting)
         self.metrics.observe("elmokit_requests_in_progress", "Requests without an answer", lambda: self.in_progress)
         self.metrics.describe_model({"name": name, "fingerprint": self.fingerprint, "version": elmokit.__version__})
