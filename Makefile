@@ -16,11 +16,11 @@ demo: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: .venv/installed-dev
-	$(PYTEST) --ignore=tests/integrations
+	$(PYTEST) --ignore=tests/integrations --ignore=tests/serve
 
-# With the libraries that elmokit.integrations is for, and what their trainers need.
+# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need.
 test-integrations: .venv/installed-integrations
-	$(PYTEST) tests/integrations tests/repository/test_tutorials.py
+	$(PYTEST) tests/integrations tests/serve tests/repository/test_tutorials.py
 
 # As where there was no C compiler: on a copy of the package without its library.
 test-portable: .venv/installed-dev
@@ -60,6 +60,9 @@ clean:
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@ .venv/installed
 
+EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,serve,sklearn,spacy
+TESTED_WITH := sentence-transformers[train] axe-playwright-python httpx onnxruntime openai pandas playwright
+
 .venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
-	$(PIP_INSTALL) --editable '.[dev,ray,sklearn,sentence-transformers,spacy]' 'sentence-transformers[train]' pandas
+	$(PIP_INSTALL) --editable '.[$(EXTRAS_OF_INTEGRATIONS)]' $(TESTED_WITH)
 	touch $@ .venv/installed-dev .venv/installed

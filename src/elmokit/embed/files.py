@@ -1,31 +1,41 @@
-"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`)."""
+"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`).
+
+A file of protein sequences, whose words are residues, to one of arrays by name (`embed_fasta`).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import StatePolicy
+from elmokit.data.fasta import read_identifiers, read_sequences
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers
 from elmokit.fs.lock import only_one_in
-from elmokit.storage.hdf5 import read_hdf5_index, write_allennlp_hdf5
+from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
+from elmokit.storage.npz import read_npz_index, write_npz
 from elmokit.storage.parquet import read_parquet_index, write_parquet
 from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_index
+from elmokit.text.tokenizer import Tokenizer
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 OTHER_SUFFIXES = (
     ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".txt", ".csv", ".tsv", ".json", ".jsonl",
 )  # fmt: skip
+# A residue is a word. The sequence of a protein is one sentence.
+RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
 
 class _Format(NamedTuple):
@@ -116,8 +126,9 @@ def embed_file(
     format = HDF5 if is_hdf5 else PARQUET if output.suffix == ".parquet" else DIRECTORY
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, storage_dtype, tokenize)
+    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True)
+    job = FileJob(text, embedder, layers, state, storage_dtype, tokenizer)
     return _write(job, output, format, overwrite)
 
 
@@ -162,9 +173,80 @@ def encode_file(
     pooled = Pooling(pooling, normalize_embeddings)
     _check(output, file, NPY, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, "float32", tokenize, pooled)
+    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True, long_lines=True)
+    job = FileJob(text, embedder, layers, state, "float32", tokenizer, pooled)
     return _write(job, output, NPY, overwrite)
+
+
+def embed_fasta(
+    file: str | Path,
+    output: str | Path,
+    model: Embedder | ModelSource = None,
+    *,
+    protein: bool = False,
+    layers: str | int = "sum",
+    id_field: int = 1,
+    split_char: str = "|",
+    state: StatePolicy | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    storage_dtype: str = "float32",
+    sentences_per_part: int = SENTENCES_PER_PART,
+    overwrite: bool = False,
+) -> FileReport:
+    """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
+
+    A residue is a word of one letter, a sequence a sentence. Memory holds the sequences of a part, and the vectors of
+    some thousand residues. A run that was stopped is resumed as in `embed_file`.
+
+    Args:
+        file: FASTA, plain, .gz or .zst; residues are read in upper case.
+        output: An .npz file, or .h5 (.hdf5) with a dataset for each sequence, whose name makes groups where it has "/".
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes: SeqVec or another model of proteins.
+        protein: One vector for each sequence (2D,), the mean of its residues, in place of one for each residue
+            (T, 2D).
+        layers: As for `Embedder.embed`; "all" is (L+1, T, 2D) for each sequence.
+        id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field 1 of a header of
+            UniProt, `>sp|P69905|HBA_HUMAN`, is the accession number.
+        split_char: Separates the fields.
+        state, device, dtype, overwrite: As for `embed_file`; no state is carried.
+        storage_dtype: The number type of the vectors of residues; a vector of a protein is float32.
+        sentences_per_part: Sequences between two checkpoints, which are run from the shortest to the longest.
+
+    Returns:
+        The number of sequences and residues (as sentences and words), and the speed.
+
+    Raises:
+        ValueError: No FASTA, a header without the field, two sequences of one name, another suffix of `output`; all
+            layers of a protein; and as `embed_file`.
+        FileExistsError, OSError: As `embed_file`.
+    """
+    output = Path(output)
+    if sentences_per_part < 1:
+        raise ValueError(f"sentences_per_part must be at least 1, not {sentences_per_part}")
+    if output.suffix not in (".npz", *HDF5_SUFFIXES):
+        raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
+    if protein and (layers == "all" or storage_dtype != "float32"):
+        raise ValueError(
+            "one vector for each protein is float32, and of one layer or one mix of layers: choose other layers than "
+            '"all", and leave storage_dtype out'
+        )
+    # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
+    lines = read_identifiers(file, split_char, id_field, sentences_per_part)
+    if output.suffix in HDF5_SUFFIXES:
+        check_hdf5_names(lines)
+        format = _Format(partial(write_named_hdf5, lines=lines, pooled=protein), read_hdf5_index)
+    else:
+        format = _Format(partial(write_npz, lines=lines, pooled=protein), read_npz_index)
+    _check(output, file, format, overwrite)
+    embedder = resolve_embedder(model, device, dtype)
+    if (state := state or embedder.model.state_policy) == "carry":
+        raise ValueError("a protein does not go on from the one before it: choose the state zeros or warm")
+    text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
+    pooling = Pooling("mean") if protein else None
+    job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
+    return _write(job, output, format, overwrite)
 
 
 # --- The output ------------------------------------------------------------------------------------------------------
