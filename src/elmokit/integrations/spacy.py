@@ -7,7 +7,7 @@ spaCy's configurations find both without an import.
 
 # spaCy reads annotations at run time, so they are no strings here.
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain as chain_iterables
 from typing import Any, cast
 
@@ -50,11 +50,15 @@ class FrozenModel(Shim):
     def to_device(self, device_type: str, device_id: int) -> None:
         """Stay on the device of the embedder: its vectors move."""
 
-    def to_bytes(self) -> bytes:
+    @cached_property
+    def _fingerprint(self) -> bytes:
         return self.lazy_embedder.get().fingerprint().encode()
 
+    def to_bytes(self) -> bytes:
+        return self._fingerprint
+
     def from_bytes(self, data: bytes) -> "FrozenModel":
-        if data != self.to_bytes():
+        if data != self._fingerprint:
             raise ValueError(
                 f"this pipeline was saved with another model than {self.lazy_embedder.arguments[0]!r} is now: restore "
                 'that, or name it, as in spacy.load(path, config={"components.elmo.model.model": "path/of/the/model"})'
