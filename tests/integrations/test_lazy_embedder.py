@@ -1,12 +1,15 @@
 """An embedder that waits: loaded once, shared by copies, left out of pickles."""
 
 import copy
+import gc
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from elmokit.embed.embedder import Embedder
+from elmokit.checkpoints.loading import load, save
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 
@@ -24,6 +27,19 @@ def test_copies_share_the_weights_and_pickles_leave_them_out() -> None:
     assert copy.deepcopy(lazy).get() is embedder
     pickled = pickle.dumps(lazy)
     assert len(pickled) < 500
-    again: Embedder = pickle.loads(pickled).get()
-    assert again is not embedder
-    np.testing.assert_array_equal(again.encode(["a text"]), embedder.encode(["a text"]))
+    assert pickle.loads(pickled).get() is embedder  # while this process has it
+    assert pickle.loads(pickle.dumps(LazyEmbedder("en-small", "cpu", "bfloat16"))).get() is not embedder
+    vectors = embedder.encode(["a text"])
+    del lazy, embedder
+    gc.collect()
+    np.testing.assert_array_equal(pickle.loads(pickled).get().encode(["a text"]), vectors)
+
+
+def test_a_new_embedder_reads_the_files_as_they_are_now(tmp_path: Path) -> None:
+    model = load(softmax=False)
+    save(model, tmp_path / "model")
+    first = LazyEmbedder(tmp_path / "model").get().encode(["a text"])
+    with torch.no_grad():
+        next(model.bilm.parameters()).add_(0.1)
+    save(model, tmp_path / "model", overwrite=True)
+    assert np.abs(LazyEmbedder(tmp_path / "model").get().encode(["a text"]) - first).max() > 1e-3

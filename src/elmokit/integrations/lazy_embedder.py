@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.embed.embedder import Embedder
@@ -10,6 +12,8 @@ from elmokit.embed.embedder import Embedder
 
 class LazyEmbedder:
     """An embedder that is loaded when it is first used, and pickled as the arguments it is loaded from.
+
+    A pickle that is read in the process that wrote it, as caches of scikit-learn do, shares the loaded weights.
 
     Attributes:
         arguments: `model`, `device` and `dtype` of `Embedder`.
@@ -23,10 +27,18 @@ class LazyEmbedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
             self._embedder = Embedder(*self.arguments)
+            _LOADED[self.arguments] = self
         return self._embedder
 
-    def __reduce__(self) -> tuple[type[LazyEmbedder], tuple[Any, ...]]:
-        return LazyEmbedder, self.arguments
+    def __reduce__(self) -> tuple[Callable[..., LazyEmbedder], tuple[Any, ...]]:
+        return _unpickled, self.arguments
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyEmbedder:
         return self  # nothing changes it, so copies may share the weights
+
+
+_LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionary()  # those that something still uses
+
+
+def _unpickled(*arguments: Any) -> LazyEmbedder:
+    return _LOADED.get(arguments) or LazyEmbedder(*arguments)
