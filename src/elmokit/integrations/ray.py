@@ -141,7 +141,7 @@ def embed_parquet(
         raise ValueError("embed_parquet needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
 
     rows = ray.data.read_parquet(str(source))
-    if id_column not in (names := rows.schema().names):
+    if id_column not in (names := rows.columns() or []):
         raise ValueError(f"{source} has no column {id_column!r}: name one of {', '.join(map(repr, names))}")
     processors = int(ray.cluster_resources().get("CPU", 0))
     count = num_actors or max(1, processors - 1)
