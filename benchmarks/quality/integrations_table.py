@@ -56,5 +56,6 @@ def of_spacy(report: Figures) -> str:
         runs = list(by_seed.values())
         cells = [[run[part] for run in runs] for part in ("dev", "test")]
         scores = [f"{mean(of):.1f}" + (f" ± {stdev(of):.1f}" if len(of) > 1 else "") for of in cells]
-        rows.append([name, len(runs), *scores, f"{mean(run['seconds'] for run in runs):,.0f}"])
-    return _table(["Word vectors", "Seeds", "Dev F1", "Test F1", "Seconds of training"], rows)
+        steps = " / ".join(sorted({f"{run['max_steps']:,}" for run in runs}))
+        rows.append([name, len(runs), steps, *scores, f"{mean(run['seconds'] for run in runs):,.0f}"])
+    return _table(["Word vectors", "Seeds", "Steps at most", "Dev F1", "Test F1", "Seconds of training"], rows)

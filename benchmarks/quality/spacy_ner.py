@@ -3,7 +3,8 @@
     python benchmarks/quality/spacy_ner.py --eval DIRECTORY --work DIRECTORY [--seeds 1 2 3] [--max-steps 20000]
 
 DIRECTORY/ner/WNUT17 is the repository of the shared task. spaCy stops a run by the F1 of the development set; the best
-model of each is scored on the test set. A finished run is written to the results at once, and not repeated.
+model of each is scored on the test set. A finished run is written to the results at once, and not repeated; one of
+another number of steps is replaced.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def main(argv: list[str] | None = None) -> None:
     for seed in arguments.seeds:
         for name, config in CONFIGS.items():
             report = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
-            if str(seed) in report.get(PART, {}).get(name, {}):
+            done = report.get(PART, {}).get(name, {}).get(str(seed), {})
+            if done.get("max_steps") == arguments.max_steps:
                 continue
             output = arguments.work / f"{Path(config).stem}-{seed}"
             figures = run(config, corpora, seed, arguments.max_steps, output)

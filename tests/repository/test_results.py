@@ -96,7 +96,8 @@ def test_intrinsic_measures_become_a_table_when_they_are_there(tool: ModuleType)
 def test_measures_in_other_libraries_become_tables_when_they_are_there(tool: ModuleType) -> None:
     (tool.RESULTS / "integrations.json").unlink(missing_ok=True)
     assert {tool.scikit_learn(), tool.sentence_transformers(), tool.spacy()} == {"Not measured yet."}
-    runs = {"1": {"dev": 50.0, "test": 40.0, "seconds": 1000}, "2": {"dev": 52.0, "test": 42.0, "seconds": 2000}}
+    run = {"dev": 50.0, "test": 40.0, "seconds": 1000, "max_steps": 5000}
+    runs = {"1": run, "2": run | {"dev": 52.0, "test": 42.0, "seconds": 2000}}
     chosen = {"C": 1.0, "transformer_weights": {"elmo": 0.1}}
     report = {
         "scikit-learn": {"model": "tiny", "both": {"dev": 60.0, "test": 61.25, "parameters": chosen}},
@@ -106,4 +107,4 @@ def test_measures_in_other_libraries_become_tables_when_they_are_there(tool: Mod
     (tool.RESULTS / "integrations.json").write_text(json.dumps(report), encoding="utf-8")
     assert "| both | 60.0 | 61.2 | C 1.0, scale of ELMo 0.1 |" in tool.scikit_learn()
     assert "| TF-IDF | 80.0 |  |\n| mix |  | 45.0 |" in tool.sentence_transformers()
-    assert "| ELMo | 2 | 51.0 ± 1.4 | 41.0 ± 1.4 | 1,500 |" in tool.spacy()
+    assert "| ELMo | 2 | 5,000 | 51.0 ± 1.4 | 41.0 ± 1.4 | 1,500 |" in tool.spacy()
