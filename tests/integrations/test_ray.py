@@ -139,5 +139,7 @@ def test_jobs_that_cannot_be_done_are_refused(cluster: None, tmp_path: Path) -> 
     write_source(tmp_path / "source", rows=4)
     with pytest.raises(ValueError, match="3 actors need 4 processors, and Ray has 3"):
         embed_parquet(tmp_path / "source", tmp_path / "target", num_actors=3)
+    with pytest.raises(FileExistsError, match="source is not empty"):
+        embed_parquet(tmp_path / "source", tmp_path / "source")
     with pytest.raises(ValueError, match="no column 'number': name one of 'id', 'text'"):
         embed_parquet(tmp_path / "source", tmp_path / "target", id_column="number")

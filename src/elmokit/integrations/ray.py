@@ -122,7 +122,7 @@ def embed_parquet(
 
     Args:
         source: A Parquet file, or a directory of them, where every machine finds it.
-        target: The directory of the output, likewise.
+        target: A new or empty directory for the output, likewise.
         embed: What is embedded, and how; `EmbedWords()` by default.
         id_column: A column of `source` whose values differ from row to row.
         num_actors: How many processes embed, each with its own copy of the model; by default one for each processor
@@ -133,6 +133,7 @@ def embed_parquet(
     Raises:
         ValueError: Ray is not installed, has no processor for each actor and one more, or there is no column
             `id_column`.
+        FileExistsError: The directory of the output is not empty.
     """
     try:
         import ray
@@ -140,13 +141,17 @@ def embed_parquet(
     except ImportError as error:
         raise ValueError("embed_parquet needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
 
+    if Path(target).is_dir() and any(Path(target).iterdir()):
+        raise FileExistsError(f"{target} is not empty, and files would be added to it: name another directory")
+    if not ray.is_initialized():
+        ray.init()
+    processors = int(ray.cluster_resources().get("CPU", 0))
+    count = num_actors or max(1, processors - 1)
+    if count >= processors and "num_cpus" not in actor_settings:  # Ray would wait for ever for one that reads
+        raise ValueError(f"{count} actors need {count + 1} processors, and Ray has {processors}: give it more")
     rows = ray.data.read_parquet(str(source))
     if id_column not in (names := rows.columns() or []):
         raise ValueError(f"{source} has no column {id_column!r}: name one of {', '.join(map(repr, names))}")
-    processors = int(ray.cluster_resources().get("CPU", 0))
-    count = num_actors or max(1, processors - 1)
-    if count >= processors:  # Ray would wait for ever for a processor that reads
-        raise ValueError(f"{count} actors need {count + 1} processors, and Ray has {processors}: give it more")
     embedded = rows.map_batches(
         _Actor,
         fn_constructor_args=(embed or EmbedWords(),),
