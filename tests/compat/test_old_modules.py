@@ -35,6 +35,7 @@ def test_old_imports_find_the_new_classes(tmp_path: Path) -> None:
     program = """
 import allennlp.commands.elmo
 from allennlp.commands import main
+from allennlp.common import Params
 from allennlp.common.checks import ConfigurationError
 from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
 from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
@@ -83,6 +84,7 @@ def test_an_installed_library_is_found_before(tmp_path: Path) -> None:
         ("import allennlp.models", "elmokit has no allennlp.models: docs/migrating.md names all that there is"),
         ("from allennlp.data.fields import TextField", "elmokit has no allennlp.data.fields: docs/migrating.md"),
         ("from allennlp.modules.elmo import Tagger", "cannot import name 'Tagger' from 'allennlp.modules.elmo' (/"),
+        ("from allennlp.data import Vocabulary", "cannot import name 'Vocabulary' from 'allennlp.data' (/"),
         ("import bilm; bilm.Trainer", "elmokit has no bilm.Trainer: docs/migrating.md"),
     ],
 )

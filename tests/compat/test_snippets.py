@@ -382,10 +382,11 @@ trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
 def test_allennlp_token_embedder_from_a_configuration(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import batch_to_ids
+from allennlp.common import Params
 from allennlp.modules.token_embedders import ElmoTokenEmbedder
 
-params = {"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
-          "dropout": 0.0, "projection_dim": 20}
+params = Params({"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
+                 "dropout": 0.0, "projection_dim": 20})
 embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params)
 embedded = embedder(batch_to_ids([["the", "cat"], ["dogs", "are"]]))
 """)
