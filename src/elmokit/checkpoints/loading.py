@@ -1,5 +1,6 @@
 """Load, save and describe models: by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -78,8 +79,8 @@ def list_models() -> list[str]:
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def _locate_on_hub(model: HubModel, local_files_only: bool) -> Detected:
-    if detected := detect.detect(download(model, local_files_only)):
+def _locate_on_hub(model: HubModel, local_files_only: bool, **options: Any) -> Detected:
+    if detected := detect.detect(download(model, local_files_only, **options)):
         return detected
     raise FileNotFoundError(
         f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN_DIRECTORIES}"
@@ -97,7 +98,15 @@ def _not_found(name: str, path: Path) -> str:
     )
 
 
-def locate(model: str | Path | None = None, *, revision: str | None = None, local_files_only: bool = False) -> Detected:
+def locate(
+    model: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+) -> Detected:
     """Find a model without loading it; arguments and errors are those of `load`.
 
     Returns:
@@ -121,7 +130,7 @@ def locate(model: str | Path | None = None, *, revision: str | None = None, loca
     if detected is not None:
         return detected
     if on_hub is not None:
-        return _locate_on_hub(on_hub, local_files_only)
+        return _locate_on_hub(on_hub, local_files_only, token=token, cache_dir=cache_dir, force_download=force_download)
     raise FileNotFoundError(_not_found(name, path))
 
 
@@ -131,6 +140,9 @@ def load(
     softmax: bool = True,
     revision: str | None = None,
     local_files_only: bool = False,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
     allow_non_finite: bool = False,
 ) -> Pretrained:
     """Load a model in whatever format it is.
@@ -148,6 +160,9 @@ def load(
             fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
+        token: A token of the Hub, for private models; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        cache_dir: The cache for models of the Hub; None: that of huggingface_hub.
+        force_download: Fetch the files of a model of the Hub again.
         allow_non_finite: Load weights that are infinite or no numbers, too.
 
     Returns:
@@ -158,7 +173,14 @@ def load(
         CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
             message names every offending key.
     """
-    format, path = locate(model, revision=revision, local_files_only=local_files_only)
+    format, path = locate(
+        model,
+        revision=revision,
+        local_files_only=local_files_only,
+        token=token,
+        cache_dir=cache_dir,
+        force_download=force_download,
+    )
     loaded = LOADERS[format](path, softmax)
     if not allow_non_finite:
         check_finite(path, _tensors_of(loaded))
@@ -203,6 +225,11 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         write_native(model, partial, storage_dtype)
 
 
+def without_metadata(card: str) -> str:
+    """A model card without the metadata at its beginning, YAML between two lines of dashes, that the Hub reads."""
+    return re.sub(r"\A---\n.*?^---\n\s*", "", card, flags=re.DOTALL | re.MULTILINE)
+
+
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, with the sizes of dictionaries in place of their entries."""
     settings = config.to_dict()
@@ -233,6 +260,6 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "tokenizer": loaded.tokenizer,
         "state": loaded.state_policy,
         "mix": None if loaded.mix is None else asdict(loaded.mix),
-        "card": loaded.card.splitlines()[:CARD_LINES],
+        "card": without_metadata(loaded.card).splitlines()[:CARD_LINES],
         "fingerprint": fingerprint(loaded),
     }
