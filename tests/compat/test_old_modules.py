@@ -98,7 +98,7 @@ def test_install_twice_is_install_once(tmp_path: Path) -> None:
     assert output_of(program, tmp_path) == "1\n"
 
 
-def test_a_script_runs_as_it_is(old_model: Path, tmp_path: Path) -> None:
+def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("WORDS = ['the', 'cat']")
     (tmp_path / "script.py").write_text(
         "import sys\n"
@@ -108,8 +108,10 @@ def test_a_script_runs_as_it_is(old_model: Path, tmp_path: Path) -> None:
         "    print(sys.argv[0], ElmoEmbedder(sys.argv[1], sys.argv[2]).embed_sentence(WORDS).shape)\n"
     )
     files = str(old_model / "options.json"), str(old_model / "model.hdf5")
-    done = run("-m", "elmokit.compat", str(tmp_path / "script.py"), *files, folder=old_model)
-    assert done.stdout == f"{tmp_path / 'script.py'} (3, 2, 32)\n", done.stderr
+    script = str(tmp_path / "script.py")
+    for arguments, folder in (([script], old_model), (["-m", "script"], tmp_path)):
+        done = run("-m", "elmokit.compat", *arguments, *files, folder=folder)
+        assert done.stdout == f"{script} (3, 2, 32)\n", done.stderr
 
 
 def test_a_script_that_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
