@@ -24,6 +24,7 @@ TEMPLATE = ROOT / "docs" / "results.template.md"
 OUTPUT = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
+import integrations_table  # noqa: E402
 from intrinsic_table import table as intrinsic_table  # noqa: E402
 from task_table import table as task_table  # noqa: E402
 
@@ -494,12 +495,32 @@ def tasks() -> str:
     return task_table(read("tasks"))
 
 
+def integrations() -> Figures:
+    """What ELMo was measured to bring to other libraries, by library."""
+    return read("integrations") if (RESULTS / "integrations.json").is_file() else {}
+
+
+def scikit_learn() -> str:
+    """SST-2 by scikit-learn."""
+    return integrations_table.of_scikit_learn(integrations())
+
+
+def sentence_transformers() -> str:
+    """Sentence vectors of ELMo in sentence-transformers and MTEB."""
+    return integrations_table.of_sentence_transformers(integrations())
+
+
+def spacy() -> str:
+    """Entity recognition by spaCy."""
+    return integrations_table.of_spacy(integrations())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
         long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
-        perplexity, senses, intrinsic, finetuning, tagging, tasks,
+        perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 

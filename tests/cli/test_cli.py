@@ -22,7 +22,7 @@ from elmokit.tasks.task import TASKS
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
     "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "sample-efficiency",
-    "layer-weights", "convert", "push", "info", "compat",
+    "layer-weights", "convert", "push", "info", "compat", "serve",
 ]  # fmt: skip
 
 # Required arguments of a verb, and the function that it calls.
@@ -45,6 +45,7 @@ CALLS = [
     ("info", "elmokit.checkpoints.loading.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
+    ("serve model --port 0 --task-model tagger", "elmokit.serve.server.serve"),
     ("convert model --output hdf5 --to hdf5", "elmokit.checkpoints.convert.convert"),
     ("push en-small owner/name --private", "elmokit.checkpoints.push.push_to_hub"),
     ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),

@@ -45,8 +45,8 @@ def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: 
     with running_hub() as hub:
         take_for_the_hub(hub, monkeypatch, tmp_path / "hub")
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        for commands in EXAMPLES.values():
-            for command in commands:
+        for verb, commands in EXAMPLES.items():
+            for command in commands if verb != "serve" else ():  # which runs until it is stopped: tests/serve
                 run_command(command)
     written = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written

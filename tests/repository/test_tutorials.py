@@ -12,7 +12,6 @@ import pytest
 import elmokit
 from elmokit.cli import main
 
-TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
 # The libraries that the code of a tutorial needs besides elmokit.
 LIBRARIES = {
     "onnx": ("onnx", "onnxruntime"),
@@ -20,6 +19,10 @@ LIBRARIES = {
     "sentence-transformers": ("sentence_transformers", "datasets", "accelerate"),
     "spacy": ("spacy",),
 }
+# These have a test of their own.
+ELSEWHERE = {"serve": "tests/serve/test_server_tutorial.py"}
+FILES = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
+TUTORIALS = [path for path in FILES if path.stem not in ELSEWHERE]
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(python|console|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -1,5 +1,6 @@
 """Nearest neighbors of a word's contextual vector in a corpus, as for "play" in table 4 of Peters et al. (2018)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,41 @@ class Neighbors(NamedTuple):
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
 
 
+def nearest_uses(
+    query: Use,
+    uses: Iterable[list[Use]],
+    embedder: Embedder,
+    layers: str | int = "top",
+    config: SearchConfig | None = None,
+) -> Neighbors:
+    """Find the uses whose vectors are nearest to that of a query.
+
+    Args:
+        query: The use to search for.
+        uses: The uses in each sentence, of which some hundred sentences are taken at a time. The sentence of the query
+            is excluded, and repeated ones are returned once.
+        embedder: The model.
+        layers: Representation, as in `Embedder.embed`, except "all".
+        config: How many neighbors to search for, in how many sentences.
+
+    Returns:
+        The neighbors; none if no other sentence has a use.
+    """
+    config = config or SearchConfig()
+    query_vector = use_vectors([query], embedder, layers)[0]
+    candidates = islice((of_each for of_each in uses if of_each[0].sentence != query.sentence), config.max_sentences)
+    best: dict[Use, float] = {}
+    searched = 0
+    while batch := list(islice(candidates, BATCH_SENTENCES)):
+        searched += len(batch)
+        in_batch = [use for of_sentence in batch for use in of_sentence]
+        cosines = use_vectors(in_batch, embedder, layers) @ query_vector
+        nearest = np.argsort(-cosines, kind="stable")
+        best |= {in_batch[number]: float(cosines[number]) for number in reversed(nearest)}
+        best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
+    return Neighbors(query, [(similarity, use) for use, similarity in best.items()], searched)
+
+
 def neighbors(
     word: str,
     sentence: str,
@@ -81,18 +117,8 @@ def neighbors(
     files = find_files([corpus])
     embedder = resolve_embedder(model, device)
     query = uses_in_each(word, [embedder.tokenize(sentence) if tokenize else sentence.split()])[0]
-    query_vector = use_vectors([query], embedder, layers)[0]
-    by_sentence = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
-    candidates = islice((uses for uses in by_sentence if uses[0].sentence != query.sentence), config.max_sentences)
-    best: dict[Use, float] = {}
-    searched = 0
-    while batch := list(islice(candidates, BATCH_SENTENCES)):
-        searched += len(batch)
-        uses = [use for of_sentence in batch for use in of_sentence]
-        cosines = use_vectors(uses, embedder, layers) @ query_vector
-        nearest = np.argsort(-cosines, kind="stable")
-        best |= {uses[number]: float(cosines[number]) for number in reversed(nearest)}
-        best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
-    if not best:
+    uses = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
+    result = nearest_uses(query, uses, embedder, layers, config)
+    if not result.nearest:
         raise ValueError(f"{corpus} has no other sentence with the word {word!r}: try another corpus")
-    return Neighbors(query, [(similarity, use) for use, similarity in best.items()], searched)
+    return result

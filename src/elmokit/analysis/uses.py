@@ -46,7 +46,7 @@ def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
 
 
 def uses_in_files(
-    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True
+    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, *, progress: bool = True
 ) -> Iterator[list[Use]]:
     """Stream the uses of a word in text files.
 
@@ -55,6 +55,7 @@ def uses_in_files(
         files: Text files with one sentence per line.
         embedder: Its tokenizer splits raw lines.
         tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
+        progress: Show how many sentences were read.
 
     Yields:
         The uses in each sentence that has any.
@@ -63,7 +64,7 @@ def uses_in_files(
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
     )
-    for line, tokenizer in ProgressBar(lines, desc="search", unit=" sentences", unit_scale=True):
+    for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
         if word is not None and word.lower() not in line.lower():
             continue  # skip the tokenizer, which takes most of the time
         sentence = tuple(tokenizer.tokenize(line))

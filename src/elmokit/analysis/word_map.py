@@ -157,6 +157,59 @@ def _describe(points: np.ndarray, members: np.ndarray, uses: list[Use], embedder
     return UseCluster(len(members), typical[:TYPICAL_USES], words)
 
 
+def map_uses(
+    word: str,
+    uses: list[Use],
+    embedder: Embedder,
+    layers: str | int = "top",
+    config: MapConfig | None = None,
+    *,
+    uses_in_corpus: int | None = None,
+    fingerprint: str | None = None,
+) -> WordMap:
+    """Cluster uses of a word by their vectors, and project them to the plane for each layer.
+
+    Clustering is k-means on the first 8 principal components of the unit vectors.
+
+    Args:
+        word: The word.
+        uses: At least three distinct uses of it.
+        embedder: The model.
+        layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
+        config: Settings of the clustering.
+        uses_in_corpus: Number of uses of which these are a sample; by default there are no others.
+        fingerprint: `embedder.fingerprint()`, which takes time, where it is known.
+
+    Returns:
+        The map.
+
+    Raises:
+        ValueError: There are fewer than three uses, or `layers` is invalid.
+    """
+    config = config or MapConfig()
+    if len(uses) < 3:
+        raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
+    weights = layer_weights(embedder.model, layers).numpy()
+    vectors = _vectors(uses, embedder)
+    representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
+    points = principal_components(representations, CLUSTERED_DIMENSIONS)
+    labels, silhouette = cluster(points, config.clusters, seed=config.seed)
+    clusters = [
+        _describe(points, np.flatnonzero(labels == number), uses, embedder) for number in range(labels.max() + 1)
+    ]
+    return WordMap(
+        word=word,
+        uses=uses,
+        planes=_planes(vectors),
+        labels=labels,
+        clusters=clusters,
+        silhouette=silhouette,
+        layers=layers,
+        uses_in_corpus=len(uses) if uses_in_corpus is None else uses_in_corpus,
+        fingerprint=fingerprint or embedder.fingerprint(),
+    )
+
+
 def word_map(
     word: str,
     corpus: str | Path,
@@ -166,9 +219,7 @@ def word_map(
     config: MapConfig | None = None,
     tokenize: bool = True,
 ) -> WordMap:
-    """Collect the uses of a word in a corpus, and cluster them by their vectors.
-
-    Clustering is k-means on the first 8 principal components of the unit vectors.
+    """Collect the uses of a word in a corpus, and cluster them by their vectors; see `map_uses`.
 
     Args:
         word: Matched exactly; in sentences without an exact match, regardless of case.
@@ -189,28 +240,11 @@ def word_map(
     config = config or MapConfig()
     files = find_files([corpus])
     embedder = resolve_embedder(model, device, softmax=True)
-    weights = layer_weights(embedder.model, layers).numpy()
+    layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
     uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
     if len(uses) < 3:
         raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a map needs 3: try another corpus")
-    vectors = _vectors(uses, embedder)
-    representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
-    points = principal_components(representations, CLUSTERED_DIMENSIONS)
-    labels, silhouette = cluster(points, config.clusters, seed=config.seed)
-    clusters = [
-        _describe(points, np.flatnonzero(labels == number), uses, embedder) for number in range(labels.max() + 1)
-    ]
-    return WordMap(
-        word=word,
-        uses=uses,
-        planes=_planes(vectors),
-        labels=labels,
-        clusters=clusters,
-        silhouette=silhouette,
-        layers=layers,
-        uses_in_corpus=uses_in_corpus,
-        fingerprint=embedder.fingerprint(),
-    )
+    return map_uses(word, uses, embedder, layers, config, uses_in_corpus=uses_in_corpus)

@@ -42,12 +42,18 @@ def to_json(word_map: WordMap) -> dict[str, Any]:
     }
 
 
+def page_part(name: str) -> str:
+    """A part of the page, which other pages with a map share: word_map.css, word_map.js."""
+    return resources.files("elmokit.analysis").joinpath(name).read_text(encoding="utf-8").strip()
+
+
 def page(word_map: WordMap) -> str:
     """A self-contained HTML document, which needs no network. Corpus text is escaped."""
-    template = resources.files("elmokit.analysis").joinpath("word_map.html").read_text(encoding="utf-8")
-    head, _, rest = template.partition("{data}")
+    head, _, rest = page_part("word_map.html").partition("{data}")
     data = json.dumps(to_json(word_map), ensure_ascii=False, separators=(",", ":")).translate(ESCAPES)
-    return head.replace("{title}", html.escape(f"{word_map.word}: its uses")) + data + rest
+    head = head.replace("{style}", page_part("word_map.css"))
+    head = head.replace("{title}", html.escape(f"{word_map.word}: its uses"))
+    return head + data + rest.replace("{script}", page_part("word_map.js"))
 
 
 def picture(word_map: WordMap) -> Figure:

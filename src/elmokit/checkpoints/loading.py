@@ -11,9 +11,11 @@ from torch import Tensor
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
 from elmokit.checkpoints.errors import CheckpointError, check_finite
+from elmokit.checkpoints.formats.allennlp import load_allennlp
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
 from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
+from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, EFML, STORAGE_DTYPES, load_native, write_native
@@ -39,12 +41,32 @@ DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 16
 
+
+def _load_tar(archive: Path, softmax: bool) -> Pretrained:
+    """Load the only model of an archive. CheckpointError where there is none, or several."""
+    with unpacked(archive) as folder:
+        try:
+            folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
+            models = list(filter(None, map(detect.detect, folders)))
+            # A SavedModel is found in its directory, and again in that of its variables.
+            models = [model for number, model in enumerate(models) if model not in models[:number]]
+            if len(models) != 1:
+                listed = ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
+                raise CheckpointError(f"it must hold one model, but holds {listed}: unpack it, and name one")
+            return LOADERS[models[0].format](models[0].path, softmax)
+        except (ValueError, FileNotFoundError) as error:
+            # Users know the archive, not the temporary folder.
+            raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
+
+
 # From the path that `detect` found, and whether the softmax is to be read, to the model.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
     detect.EFML: load_efml,
+    detect.ALLENNLP: load_allennlp,
     detect.NATIVE: load_native,
     detect.HDF5: load_bilm_hdf5,
     detect.NLPL_ZIP: load_nlpl_zip,
+    detect.TAR: _load_tar,
     detect.TENSORFLOW: load_tf_checkpoint,
 }
 
@@ -126,8 +148,9 @@ def load(
     """Load a model in whatever format it is.
 
     Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf beside its options, or the directory of
-    both; a zip archive of the NLPL repository; a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the
-    module google/elmo as a SavedModel; a directory of ELMoForManyLangs.
+    both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a zip archive of the NLPL repository; a
+    TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the module google/elmo as a SavedModel; a directory
+    of ELMoForManyLangs; any of them but the zip archive in a tar archive.
 
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on

@@ -54,6 +54,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"elmokit sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --fractions 0.5,1 "
         "--seeds 1 --output runs/efficiency",
     ),
+    "serve": (
+        f"elmokit serve --corpus {DATA}/sentences.txt",
+        "elmokit serve en-small --task-model runs/tagger --port 8080",
+    ),
     "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
     "push": ("elmokit push runs/tiny/model YOUR-NAME/tiny-elmo --private",),
     "compat": (

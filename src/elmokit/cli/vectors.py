@@ -20,8 +20,8 @@ from elmokit.cli.options import (
 from elmokit.cli.show import show
 
 EMBED_OUTPUT = (
-    "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout; with --fasta a file name ending "
-    "in .npz or .h5, for an array per sequence."
+    "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout, or in .parquet for a table; with "
+    "--fasta a file name ending in .npz or .h5, for an array per sequence."
 )
 LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "

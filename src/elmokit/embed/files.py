@@ -25,13 +25,14 @@ from elmokit.fs.lock import only_one_in
 from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
 from elmokit.storage.npz import read_npz_index, write_npz
+from elmokit.storage.parquet import read_parquet_index, write_parquet
 from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_index
 from elmokit.text.tokenizer import Tokenizer
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 OTHER_SUFFIXES = (
-    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".parquet", ".txt", ".csv", ".tsv", ".json", ".jsonl",
+    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".txt", ".csv", ".tsv", ".json", ".jsonl",
 )  # fmt: skip
 # A residue is a word. The sequence of a protein is one sentence.
 RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
@@ -64,6 +65,7 @@ def _index_of_directory(output: Path) -> StoreIndex | None:
 
 DIRECTORY = _Format(_move_store, _index_of_directory, is_directory=True)
 HDF5, NPY = _Format(write_allennlp_hdf5, read_hdf5_index), _Format(write_npy, read_npy_index)
+PARQUET = _Format(write_parquet, read_parquet_index)
 
 
 def embed_file(
@@ -88,7 +90,8 @@ def embed_file(
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
-        output: A directory, which `EmbeddingStore` reads, or an .hdf5 file in AllenNLP's layout.
+        output: A directory, which `EmbeddingStore` reads, an .hdf5 file in AllenNLP's layout, or a .parquet file with
+            a row for each line (extra parquet).
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
         state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
@@ -106,21 +109,21 @@ def embed_file(
     Raises:
         ValueError: Invalid UTF-8 (before anything is written), an empty file or one that is changed meanwhile, a
             directory that holds other vectors, an output that is the input, or numbers too large for float16.
-        FileExistsError: An HDF5 file with other content exists, or a directory without embeddings.
+        FileExistsError: A file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
     output = Path(output)
     if output.suffix in OTHER_SUFFIXES:
         raise ValueError(
-            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 (`elmokit encode` "
-            "writes one vector a line as .npy)"
+            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 or .parquet "
+            "(`elmokit encode` writes one vector a line as .npy)"
         )
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
-    format = HDF5 if is_hdf5 else DIRECTORY
+    format = HDF5 if is_hdf5 else PARQUET if output.suffix == ".parquet" else DIRECTORY
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)

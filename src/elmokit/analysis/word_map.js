@@ -1,0 +1,123 @@
+"use strict";
+// Text of a corpus is set as textContent only, so that it cannot act as markup.
+
+function make(name, parent, text, className) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  if (className) element.className = className;
+  if (parent) parent.append(element);
+  return element;
+}
+
+// Tokens that are written without a space before them: closing marks, and parts of contractions.
+const CLOSING = /^(?:[.,;:!?%)\]}’”…]+|n['’]t|['’](?:s|re|ve|ll|d|m))$/i;
+const spaceBefore = word => CLOSING.test(word) ? "" : " ";
+
+// The words around a use, the word itself marked.
+function putUse(element, use, around = Infinity) {
+  const start = Math.max(0, use.position - around), end = use.position + around + 1;
+  const spaced = use.words.slice(start, end).map((word, number) => (number ? spaceBefore(word) : "") + word);
+  const position = use.position - start, gap = position ? spaceBefore(use.words[use.position]) : "";
+  element.append((start ? "… " : "") + spaced.slice(0, position).join("") + gap);
+  make("mark", element, use.words[use.position]);
+  element.append(spaced.slice(position + 1).join("") + (end < use.words.length ? " …" : ""));
+  if (use.cluster !== undefined) element.style.setProperty("--color", `var(--c${use.cluster % 8})`);
+}
+
+// The places of uses on a plane of SVG units. One scale for all layers and both axes: vectors have unit length in each
+// layer, so distances are comparable.
+function placesOf(planes, width, height, margin) {
+  const all = planes.flat();
+  const spans = [0, 1].map(axis => {
+    const values = all.map(point => point[axis]);
+    return [Math.min(...values), Math.max(...values)];
+  });
+  const scale = Math.min((width - 2 * margin) / Math.max(spans[0][1] - spans[0][0], 1e-6),
+                         (height - 2 * margin) / Math.max(spans[1][1] - spans[1][0], 1e-6));
+  return (layer, use) => {
+    const [x, y] = planes[layer][use];
+    const right = width / 2 + scale * (x - (spans[0][0] + spans[0][1]) / 2);
+    const down = height / 2 - scale * (y - (spans[1][0] + spans[1][1]) / 2);
+    return `translate(${right.toFixed(1)}px, ${down.toFixed(1)}px)`;
+  };
+}
+
+// Draw the map of a word's uses into an empty element: the scatter plot of a layer, its slider, a card for each cluster.
+function drawWordMap(root, data) {
+  const WIDTH = 760, HEIGHT = 560, AROUND = 22, AROUND_IN_CARD = 9, SVG = "http://www.w3.org/2000/svg";
+  const top = data.planes.length - 1, place = placesOf(data.planes, WIDTH, HEIGHT, 28);
+  root.classList.add("word-map");
+
+  const figure = make("figure", root), cards = make("div", root), tip = make("div", root, undefined, "word-map-tip");
+  tip.hidden = true;
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("role", "img");
+  figure.append(svg);
+  const circles = data.uses.map((use, number) => {
+    const circle = document.createElementNS(SVG, "circle");
+    circle.setAttribute("r", data.uses.length > 200 ? 4.5 : data.uses.length > 60 ? 6 : 9);
+    circle.style.fill = `var(--c${use.cluster % 8})`;
+    circle.addEventListener("pointermove", event => { showTip(event, use); mark(number, true); });
+    circle.addEventListener("pointerleave", () => { tip.hidden = true; mark(number, false); });
+    svg.append(circle);
+    return circle;
+  });
+  const mark = (use, isNear) => circles[use].classList.toggle("near", isNear);
+
+  function showTip(event, use) {
+    tip.replaceChildren();
+    putUse(tip, use, AROUND);
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect(), below = event.clientY + 18;
+    tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
+    tip.style.top = `${below + box.height < innerHeight ? below : event.clientY - box.height - 14}px`;
+  }
+
+  const caption = make("figcaption", figure), label = make("label", caption, "Layer"), slider = make("input", caption);
+  const shown = make("output", caption);
+  Object.assign(slider, { type: "range", min: 0, max: top, step: 1, value: top, id: "layer" });
+  label.htmlFor = shown.htmlFor = slider.id;
+  function showLayer() {
+    const layer = Number(slider.value), note = layer === 0 ? ": token layer" : layer === top ? ": top layer" : "";
+    circles.forEach((circle, use) => { circle.style.transform = place(layer, use); });
+    shown.textContent = `${layer} of ${top}${note}`;
+    slider.setAttribute("aria-valuetext", shown.textContent);
+    svg.setAttribute("aria-label", `Scatter plot of ${data.uses.length} uses of ${data.word}, layer ${shown.textContent}`);
+  }
+  slider.addEventListener("input", showLayer);
+  showLayer();
+
+  let chosen = null;
+  function choose(cluster) {
+    chosen = chosen === cluster ? null : cluster;
+    circles.forEach((circle, use) => {
+      circle.classList.toggle("dim", chosen !== null && data.uses[use].cluster !== chosen);
+    });
+    cards.querySelectorAll("button").forEach((button, number) => {
+      button.setAttribute("aria-pressed", String(number === chosen));
+    });
+  }
+  data.clusters.forEach((cluster, number) => {
+    const card = make("section", cards, undefined, "cluster");
+    card.style.setProperty("--color", `var(--c${number % 8})`);
+    card.setAttribute("aria-label", `Cluster ${number + 1}`);
+    const button = make("button", card, `${number + 1}. ${cluster.size} uses`);
+    Object.assign(button, { type: "button", title: "Show only this cluster, or all" });
+    button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => choose(number));
+    if (cluster.substitutes.length) make("p", card, cluster.substitutes.join(", "));
+    const list = make("ul", card);
+    cluster.typical.forEach(use => {
+      const item = make("li", list);
+      putUse(item, data.uses[use], AROUND_IN_CARD);
+      item.addEventListener("pointerenter", () => mark(use, true));
+      item.addEventListener("pointerleave", () => mark(use, false));
+    });
+  });
+
+  const details = make("details", root);
+  make("summary", details, "All uses");
+  const list = make("ol", details);
+  data.uses.forEach(use => putUse(make("li", list), use));
+}

@@ -1,0 +1,1 @@
+"""`elmokit serve`: a model behind HTTP, and a page to look at it (extra `serve`)."""

@@ -1,0 +1,85 @@
+"""The application: endpoints, errors, and the gate before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+import elmokit
+from elmokit.serve import language, vectors
+from elmokit.serve.errors import RequestError, error_response
+from elmokit.serve.exchange import json_response
+from elmokit.serve.gate import Gate
+from elmokit.serve.metrics import CONTENT_TYPE
+from elmokit.serve.page import page_response
+from elmokit.serve.service import Service
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page."""
+    return page_response()
+
+
+@router.get("/health")
+async def health() -> Any:
+    """Whether the process lives."""
+    return {"status": "alive"}
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """Whether requests are accepted: status 503 while the server drains."""
+    if request.app.state.service.is_draining:
+        raise RequestError("draining", "this server is shutting down")
+    return json_response({"status": "ready"})
+
+
+@router.get("/info")
+async def info(request: Request) -> Any:
+    """The model, what it can do, and the limits of requests."""
+    return request.app.state.service.describe()
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Metrics for Prometheus."""
+    return Response(request.app.state.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    return error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return error_response(RequestError("internal_error", "the request failed; the server's log says why"))
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application of a service.
+
+    FastAPI's own pages of documentation load scripts from another host, so there are none: /openapi.json is there.
+    """
+    app = FastAPI(title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.service = service
+    endpoints = set()
+    for each in (router, vectors.router, language.router):
+        app.include_router(each)
+        endpoints |= {route.path for route in each.routes if isinstance(route, APIRoute)}
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(HTTPException, _not_found)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Gate, service=service, endpoints=frozenset(endpoints))
+    return app

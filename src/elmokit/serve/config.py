@@ -1,0 +1,50 @@
+"""Settings of the server."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Where the server listens, and its limits."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on: 0.0.0.0 for every network of the machine."""
+    port: int = 8000
+    """Port to listen on; 0: any free one."""
+    corpus: Path | None = None
+    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
+    words are searched (default: none; requests bring their own sentences)."""
+    task_model: Path | None = None
+    """Directory that `elmokit fit` wrote, for /predict (default: none)."""
+    api_key: str | None = None
+    """Key that requests must bring as a bearer token (default: that of the environment variable ELMOKIT_API_KEY, or
+    none). The page, /health and /ready need no key."""
+    max_words: int = 16_384
+    """Words in one request; more are refused with status 413."""
+    queue_words: int = 65_536
+    """Words that wait to be embedded; requests beyond are refused with status 429."""
+    batch_words: int = 4_096
+    """Words that are embedded together."""
+    max_jobs: int = 32
+    """Requests other than for vectors that may wait; those beyond are refused with status 429."""
+    max_body: int = 2 << 20
+    """Bytes in the body of a request; more are refused with status 413."""
+    timeout: float = 60.0
+    """Seconds until a request is given up, with status 408 while its body comes in and 503 after that."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_words", "queue_words", "batch_words", "max_jobs", "max_body"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.queue_words < self.max_words:
+            raise ValueError(
+                f"queue_words ({self.queue_words}) must be at least max_words ({self.max_words}), or the largest "
+                "request would never be accepted"
+            )
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be above 0 seconds, not {self.timeout}")
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port must be from 0 to 65535, not {self.port}")
+        if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
+            raise ValueError("the API key must consist of printable ASCII characters")

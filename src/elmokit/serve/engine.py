@@ -1,0 +1,224 @@
+"""Dynamic batching: requests of many clients wait in one queue, and a thread embeds as many as fit into a batch.
+
+The queue is bounded in words, which is what the time of a batch depends on. A batch takes whatever has come in while
+the one before it was computed, so that batches grow with the load and a lone request never waits for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from elmokit.analysis.uses import single_sentence_state
+from elmokit.config import StatePolicy
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import Pooling
+from elmokit.embed.pipeline import split_evenly
+from elmokit.serve.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+RATE_SMOOTHING = 0.2  # weight of the last batch in the mean speed
+FIRST_RATE = 10_000.0  # words per second, until a batch was measured
+
+
+class Output(NamedTuple):
+    """The vectors that a request asks for: of which layers, of each word or, with a pooling, of each sentence."""
+
+    layers: str | int = "mix"
+    pooling: Pooling | None = None
+
+
+def cost(sentences: Iterable[Sequence[str]]) -> int:
+    """The words of sentences, and one for each: an empty sentence is not free."""
+    return sum(len(sentence) + 1 for sentence in sentences)
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A request in the queue, and the future of its vectors: an array for each sentence."""
+
+    sentences: list[Sequence[str]]
+    output: Output
+    vectors: asyncio.Future[list[np.ndarray]]
+    words: int
+    submitted: float = field(default_factory=time.monotonic)
+
+
+class BatchMeter(NamedTuple):
+    """Functions that observe batches: `waited` gets the seconds that each request waited, `embedded` the words."""
+
+    waited: Callable[[float], None] = lambda seconds: None
+    embedded: Callable[[int], None] = lambda words: None
+
+
+class Engine:
+    """A thread that embeds what is submitted to it, in batches. All methods are for the thread of the event loop."""
+
+    def __init__(
+        self, embedder: Embedder, queue_words: int = 65_536, batch_words: int = 4_096, meter: BatchMeter | None = None
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            embedder: The model. Results do not depend on what else is in a batch.
+            queue_words: Words that may wait; a request that does not fit is refused, unless nothing waits.
+            batch_words: Words to embed together; a larger request is a batch of its own.
+            meter: Observes batches, on the engine's thread.
+        """
+        self._embedder: Embedder = embedder
+        self._state: StatePolicy = single_sentence_state(embedder)
+        self.queue_words, self._batch_words = queue_words, batch_words
+        self._meter = meter or BatchMeter()
+        self._waiting: dict[int, Waiting] = {}  # in the order of arrival
+        self._words_waiting = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._rate = FIRST_RATE
+        self._thread = threading.Thread(target=self._work, name="elmokit-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def words_waiting(self) -> int:
+        """Words in the queue."""
+        return self._words_waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue takes no request, however small."""
+        return self._words_waiting >= self.queue_words
+
+    def overloaded(self) -> RequestError:
+        """The refusal of a request that finds the queue full; it says when the queue will be half empty."""
+        seconds = max(1, math.ceil(self._words_waiting / 2 / self._rate))
+        return RequestError("overloaded", "too many requests are waiting: try again later", seconds)
+
+    def submit(self, sentences: list[Sequence[str]], output: Output) -> asyncio.Future[list[np.ndarray]]:
+        """Queue sentences to be embedded.
+
+        Args:
+            sentences: Each a list of tokens.
+            output: The vectors to compute.
+
+        Returns:
+            A future of an array for each sentence: (2D,) with a pooling, else (T, 2D), or (T, L+1, 2D) of all layers.
+            Cancelling it removes the request from the queue.
+
+        Raises:
+            RequestError: The queue is full.
+        """
+        words = cost(sentences)
+        if self._words_waiting and self._words_waiting + words > self.queue_words:
+            raise self.overloaded()
+        request = Waiting(sentences, output, asyncio.get_running_loop().create_future(), words)
+        request.vectors.add_done_callback(lambda future: self._remove(request) if future.cancelled() else None)
+        with self._changed:
+            self._waiting[id(request)] = request
+            self._words_waiting += words
+            self._changed.notify()
+        return request.vectors
+
+    def close(self) -> None:
+        """Embed what waits, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _remove(self, request: Waiting) -> None:
+        with self._changed:
+            if self._waiting.pop(id(request), None) is not None:
+                self._words_waiting -= request.words
+
+    def _next_batch(self) -> list[Waiting]:
+        """The requests that waited longest and fit into a batch, at least one; none when the engine is closed."""
+        batch: list[Waiting] = []
+        words = 0
+        with self._changed:
+            while not self._waiting and not self._is_closed:
+                self._changed.wait()
+            for request in self._waiting.values():
+                if batch and words + request.words > self._batch_words:
+                    break
+                batch.append(request)
+                words += request.words
+            for request in batch:
+                del self._waiting[id(request)]
+            self._words_waiting -= words
+        return batch
+
+    def _work(self) -> None:
+        while self._run_batch(self._next_batch()):
+            pass
+
+    def _run_batch(self, batch: list[Waiting]) -> bool:
+        """Answer a batch; False for the empty one, which ends the thread."""
+        began = time.monotonic()
+        for request in batch:
+            self._meter.waited(began - request.submitted)
+        for requests in _by_output(batch):
+            self._answer(requests)
+        if words := sum(request.words for request in batch):
+            self._meter.embedded(words)
+            self._rate += RATE_SMOOTHING * (words / max(time.monotonic() - began, 1e-6) - self._rate)
+        return bool(batch)
+
+    def _answer(self, requests: list[Waiting]) -> None:
+        """Embed requests of the same output and resolve their futures; an error is only that of the request's own."""
+        sentences = [sentence for request in requests for sentence in request.sentences]
+        try:
+            vectors = iter(self._embed(sentences, requests[0].output))
+        except Exception as error:
+            if len(requests) > 1:
+                for request in requests:
+                    self._answer([request])
+                return
+            logger.exception("a request could not be embedded")
+            _in_its_loop(requests, [error])
+            return
+        _in_its_loop(requests, [[next(vectors) for _ in request.sentences] for request in requests])
+
+    def _embed(self, sentences: list[Sequence[str]], output: Output) -> list[np.ndarray]:
+        batches = [batch for batch, _ in split_evenly(sentences, self._embedder.sizes.batch_words)]
+        results = self._embedder.embed_batches(batches, output.layers, self._state, pooling=output.pooling)
+        vectors: list[np.ndarray] = []
+        for batch, result in zip(batches, results, strict=True):
+            if output.pooling is not None:
+                vectors += [of_sentence[0] for of_sentence in result.vectors]
+            else:
+                vectors += np.split(result.vectors[0], np.cumsum(list(map(len, batch)))[:-1])
+        return vectors
+
+
+def _by_output(requests: list[Waiting]) -> list[list[Waiting]]:
+    """Requests grouped by the vectors they ask for."""
+    groups: dict[Output, list[Waiting]] = {}
+    for request in requests:
+        groups.setdefault(request.output, []).append(request)
+    return list(groups.values())
+
+
+def _in_its_loop(requests: list[Waiting], results: Sequence[list[np.ndarray] | Exception]) -> None:
+    """Resolve futures on the thread of their event loop, all at once: waking it up costs more than an answer."""
+
+    def resolve() -> None:
+        for request, result in zip(requests, results, strict=True):
+            if request.vectors.done():
+                continue  # given up meanwhile
+            if isinstance(result, Exception):
+                request.vectors.set_exception(result)
+            else:
+                request.vectors.set_result(result)
+
+    try:
+        requests[0].vectors.get_loop().call_soon_threadsafe(resolve)
+    except RuntimeError:
+        logger.warning("%d requests were not answered: their event loop is closed", len(requests))

@@ -1,0 +1,73 @@
+"""The first to see a request: it is counted and, before its body is read, refused where it cannot be served."""
+
+from __future__ import annotations
+
+import hmac
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from elmokit.serve.errors import CLIENT_CLOSED_REQUEST, ClientGone, RequestError, error_response
+from elmokit.serve.service import Service
+
+WITHOUT_KEY = {"/", "/health", "/ready"}
+WHILE_DRAINING = {"/health", "/ready", "/metrics"}
+OF_VECTORS = {"/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # what waits in the engine's queue
+
+
+class Gate:
+    """ASGI middleware: metrics, the key, draining, a full queue, and the announced size of the body."""
+
+    def __init__(self, app: ASGIApp, service: Service, endpoints: frozenset[str]) -> None:
+        """Wrap an application; metrics name `endpoints`, and no other path that a client makes up."""
+        self._app, self._service, self._endpoints = app, service, endpoints
+        key = service.config.api_key
+        self._authorization = None if key is None else f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began, status = time.perf_counter(), 500
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._service.in_progress += 1
+        try:
+            if refusal := self._refusal(scope):
+                await error_response(refusal)(scope, receive, observed)
+            else:
+                await self._app(scope, receive, observed)
+        except ClientGone:
+            status = CLIENT_CLOSED_REQUEST
+        finally:
+            self._service.in_progress -= 1
+            self._observe(scope["path"], status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        """Why a request is not served, if so, from its head alone."""
+        service, path, headers = self._service, scope["path"], dict(scope["headers"])
+        if path not in WITHOUT_KEY and not self._has_key(headers):
+            return RequestError("missing_key", "this server needs its API key: Authorization: Bearer KEY")
+        if service.is_draining and path not in WHILE_DRAINING:
+            return RequestError("draining", "this server is shutting down: send the request to another", 1)
+        if path in OF_VECTORS and service.engine.is_full:
+            return service.engine.overloaded()
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:20]) > service.config.max_body:
+            size = f"more than {service.config.max_body:,} bytes"
+            return RequestError("too_large", f"the body has {size}: send less in a request")
+        return None
+
+    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request brings the key, if one is needed; compared in a time that says nothing about the key."""
+        given = headers.get(b"authorization", b"")
+        return self._authorization is None or hmac.compare_digest(given, self._authorization)
+
+    def _observe(self, path: str, status: int, seconds: float) -> None:
+        endpoint = path if path in self._endpoints else "other"
+        self._service.metrics.requests.labels(endpoint, str(status)).inc()
+        self._service.metrics.seconds.labels(endpoint).observe(seconds)

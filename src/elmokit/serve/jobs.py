@@ -1,0 +1,81 @@
+"""Work other than embedding, one job at a time: searches, word maps, the language model, task models.
+
+Such a job may take seconds. On a thread of its own it shares the processor with embedding, but nobody waits behind it
+for vectors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from elmokit.serve.errors import RequestError
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+RETRY_AFTER = 2  # seconds, about as long as a job takes
+
+
+class Abandoned(Exception):
+    """Nobody waits for the job's result any more."""
+
+
+class Job:
+    """A job's own sign that its result is still wanted."""
+
+    def __init__(self) -> None:
+        self._abandoned = threading.Event()
+
+    def abandon(self) -> None:
+        self._abandoned.set()
+
+    def while_wanted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items, until the job is abandoned: `Abandoned` is raised then."""
+        for item in items:
+            if self._abandoned.is_set():
+                raise Abandoned
+            yield item
+
+
+class JobQueue:
+    """A thread that runs jobs in the order of their arrival. All methods are for the thread of the event loop."""
+
+    def __init__(self, max_waiting: int = 32) -> None:
+        """Start with an empty queue, which refuses jobs when so many wait or run."""
+        self.max_waiting, self.waiting = max_waiting, 0
+        self._thread = ThreadPoolExecutor(1, "elmokit-jobs")
+
+    def submit(self, function: Callable[[Job], Any]) -> asyncio.Future[Any]:
+        """Queue a job.
+
+        Args:
+            function: The job, called with its `Job`.
+
+        Returns:
+            A future of its result. Cancelling it removes the job from the queue or, where it runs, ends it at the next
+            item of `Job.while_wanted`.
+
+        Raises:
+            RequestError: The queue is full.
+        """
+        if self.waiting >= self.max_waiting:
+            raise RequestError("overloaded", "too many requests are waiting: try again later", RETRY_AFTER)
+        job, loop = Job(), asyncio.get_running_loop()
+        self.waiting += 1
+        submitted = self._thread.submit(function, job)
+        submitted.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish))
+        result = asyncio.wrap_future(submitted)
+        result.add_done_callback(lambda future: job.abandon() if future.cancelled() else None)
+        return result
+
+    def _finish(self) -> None:
+        self.waiting -= 1
+
+    def close(self) -> None:
+        """Run what waits, and end the thread."""
+        self._thread.shutdown()

@@ -1,0 +1,181 @@
+"""Endpoints that look at words in context, ask the language model, and apply a task model: each is a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+
+from elmokit.analysis.neighbors import SearchConfig, nearest_uses
+from elmokit.analysis.similarity import compare as compare_uses
+from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, uses_in_each
+from elmokit.analysis.word_map import MapConfig, map_uses
+from elmokit.analysis.word_map_files import to_json
+from elmokit.lm import scoring
+from elmokit.lm.scoring import Candidate, SentenceScore
+from elmokit.serve.errors import RequestError
+from elmokit.serve.exchange import JsonRoute, answer
+from elmokit.serve.jobs import Job
+from elmokit.serve.schemas import (
+    CompareRequest,
+    NeighborsRequest,
+    NextWordsRequest,
+    PredictRequest,
+    ScoreRequest,
+    SensesRequest,
+    SubstitutesRequest,
+    Text,
+)
+from elmokit.serve.service import Service, Words
+from elmokit.tasks.task_model import TaskModel
+
+router = APIRouter(route_class=JsonRoute, tags=["language"])
+Result = TypeVar("Result")
+
+
+async def _run(request: Request, function: Callable[[Job], Result]) -> Result:
+    """The result of a job. The package's own errors of bad input are the client's."""
+    service: Service = request.app.state.service
+    try:
+        return await answer(request, service.jobs.submit(function), service.config.timeout)
+    except ValueError as error:
+        raise RequestError("invalid_request", str(error)) from error
+
+
+async def _optional_words(service: Service, texts: Sequence[Text] | None) -> list[Words] | None:
+    return None if texts is None else await service.words_of(texts)
+
+
+# --- Words in context ------------------------------------------------------------------------------------------------
+
+
+@router.post("/compare")
+async def compare(request: Request, body: CompareRequest) -> Any:
+    """The cosine similarities of all uses of a word, for each layer and for their mix."""
+    service: Service = request.app.state.service
+    sentences = await service.words_of(body.sentences)
+    comparison = await _run(request, lambda job: compare_uses(body.word, sentences, service.embedder))
+    layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
+    return {"word": body.word, "uses": list(map(_use, comparison.uses)), "layers": layers}
+
+
+@router.post("/neighbors")
+async def neighbors(request: Request, body: NeighborsRequest) -> Any:
+    """The uses of a word, in given sentences or in the server's corpus, that are nearest to its first in a sentence."""
+    service: Service = request.app.state.service
+    (sentence,) = await service.words_of([body.sentence])
+    uses = service.uses(body.word, await _optional_words(service, body.sentences))
+
+    def search(job: Job) -> Any:
+        query = uses_in_each(body.word, [sentence])[0]
+        config = SearchConfig(body.count)
+        return nearest_uses(query, job.while_wanted(uses), service.embedder, body.layers, config)
+
+    result = await _run(request, search)
+    nearest = [{"similarity": similarity, **_use(use)} for similarity, use in result.nearest]
+    return {"query": _use(result.query), "neighbors": nearest, "sentences_searched": result.sentences_searched}
+
+
+@router.post("/senses")
+async def senses(request: Request, body: SensesRequest) -> Any:
+    """A map of a word's uses, in given sentences or in the server's corpus, for each layer; and their clusters."""
+    service: Service = request.app.state.service
+    uses = service.uses(body.word, await _optional_words(service, body.sentences))
+
+    def draw(job: Job) -> Any:
+        config = MapConfig(body.max_uses, clusters=body.clusters)
+        each = (use for of_sentence in job.while_wanted(uses) for use in of_sentence)
+        sample, count = sample_uses(each, config.max_uses, config.seed)
+        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint}
+        return to_json(map_uses(body.word, sample, service.embedder, body.layers, config, **options))
+
+    return await _run(request, draw)
+
+
+def _use(use: Use) -> dict[str, Any]:
+    return {"words": list(use.sentence), "position": use.position}
+
+
+# --- The language model ----------------------------------------------------------------------------------------------
+
+
+@router.post("/score")
+async def score(request: Request, body: ScoreRequest) -> Any:
+    """The log-probability of every word, from the words before it and from those after it."""
+    service: Service = request.app.state.service
+    sentences = await service.words_of([body.inputs] if isinstance(body.inputs, str) else body.inputs)
+    model, state = service.embedder.model, single_sentence_state(service.embedder)
+    return list(map(_score, await _run(request, lambda job: scoring.score(sentences, model, state=state))))
+
+
+def _score(result: SentenceScore) -> dict[str, Any]:
+    perplexity = result.perplexity
+    return {
+        "words": list(result.words),
+        "forward": result.forward.tolist(),
+        "backward": result.backward.tolist(),
+        "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        "unknown": result.unknown,
+    }
+
+
+@router.post("/substitutes")
+async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
+    """For each position the words that the language model finds most likely there."""
+    service: Service = request.app.state.service
+    (words,) = await service.words_of([body.sentence])
+    model = service.embedder.model
+    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
+    positions = list(range(len(words))) if body.positions is None else body.positions
+    results = await _run(request, lambda job: scoring.substitutes(words, model, positions=positions, **options))
+    return [
+        {"word": words[position], "position": position, "candidates": list(map(_candidate, candidates))}
+        for position, candidates in zip(positions, results, strict=True)
+    ]
+
+
+@router.post("/next_words")
+async def next_words(request: Request, body: NextWordsRequest) -> Any:
+    """The words that the language model finds most likely after the given ones, or before them."""
+    service: Service = request.app.state.service
+    (words,) = await service.words_of([body.sentence])
+    model = service.embedder.model
+    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
+    results = await _run(request, lambda job: scoring.next_words(words, model, **options))
+    return {"words": list(words), "candidates": list(map(_candidate, results))}
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {"word": candidate.word, "log_probability": candidate.log_probability}
+
+
+# --- A task ----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/predict")
+async def predict(request: Request, body: PredictRequest) -> Any:
+    """The task model's answer to each input."""
+    service: Service = request.app.state.service
+    if (model := service.task_model) is None:
+        raise RequestError("not_found", "this server has no task model: start it with --task-model")
+    examples = [_example(model, text) for text in body.inputs]
+    service.check_words(words for example in examples for words in model.task.sentences(example))
+    predictions = await _run(request, lambda job: list(model.predict_examples(job.while_wanted(examples))))
+    return list(map(model.task.to_json, predictions))
+
+
+def _example(model: TaskModel, text: object) -> Any:
+    """An input as an example of the task. RequestError if it is none: JSON values have many forms."""
+    try:
+        example = model.example(text)
+        model.task.check_length(example)
+        if all(isinstance(word, str) for words in model.task.sentences(example) for word in words):
+            return example
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _not_an_example(model, str(error)) from error
+    raise _not_an_example(model, "its words are no strings")
+
+
+def _not_an_example(model: TaskModel, reason: str) -> RequestError:
+    return RequestError("invalid_request", f"an input is none of the task {model.task.name}: {reason}")

@@ -1,0 +1,51 @@
+"""Metrics in Prometheus's format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+
+from elmokit.serve.engine import BatchMeter
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
+
+
+class Metrics:
+    """What the server counts and measures, in a registry of its own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "elmokit_requests", "Requests, by endpoint and status", ["endpoint", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "elmokit_request_seconds", "Time from request to answer", ["endpoint"], buckets=SECONDS, registry=registry
+        )
+        self.queue_seconds = Histogram("elmokit_queue_seconds", "Time in the queue", buckets=SECONDS, registry=registry)
+        self.batch_words = Histogram("elmokit_batch_words", "Words of a batch", buckets=WORDS, registry=registry)
+        self.truncated_words = Counter(
+            "elmokit_truncated_words", "Words that were longer than the model reads", registry=registry
+        )
+        ProcessCollector(registry=registry)
+
+    @property
+    def of_batches(self) -> BatchMeter:
+        """The functions that observe batches."""
+        return BatchMeter(self.queue_seconds.observe, self.batch_words.observe)
+
+    def observe(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Measure a value whenever the metrics are asked for."""
+        Gauge(name, meaning, registry=self._registry).set_function(value)
+
+    def describe_model(self, labels: Mapping[str, str]) -> None:
+        """Say which model this is, as the labels of a constant."""
+        Gauge("elmokit_model_info", "The model", list(labels), registry=self._registry).labels(**labels).set(1)
+
+    def text(self) -> bytes:
+        """All of them, in `CONTENT_TYPE`."""
+        return generate_latest(self._registry)

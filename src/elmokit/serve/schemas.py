@@ -1,0 +1,148 @@
+"""Bodies of requests, as pydantic models. Answers are plain JSON values, which docs/tutorials/serve.md shows.
+
+Requests of other servers' clients (OpenAI, text-embeddings-inference) may hold fields that mean nothing here, which are
+ignored as those servers ignore them; in elmokit's own requests an unknown field is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_TEXTS = 2048  # as OpenAI's API has it
+MAX_COUNT = 100  # candidates, neighbors
+MAX_USES = 1000
+
+Text = str | list[str]  # a string, which is split as the model's training text was; or its words
+Texts = str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Word = Annotated[str, Field(min_length=1, max_length=1000)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Layers = Literal["mix", "average", "sum", "top", "all"] | int
+OneLayer = Literal["mix", "average", "sum", "top"] | int
+
+
+class Compatible(BaseModel):
+    """A request in the form of another server."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Own(BaseModel):
+    """A request of elmokit's own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# --- OpenAI ----------------------------------------------------------------------------------------------------------
+
+
+class EmbeddingsRequest(Compatible):
+    """POST /v1/embeddings."""
+
+    input: Texts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+
+# --- text-embeddings-inference ---------------------------------------------------------------------------------------
+
+
+class EmbedRequest(Compatible):
+    """POST /embed: a vector for each text. `truncate` changes nothing, since texts of any length are read."""
+
+    inputs: Texts
+    normalize: bool = True
+    truncate: bool = False
+    dimensions: int | None = None
+    pooling: Literal["mean", "max"] = "mean"
+    layers: OneLayer = "mix"
+
+
+class EmbedAllRequest(Compatible):
+    """POST /embed_all: a vector for each word; with layers "all" L+1 of them."""
+
+    inputs: Texts
+    truncate: bool = False
+    layers: Layers = "mix"
+
+
+class SimilarityInputs(Compatible):
+    """A sentence, and those that it is compared with."""
+
+    source_sentence: Text
+    sentences: Sentences
+
+
+class SimilarityRequest(Compatible):
+    """POST /similarity: the cosine of a sentence's vector and each of others."""
+
+    inputs: SimilarityInputs
+
+
+class TokenizeRequest(Compatible):
+    """POST /tokenize: the words of texts."""
+
+    inputs: Texts
+
+
+# --- elmokit ---------------------------------------------------------------------------------------------------------
+
+
+class CompareRequest(Own):
+    """POST /compare: how similar a word's vectors are in several sentences, layer by layer."""
+
+    word: Word
+    sentences: Annotated[list[Text], Field(min_length=1, max_length=MAX_COUNT)]
+
+
+class NeighborsRequest(Own):
+    """POST /neighbors: the uses of a word that are nearest to that in a sentence."""
+
+    word: Word
+    sentence: Text
+    sentences: Sentences | None = None
+    count: Count = 10
+    layers: OneLayer = "top"
+
+
+class SensesRequest(Own):
+    """POST /senses: a map of a word's uses, and their clusters."""
+
+    word: Word
+    sentences: Sentences | None = None
+    clusters: Annotated[int, Field(ge=1, le=8)] | None = None
+    max_uses: Annotated[int, Field(ge=3, le=MAX_USES)] = 300
+    layers: OneLayer = "top"
+
+
+class ScoreRequest(Own):
+    """POST /score: log-probabilities of words."""
+
+    inputs: Texts
+
+
+class SubstitutesRequest(Own):
+    """POST /substitutes: words that could stand in the place of others."""
+
+    sentence: Text
+    positions: Annotated[list[int], Field(min_length=1, max_length=MAX_COUNT)] | None = None
+    top: Count = 10
+    direction: Literal["both", "forward", "backward"] = "both"
+
+
+class NextWordsRequest(Own):
+    """POST /next_words: words that could follow, or precede, the given ones."""
+
+    sentence: Text
+    top: Count = 10
+    direction: Literal["forward", "backward"] = "forward"
+
+
+class PredictRequest(Own):
+    """POST /predict: answers of the task model. Inputs are those of its task, for most tasks texts."""
+
+    inputs: Annotated[list[str | list[str | int | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]

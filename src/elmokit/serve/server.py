@@ -1,0 +1,104 @@
+"""Run the server until it is stopped, and finish what was accepted by then."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from elmokit.serve.config import ServeConfig
+
+NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
+SWITCH_INTERVAL = 0.0005  # seconds
+
+
+def require_libraries() -> None:
+    """ValueError without the libraries of the server."""
+    if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
+        raise ValueError(
+            f"the server needs {' and '.join(missing)}: pip install fastapi uvicorn httptools uvloop prometheus-client "
+            "(elmokit's extra serve)"
+        )
+
+
+def serve(
+    model: str | Path | None = None,
+    config: ServeConfig | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> None:
+    """Serve a model until SIGTERM or SIGINT; what was accepted by then is answered before this returns.
+
+    Args:
+        model: As in `elmokit.load`.
+        config: Where to listen, and limits.
+        device: As in `Embedder`.
+        dtype: As in `Embedder`.
+
+    Raises:
+        ValueError: A library is missing, or an argument is invalid.
+        FileNotFoundError: There is no such model, task model or corpus.
+        OSError: The address cannot be listened on.
+    """
+    require_libraries()
+    import uvicorn
+
+    from elmokit.embed.embedder import TruncationWarning
+    from elmokit.serve.app import create_app
+    from elmokit.serve.service import Service
+
+    class DrainingServer(uvicorn.Server):
+        """Refuses new work at the first signal, and ends when the last request is answered; or at the second one."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(f"elmokit: {service.name} at {_address(bound.getsockname())}", flush=True)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self.should_exit = self.force_exit = service.is_draining
+            service.is_draining = True
+
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or (service.is_draining and not service.in_progress)
+
+    config = config or ServeConfig()
+    key = config.api_key or os.environ.get("ELMOKIT_API_KEY") or None
+    with _bound_socket(config.host, config.port) as bound:
+        service = Service.load(model, replace(config, api_key=key), device, dtype)
+        settings = uvicorn.Config(
+            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
+        )
+        # The threads that compute need the interpreter for moments only, but often: with Python's default interval each
+        # would wait 5 ms for an event loop that is busy.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
+        try:
+            DrainingServer(settings).run([bound])
+        finally:
+            service.close()
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """A socket with an address, on which nobody listens yet. OSError says why there is none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with ExitStack() as on_error:
+            bound = on_error.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            on_error.pop_all()
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"cannot listen on {host}, port {port} ({reason}): choose another with --port") from error
+    return bound
+
+
+def _address(name: tuple[str, int]) -> str:
+    host, port = name[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

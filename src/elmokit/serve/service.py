@@ -1,0 +1,143 @@
+"""Everything that outlives a request: the model, the queues, the metrics, and whether the server is draining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import elmokit
+from elmokit.analysis.uses import Use, uses_in_files, uses_of
+from elmokit.checkpoints.loading import DEFAULT_MODEL
+from elmokit.data.corpus import find_files
+from elmokit.embed.embedder import Embedder
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.engine import Engine, cost
+from elmokit.serve.errors import RequestError
+from elmokit.serve.jobs import JobQueue
+from elmokit.serve.metrics import Metrics
+from elmokit.serve.schemas import Text
+from elmokit.tasks.task_model import TaskModel, load_task_model
+from elmokit.text.tokenizers import get_tokenizer
+
+Words = Sequence[str]
+INLINE_CHARACTERS = 20_000  # tokenized on the event loop, in about a millisecond; longer texts on a thread
+
+
+class Service:
+    """A model and what serves it. `close` ends its threads."""
+
+    def __init__(
+        self, embedder: Embedder, config: ServeConfig, name: str = DEFAULT_MODEL, task_model: TaskModel | None = None
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            embedder: The model; with its softmax, if it is to predict words.
+            config: The limits.
+            name: The model's name, which requests may give.
+            task_model: For /predict.
+
+        Raises:
+            FileNotFoundError: There is no such corpus.
+        """
+        self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model
+        self.corpus = find_files([config.corpus]) if config.corpus is not None else []
+        self.fingerprint = embedder.fingerprint()
+        self.metrics = Metrics()
+        self.engine = Engine(embedder, config.queue_words, config.batch_words, self.metrics.of_batches)
+        self.jobs = JobQueue(config.max_jobs)
+        self.metrics.observe("elmokit_queue_words", "Words that wait to be embedded", lambda: self.engine.words_waiting)
+        self.metrics.observe("elmokit_jobs", "Other requests that wait or run", lambda: self.jobs.waiting)
+        self.metrics.observe("elmokit_requests_in_progress", "Requests without an answer", lambda: self.in_progress)
+        self.metrics.describe_model({"name": name, "fingerprint": self.fingerprint, "version": elmokit.__version__})
+        self.in_progress = 0  # requests without an answer
+        self.is_draining = False
+        self._tokenize = get_tokenizer(embedder.model.tokenizer or "whitespace-1").tokenize
+        self._tokenizing = ThreadPoolExecutor(1, "elmokit-tokenizer")
+
+    @classmethod
+    def load(
+        cls, model: str | Path | None, config: ServeConfig, device: str | None = None, dtype: str | None = None
+    ) -> Service:
+        """Load the models.
+
+        Args:
+            model: As in `elmokit.load`.
+            config: The settings, among them the task model.
+            device: As in `Embedder`.
+            dtype: As in `Embedder`.
+
+        Raises:
+            FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or there is no such corpus.
+        """
+        embedder = Embedder(model, device, dtype, softmax=True)
+        name = DEFAULT_MODEL if model is None else Path(model).name
+        task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
+        return cls(embedder, config, name, task_model)
+
+    def close(self) -> None:
+        """Finish what waits, and end the threads."""
+        self.engine.close()
+        self.jobs.close()
+        self._tokenizing.shutdown()
+
+    @property
+    def predicts_words(self) -> bool:
+        """Whether the model is a language model with its output layer."""
+        model = self.embedder.model
+        return model.softmax is not None and model.vocab is not None and not model.config.lstm.interleaved
+
+    def describe(self) -> dict[str, Any]:
+        """The model and the limits, as JSON values."""
+        config, model = self.config, self.embedder.model
+        return {
+            "version": elmokit.__version__,
+            "model": self.name,
+            "fingerprint": self.fingerprint,
+            "dim": self.embedder.dim,
+            "layers": self.embedder.num_layers,
+            "tokenizer": model.tokenizer,
+            "vocabulary": None if model.vocab is None else len(model.vocab),
+            "predicts_words": self.predicts_words,
+            "task": None if self.task_model is None else self.task_model.task.name,
+            "has_corpus": bool(self.corpus),
+            "limits": {name: getattr(config, name) for name in ("max_words", "queue_words", "max_body", "timeout")},
+        }
+
+    # --- Text --------------------------------------------------------------------------------------------------------
+
+    def split(self, text: Text) -> Words:
+        """The words of a text: a string is split as the model's training text was."""
+        return self._tokenize(text) if isinstance(text, str) else text
+
+    async def words_of(self, texts: Sequence[Text]) -> list[Words]:
+        """The words of each text. RequestError if they are too many for a request."""
+        if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
+            sentences = list(map(self.split, texts))
+        else:
+            loop = asyncio.get_running_loop()
+            sentences = await loop.run_in_executor(self._tokenizing, lambda: list(map(self.split, texts)))
+        self.check_words(sentences)
+        return sentences
+
+    def check_words(self, sentences: Iterable[Words]) -> None:
+        """RequestError if sentences are too long for a request."""
+        if (words := cost(sentences)) > self.config.max_words:
+            raise RequestError(
+                "too_large",
+                f"{words:,} words (counting one more for each text) are too many: send at most "
+                f"{self.config.max_words:,} in a request",
+            )
+
+    def uses(self, word: str, sentences: Sequence[Words] | None) -> Iterable[list[Use]]:
+        """The uses of a word in each sentence that has any: in those of a request, or else in the server's corpus."""
+        if sentences is not None:
+            return (uses for uses in (uses_of(word, words) for words in sentences) if uses)
+        if not self.corpus:
+            raise RequestError(
+                "invalid_request", "this server has no corpus: send `sentences`, or start it with --corpus"
+            )
+        return uses_in_files(word, self.corpus, self.embedder, progress=False)

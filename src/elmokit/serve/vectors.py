@@ -1,0 +1,173 @@
+"""Endpoints of vectors: those of OpenAI's API and of text-embeddings-inference."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+from safetensors.numpy import save as to_safetensors
+
+from elmokit.embed.outputs import Pooling
+from elmokit.serve.engine import Output
+from elmokit.serve.errors import RequestError
+from elmokit.serve.exchange import JsonRoute, answer, json_response
+from elmokit.serve.schemas import (
+    EmbedAllRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    SimilarityRequest,
+    Text,
+    TokenizeRequest,
+)
+from elmokit.serve.service import Service, Words
+
+router = APIRouter(route_class=JsonRoute, tags=["vectors"])
+OF_UNIT_LENGTH = Pooling("mean", normalize=True)
+NUMBERS_AT_ONCE = 1 << 16  # that become JSON before other requests have their turn: some milliseconds
+
+
+def _as_list(texts: str | Sequence[Text]) -> Sequence[Text]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _check_dim(service: Service, dimensions: int | None) -> None:
+    if dimensions not in (None, service.embedder.dim):
+        raise RequestError("invalid_request", f"dimensions: vectors have {service.embedder.dim}, and are not shortened")
+
+
+def _check_layers(service: Service, layers: str | int) -> None:
+    last = service.embedder.num_layers - 1
+    if isinstance(layers, int) and not -last - 1 <= layers <= last:
+        raise RequestError("invalid_request", f"layers: this model has the layers 0 to {last}")
+
+
+async def _embed(
+    request: Request, sentences: list[Words], output: Output, headers: dict[str, str] | None = None
+) -> list[np.ndarray]:
+    """The vectors of sentences; words that the model reads only the beginning of are counted."""
+    service: Service = request.app.state.service
+    _check_layers(service, output.layers)
+    if truncated := sum(map(service.embedder.count_truncated, sentences)):
+        service.metrics.truncated_words.inc(truncated)
+        if headers is not None:
+            headers["x-truncated-words"] = str(truncated)
+    return await answer(request, service.engine.submit(sentences, output), service.config.timeout)
+
+
+# --- OpenAI ----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: Request, body: EmbeddingsRequest) -> Any:
+    """A vector of length one for each input, in the form of OpenAI's API."""
+    service: Service = request.app.state.service
+    if body.model not in (None, service.name):
+        raise RequestError("not_found", f"there is no model {body.model!r}: this server has {service.name!r}")
+    _check_dim(service, body.dimensions)
+    sentences, headers = await service.words_of(_as_list(body.input)), {}
+    vectors = await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH), headers)
+    encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
+    data = [
+        {"object": "embedding", "index": index, "embedding": encode(vector)} for index, vector in enumerate(vectors)
+    ]
+    words = sum(map(len, sentences))
+    usage = {"prompt_tokens": words, "total_tokens": words}
+    response = json_response({"object": "list", "data": data, "model": service.name, "usage": usage})
+    response.headers.update(headers)
+    return response
+
+
+def _base64(vector: np.ndarray) -> str:
+    """The bytes of little-endian float32 numbers, as OpenAI's client asks for them."""
+    return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Any:
+    """The one model of this server."""
+    model = {"id": request.app.state.service.name, "object": "model", "created": 0, "owned_by": "elmokit"}
+    return {"object": "list", "data": [model]}
+
+
+# --- text-embeddings-inference ---------------------------------------------------------------------------------------
+
+
+@router.post("/embed")
+async def embed(request: Request, body: EmbedRequest) -> Any:
+    """A vector for each text: a list of lists of numbers."""
+    service: Service = request.app.state.service
+    _check_dim(service, body.dimensions)
+    sentences, headers = await service.words_of(_as_list(body.inputs)), {}
+    output = Output(body.layers, Pooling(body.pooling, body.normalize))
+    return _matrices(await _embed(request, sentences, output, headers), headers)
+
+
+@router.post("/embed_all")
+async def embed_all(request: Request, body: EmbedAllRequest) -> Any:
+    """A vector for each word of each text; as safetensors for clients that accept application/octet-stream."""
+    service: Service = request.app.state.service
+    sentences, headers = await service.words_of(_as_list(body.inputs)), {}
+    vectors = await _embed(request, sentences, Output(body.layers), headers)
+    if "application/octet-stream" not in request.headers.get("accept", ""):
+        return _matrices(vectors, headers)
+    arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(vectors)}
+    content = to_safetensors(arrays, {"tokens": json.dumps(sentences)})
+    return Response(content, headers=headers, media_type="application/octet-stream")
+
+
+def _matrices(arrays: list[np.ndarray], headers: dict[str, str]) -> Response:
+    """Arrays as JSON, in chunks where they are large."""
+    if sum(array.size for array in arrays) <= NUMBERS_AT_ONCE:
+        response = json_response([array.tolist() for array in arrays])
+        response.headers.update(headers)
+        return response
+    return StreamingResponse(_json_chunks(arrays), headers=headers, media_type="application/json")
+
+
+async def _json_chunks(arrays: list[np.ndarray]) -> AsyncIterator[bytes]:
+    for number, array in enumerate(arrays):
+        yield b",[" if number else b"[["
+        step = max(1, NUMBERS_AT_ONCE // max(1, array[:1].size))
+        for begin in range(0, len(array), step):
+            yield b"," * bool(begin) + to_json(array[begin : begin + step].tolist())[1:-1]
+        yield b"]"
+    yield b"]"
+
+
+@router.post("/similarity")
+async def similarity(request: Request, body: SimilarityRequest) -> Any:
+    """The cosine of one sentence's vector and that of each other: a list of numbers."""
+    service: Service = request.app.state.service
+    sentences = await service.words_of([body.inputs.source_sentence, *body.inputs.sentences])
+    vectors = np.stack(await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH)))
+    return (vectors[1:] @ vectors[0]).tolist()
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request, body: TokenizeRequest) -> Any:
+    """The words of each text, where they are in it, and whether the language model knows them."""
+    service: Service = request.app.state.service
+    texts = _as_list(body.inputs)
+    return [_tokens(text, words, service) for text, words in zip(texts, await service.words_of(texts), strict=True)]
+
+
+def _tokens(text: Text, words: Words, service: Service) -> list[dict[str, Any]]:
+    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary.
+
+    `start` and `stop` count characters; they are null where a word does not stand in the text as it is.
+    """
+    vocab, position, tokens = service.embedder.model.vocab, 0, []
+    ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()
+    for word, number in zip(words, ids, strict=True):
+        start = text.find(word, position) if isinstance(text, str) else -1
+        stop = start + len(word)
+        position = stop if start >= 0 else position
+        place = {"start": start, "stop": stop} if start >= 0 else {"start": None, "stop": None}
+        tokens.append({"id": number, "text": word, "special": False, **place})
+    return tokens

@@ -1,0 +1,114 @@
+"""Endpoints of words in context, of the language model and of a task model, against the functions of the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
+
+from running_server import RunningServer
+
+from elmokit.analysis.neighbors import neighbors
+from elmokit.analysis.similarity import compare
+from elmokit.analysis.word_map import word_map
+from elmokit.analysis.word_map_files import to_json
+from elmokit.embed.embedder import Embedder
+from elmokit.lm.scoring import next_words, score, substitutes
+from elmokit.tasks.task_model import TaskModel
+
+VERB, NOUN = "They play in the garden.", "The play was long."
+NEAR = {"rtol": 0, "atol": 1e-4}
+
+
+def test_compare_gives_the_similarity_of_each_layer(server: RunningServer, embedder: Embedder) -> None:
+    answer = server.post("/compare", {"word": "play", "sentences": [VERB, NOUN]}).json()
+    expected = compare("play", [VERB, NOUN], embedder)
+    assert [layer["name"] for layer in answer["layers"]] == list(expected.similarities)
+    for layer in answer["layers"]:
+        np.testing.assert_allclose(layer["similarities"], expected.similarities[layer["name"]], **NEAR)
+    assert [(tuple(use["words"]), use["position"]) for use in answer["uses"]] == expected.uses
+    assert answer["layers"][0]["similarities"][0][1] == pytest.approx(1)  # layer 0 knows no context
+
+
+def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(
+    server: RunningServer, embedder: Embedder, corpus: Path
+) -> None:
+    expected = neighbors("play", NOUN, corpus, embedder)
+    given = corpus.read_text(encoding="utf-8").splitlines()
+    for sentences in ({}, {"sentences": given}):
+        answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
+        assert [(tuple(use["words"]), use["position"]) for use in answer["neighbors"]] == [
+            use for _, use in expected.nearest
+        ]
+        similarities = [use["similarity"] for use in answer["neighbors"]]
+        np.testing.assert_allclose(similarities, [similarity for similarity, _ in expected.nearest], **NEAR)
+        assert answer["sentences_searched"] == expected.sentences_searched
+
+
+def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedder, corpus: Path) -> None:
+    expected = to_json(word_map("bank", corpus, embedder))
+    given = [embedder.tokenize(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    for sentences in ({}, {"sentences": given}):
+        answer = server.post("/senses", {"word": "bank", **sentences}).json()
+        assert answer["uses"] == expected["uses"] and answer["clusters"] == expected["clusters"]
+        assert answer["fingerprint"] == expected["fingerprint"]
+        np.testing.assert_allclose(answer["planes"], expected["planes"], rtol=0, atol=2e-3)
+    assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
+
+
+def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
+    answer = server.post("/score", {"inputs": [VERB, NOUN]}).json()
+    for got, expected in zip(answer, score([VERB, NOUN], embedder.model), strict=True):
+        assert got["words"] == list(expected.words) and got["unknown"] == expected.unknown
+        np.testing.assert_allclose(got["forward"], expected.forward, **NEAR)
+        np.testing.assert_allclose(got["backward"], expected.backward, **NEAR)
+        assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)
+
+
+def test_substitutes_and_next_words_are_those_of_the_language_model(server: RunningServer, embedder: Embedder) -> None:
+    answer = server.post("/substitutes", {"sentence": NOUN, "positions": [1, 3], "top": 5}).json()
+    expected = substitutes(NOUN, embedder.model, positions=[1, 3], top=5)
+    assert [(each["word"], each["position"]) for each in answer] == [("play", 1), ("long", 3)]
+    for got, candidates in zip(answer, expected, strict=True):
+        assert [each["word"] for each in got["candidates"]] == [candidate.word for candidate in candidates]
+    answer = server.post("/next_words", {"sentence": "Once upon a", "top": 4, "direction": "backward"}).json()
+    expected = next_words("Once upon a", embedder.model, top=4, direction="backward")
+    assert answer["words"] == ["Once", "upon", "a"]
+    assert [each["word"] for each in answer["candidates"]] == [candidate.word for candidate in expected]
+    np.testing.assert_allclose(
+        [each["log_probability"] for each in answer["candidates"]],
+        [candidate.log_probability for candidate in expected],
+        **NEAR,
+    )
+
+
+def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: TaskModel) -> None:
+    texts = ["Ann sees red dogs", ["Bob", "likes", "green", "owls"]]
+    answer = server.post("/predict", {"inputs": texts}).json()
+    expected = tagger.predict(texts)
+    assert [each["words"] for each in answer] == [list(each.words) for each in expected]
+    assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/compare", {"word": "zebra", "sentences": [VERB, NOUN]}, "sentence 1 has no word 'zebra'"),
+        ("/compare", {"word": "play", "sentences": [VERB]}, "at least two uses of 'play'"),
+        ("/neighbors", {"word": "play", "sentence": "Nothing."}, "has no word 'play'"),
+        ("/senses", {"word": "zebra"}, "a map needs 3"),
+        ("/substitutes", {"sentence": VERB, "positions": [9]}, "there is no word 9 in a sentence of 6 words"),
+        ("/substitutes", {"sentence": VERB, "top": 0}, "top: Input should be greater than or equal to 1"),
+        ("/next_words", {"sentense": VERB}, "sentense: Extra inputs are not permitted"),
+        ("/predict", {"inputs": [[["a"], "b"]]}, "an input is none of the task tagging"),
+    ],
+)
+def test_bad_request_says_what_is_wrong(
+    path: str, body: dict[str, object], message: str, server: RunningServer
+) -> None:
+    answer = server.post(path, body)
+    assert answer.status_code == 422 and message in answer.json()["error"]["message"], answer.text

@@ -1,0 +1,90 @@
+"""The process: what it prints, how it ends, and what it says where it cannot begin."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
+pytest.importorskip("httpx", reason="no httpx to ask the server with")
+
+import httpx
+from running_server import RunningServer
+
+from elmokit.cli import main
+from elmokit.serve import server as module
+
+
+@pytest.fixture
+def draining() -> RunningServer:
+    return RunningServer("--device", "cpu")
+
+
+def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: RunningServer) -> None:
+    words = [f"word{number}" for number in range(3_000)]
+    answers: list[httpx.Response] = []
+    with draining as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        client.get("/health")  # a connection that is there before
+        accepted = [
+            threading.Thread(target=lambda: answers.append(server.post("/score", {"inputs": [words]})))
+            for _ in range(2)
+        ]
+        for thread in accepted:
+            thread.start()
+        server.wait_until("elmokit_jobs", 2)
+        server.process.terminate()
+        time.sleep(0.3)
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 503
+        assert client.get("/ready").status_code == 503 and client.get("/health").status_code == 200
+        for thread in accepted:
+            thread.join(60)
+        assert server.process.wait(60) == 0
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_idle_server_ends_at_once_with_status_0(draining: RunningServer) -> None:
+    with draining as server, socket.create_connection(("127.0.0.1", server.port)):  # of a client that says nothing
+        began = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - began < 10
+        assert server.process.stderr is not None and server.process.stderr.read() == ""
+
+
+def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert main(["serve", "--port", str(other.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "cannot listen on 127.0.0.1" in error and "--port" in error
+
+
+def test_settings_that_make_no_sense_are_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--queue-words", "5"], "queue_words (5) must be at least max_words"),
+        (["--port", "70000"], "port must be from 0 to 65535"),
+        (["--timeout", "0"], "timeout must be above 0 seconds"),
+        (["no-such-model", "--port", "0"], "no model 'no-such-model'"),
+        (["--corpus", "/no/such/file", "--port", "0"], "/no/such/file"),
+        (["--task-model", "/no/such/model", "--port", "0"], "is not a task model"),
+    ):
+        assert main(["serve", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and message in error
+
+
+def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "uvicorn" else builtins.object())
+    with pytest.raises(ValueError, match=r"the server needs uvicorn: pip install .*elmokit's extra serve"):
+        module.require_libraries()
+
+
+def test_help_loads_no_library_of_the_server() -> None:
+    program = "import sys, elmokit.cli.verbs; print({'fastapi', 'pydantic', 'uvicorn', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
