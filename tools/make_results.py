@@ -353,7 +353,7 @@ def proteins() -> str:
     ]  # fmt: skip
     memory = [[f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
               for each in figures["memory"]["original"]["sequences"]]  # fmt: skip
-    distances = figures["warm_up"]["original"]["relative_difference"].items()
+    distances = figures["warm_up"]["original"]["relative_difference"]
     tables = (
         table("dtype | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
         table("One sequence of | Residues/s | Peak MB", memory),
