@@ -27,7 +27,7 @@ def _packed(weight: Tensor) -> Tensor:
 
 
 def is_right(multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor], dtype: torch.dtype) -> bool:
-    """Whether a product of x, a packed weight and a bias works here, and is that of `F.linear`."""
+    """Whether a product of x, a prepacked weight and a bias works here, and is that of `F.linear`."""
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(size, generator=generator).to(dtype) for size in ((70, 40), (96, 40), (96,)))
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
