@@ -346,21 +346,30 @@ def proteins() -> str:
     if not (RESULTS / "proteins.json").is_file():
         return "Not measured yet."
     figures = read("proteins")
-    speed = [
-        [dtype, f"{each['elmokit']['words_per_second']:,.0f}", f"{each['allennlp']['peer']['words_per_second']:,.0f}",
-         f"{each['allennlp']['ratio']['median']:.1f}", origin(each)]
-        for dtype, each in figures["speed"]["original"].items() if "allennlp" in each
-    ]  # fmt: skip
-    memory = [[f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
-              for each in figures["memory"]["original"]["sequences"]]  # fmt: skip
-    distances = figures["warm_up"]["original"]["relative_difference"].items()
+    speed = []
+    for size, by_dtype in figures["speed"].items():
+        for dtype, each in by_dtype.items():
+            theirs, ratio = "", ""
+            if "allennlp" in each:
+                theirs = f"{each['allennlp']['peer']['words_per_second']:,.0f}"
+                ratio = f"{each['allennlp']['ratio']['median']:.1f}"
+            speed.append(
+                [f"`{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f}", theirs, ratio, origin(each)]
+            )
+    memory = [
+        [f"`{size}`", f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
+        for size, part in figures["memory"].items()
+        for each in part["sequences"]
+    ]
+    distances = [
+        [f"`{size}`", where, f"{distance:.1e}"]
+        for size, part in figures["warm_up"].items()
+        for where, distance in part["relative_difference"].items()
+    ]
     tables = (
-        table("dtype | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
-        table("One sequence of | Residues/s | Peak MB", memory),
-        table(
-            "Residue | Relative difference after the warm-up",
-            ([where, f"{far:.1e}"] for where, far in distances.items()),
-        ),
+        table("Model | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
+        table("Model | Residues of the sequence | Residues/s | Peak MB", memory),
+        table("Model | Residue | Relative difference after the warm-up", distances),
     )
     return "\n\n".join(tables)
 

@@ -32,6 +32,8 @@ MODULES = {
     "bilm.elmo": "bilm_tf.elmo",
     "bilm.model": "bilm_tf.model",
     "bilm.training": "bilm_tf.training",
+    "bio_embeddings.embed": "seqvec",
+    "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "elmoformanylangs": "elmoformanylangs",
     "elmoformanylangs.elmo": "elmoformanylangs.embedder",
     "simple_elmo": "simple_elmo",
