@@ -74,7 +74,8 @@ class Service:
             FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or there is no such corpus.
         """
         embedder = Embedder(model, device, dtype, softmax=True)
-        name = DEFAULT_MODEL if model is None else Path(model).name
+        embedder.embed([["a"]])  # the first sentence takes longer, and is nobody's
+        name = DEFAULT_MODEL if model is None else Path(model).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         return cls(embedder, config, name, task_model)
 
