@@ -75,7 +75,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
     endpoints = set()
-    for each in (router, vectors.router, language.router):
+    for each in (vectors.router, language.router, router):  # tried in this order
         app.include_router(each)
         endpoints |= {route.path for route in each.routes if isinstance(route, APIRoute)}
     app.add_exception_handler(RequestError, _refused)

@@ -23,7 +23,7 @@ from elmokit.tasks.task_model import TaskModel, load_task_model
 from elmokit.text.tokenizers import get_tokenizer
 
 Words = Sequence[str]
-INLINE_CHARACTERS = 20_000  # tokenized on the event loop, in about a millisecond; longer texts on a thread
+INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts on a thread
 
 
 class Service:
