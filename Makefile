@@ -9,14 +9,18 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # read, write and split text. The slow ones kill processes and learn for a while, and do so on the fastest backend.
 OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train tasks compat)
 
-.PHONY: demo test test-portable test-reference test-kernels test-serve check clean
+.PHONY: demo test test-integrations test-portable test-reference test-kernels check clean
 
 # Real vectors of real sentences from the bundled English model.
 demo: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: .venv/installed-dev
-	$(PYTEST) --ignore=tests/serve
+	$(PYTEST) --ignore=tests/integrations --ignore=tests/serve
+
+# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need.
+test-integrations: .venv/installed-integrations
+	$(PYTEST) tests/integrations tests/serve tests/repository/test_tutorials.py
 
 # As where there was no C compiler: on a copy of the package without its library.
 test-portable: .venv/installed-dev
@@ -33,10 +37,6 @@ test-reference: .venv/installed-dev
 # The compiled kernels as programs: with sanitizers, and those for ARM in emulation.
 test-kernels: .venv/installed-dev
 	$(BIN)/python tools/test_kernels.py
-
-# The server and its page, with the clients that ask them; a browser is used where there is a Chromium.
-test-serve: .venv/installed-serve
-	$(BIN)/python -m pytest tests/serve
 
 check: .venv/installed-dev
 	$(BIN)/ruff check
@@ -60,6 +60,9 @@ clean:
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@ .venv/installed
 
-.venv/installed-serve: .venv/installed-dev
-	$(PIP_INSTALL) --editable '.[serve]' axe-playwright-python httpx openai playwright
-	touch $@
+EXTRAS_OF_INTEGRATIONS := dev,onnx,sentence-transformers,serve,sklearn,spacy
+TESTED_WITH := sentence-transformers[train] axe-playwright-python httpx onnxruntime openai pandas playwright
+
+.venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
+	$(PIP_INSTALL) --editable '.[$(EXTRAS_OF_INTEGRATIONS)]' $(TESTED_WITH)
+	touch $@ .venv/installed-dev .venv/installed

@@ -62,6 +62,8 @@ SIGNATURES = {
     "available_backends": "()",
     "batch_to_ids": "(sentences, max_characters=50)",
     "collate": "(sentences)",
+    "embed_fasta": "(file, output, model=None, *, protein=False, layers='sum', id_field=1, split_char='|', state=None, "
+    "device=None, dtype=None, storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "embed_file": "(file, output, model=None, *, layers='mix', state=None, tokenize=True, device=None, dtype=None, "
     "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
@@ -71,7 +73,8 @@ SIGNATURES = {
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",
     "list_models": "()",
-    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False, allow_non_finite=False)",
+    "load": "(model=None, *, softmax=True, revision=None, local_files_only=False, token=None, cache_dir=None, "
+    "force_download=False, allow_non_finite=False)",
     "load_task_model": "(directory, device=None, task=None)",
     "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
     "prepack": "(bilm, dtype)",
@@ -79,6 +82,9 @@ SIGNATURES = {
     "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=(), "
     "overwrite=False)",
     "pretrain": "(settings)",
+    "push_to_hub": "(model, repo_id, *, private=None, revision=None, token=None, "
+    "commit_message='Upload a model of elmokit', create_pr=False, license=None, language=None, "
+    "storage_dtype='float32')",
     "save": "(model, directory, *, overwrite=False, storage_dtype='float32')",
     "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",
     "set_backend": "(name)",
@@ -86,7 +92,9 @@ SIGNATURES = {
     "tokenize=True)",
 }
 METHODS = {
-    "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False)",
+    "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False, "
+    "token=None, cache_dir=None, force_download=False)",
+    "Pretrained.save_pretrained": "(self, save_directory, *, push_to_hub=False, repo_id=None, **options)",
     "Embedder.embed": "(self, sentences, layers='mix', state=None, batch_size=None, tokenize=True)",
     "Embedder.embed_stream": "(self, sentences, layers='mix', state=None, tokenize=True)",
     "Embedder.encode": "(self, texts, pooling='mean', normalize_embeddings=False, layers='mix', state=None, "

@@ -24,6 +24,7 @@ TEMPLATE = ROOT / "docs" / "results.template.md"
 OUTPUT = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
+import integrations_table  # noqa: E402
 from intrinsic_table import table as intrinsic_table  # noqa: E402
 from task_table import table as task_table  # noqa: E402
 
@@ -340,6 +341,41 @@ def long_document_difference() -> str:
     return table("dtype | Words | Largest difference | Smallest cosine | Recorded", rows)
 
 
+def proteins() -> str:
+    """Residues a second of SeqVec's layout, the peak by length, and the difference that the old warm-up makes."""
+    if not (RESULTS / "proteins.json").is_file():
+        return "Not measured yet."
+    figures = read("proteins")
+    speed = [
+        [dtype, f"{each['elmokit']['words_per_second']:,.0f}", f"{each['allennlp']['peer']['words_per_second']:,.0f}",
+         f"{each['allennlp']['ratio']['median']:.1f}", origin(each)]
+        for dtype, each in figures["speed"]["original"].items() if "allennlp" in each
+    ]  # fmt: skip
+    memory = [[f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
+              for each in figures["memory"]["original"]["sequences"]]  # fmt: skip
+    distances = figures["warm_up"]["original"]["relative_difference"].items()
+    tables = (
+        table("dtype | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
+        table("One sequence of | Residues/s | Peak MB", memory),
+        table(
+            "Residue | Relative difference after the warm-up",
+            ([where, f"{far:.1e}"] for where, far in distances.items()),
+        ),
+    )
+    return "\n\n".join(tables)
+
+
+def onnx_throughput() -> str:
+    """The exported model under onnxruntime."""
+    if not (RESULTS / "onnx_throughput.json").is_file():
+        return "Not measured yet."
+    each = read("onnx_throughput")
+    batch, speed = max(each["onnxruntime_words_per_second"].items(), key=lambda pair: pair[1])
+    row = [f"`{each['model']}`", f"{each['elmokit_words_per_second']:,.0f}", f"{speed:,.0f} (batch {batch})",
+           f"{each['ratio']:.1f}", f"{each['largest_difference']:.1e}", origin(each)]  # fmt: skip
+    return table("Model | elmokit, words/s | onnxruntime, words/s | Ratio | Largest difference | Recorded", [row])
+
+
 def preprocessing() -> str:
     """Words a second of everything before the network."""
     figures = read("preprocessing")["one thread"]
@@ -459,12 +495,32 @@ def tasks() -> str:
     return task_table(read("tasks"))
 
 
+def integrations() -> Figures:
+    """What ELMo was measured to bring to other libraries, by library."""
+    return read("integrations") if (RESULTS / "integrations.json").is_file() else {}
+
+
+def scikit_learn() -> str:
+    """SST-2 by scikit-learn."""
+    return integrations_table.of_scikit_learn(integrations())
+
+
+def sentence_transformers() -> str:
+    """Sentence vectors of ELMo in sentence-transformers and MTEB."""
+    return integrations_table.of_sentence_transformers(integrations())
+
+
+def spacy() -> str:
+    """Entity recognition by spaCy."""
+    return integrations_table.of_spacy(integrations())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, preprocessing, start_up, two_versions, memory, fit_cost, perplexity, senses,
-        intrinsic, finetuning, tagging, tasks,
+        long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
+        perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 

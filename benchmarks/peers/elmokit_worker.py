@@ -31,6 +31,9 @@ class Embedding(worker.Side):
     def embed(self, sentences: worker.Sentences, batch: int | None) -> list[np.ndarray]:
         return self.embedder.embed(sentences, layers="all", batch_size=batch)
 
+    def embed_proteins(self, sequences: worker.Sentences) -> np.ndarray:
+        return np.asarray(self.embedder.encode(sequences, pooling="mean", layers="sum"))
+
 
 class Training(worker.Side):
     packages = Embedding.packages

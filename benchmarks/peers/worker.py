@@ -7,6 +7,7 @@ each line of JSON that it reads, it does the job and answers with one line:
 
     {"job": "embed", "batch": 64, "order": "file"}       one pass, text in, all layers of every sentence out as arrays
     {"job": "one_sentence", "length": 20, "calls": 50}   as many sentences of 20 words, one at a time; the median
+    {"job": "proteins"}                                  one vector for each line, whose words are residues of a protein
     {"job": "train", "steps": 10}                        so many steps of training (only with --training)
 
 Answers: "seconds"; "words" (of the text; in training the positions of a step in one direction); "peak_mib", the peak
@@ -38,6 +39,7 @@ Answer = dict[str, Any]
 
 MIB = 1 << 20
 WARM_UP_BATCH = 32
+BATCH_RESIDUES = 15_000  # as in SeqVec's script
 # What ru_maxrss counts in: kilobytes on Linux, bytes on macOS.
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -50,6 +52,18 @@ class Side:
     def embed(self, sentences: Sentences, batch: int | None) -> list[np.ndarray]:
         """Sentences (lists of words), so many at a time -> for each one an array (L+1, T, 2D) of its own."""
         raise NotImplementedError
+
+    def embed_proteins(self, sequences: Sentences) -> np.ndarray:
+        """Proteins (lists of residues) -> (N, 2D): the mean over residues of the sum of the layers.
+
+        As SeqVec's script does it (mheinzinger/SeqVec, seqvec.py): shortest first, in batches of so many residues.
+        """
+        vectors: list[np.ndarray | None] = [None] * len(sequences)
+        for group in residue_batches(sequences):
+            layers = self.embed([sequences[number] for number in group], len(group))
+            for number, array in zip(group, layers, strict=True):
+                vectors[number] = array.sum(axis=0).mean(axis=0)
+        return np.stack(vectors)
 
     def forget(self) -> None:
         """Drop what was kept from earlier words. Called before each pass, outside the clock."""
@@ -64,6 +78,20 @@ def batches(sentences: Sentences, size: int | None) -> Iterator[Sentences]:
     size = size or len(sentences)
     for begin in range(0, len(sentences), size):
         yield sentences[begin : begin + size]
+
+
+def residue_batches(sequences: Sentences) -> Iterator[list[int]]:
+    """The numbers of the sequences, shortest first, in SeqVec's batches: a long one ends its batch."""
+    group: list[int] = []
+    residues = 0
+    for number in sorted(range(len(sequences)), key=lambda number: len(sequences[number])):
+        group.append(number)
+        residues += len(sequences[number])
+        if residues > BATCH_RESIDUES or len(sequences[number]) > BATCH_RESIDUES / 2:
+            yield group
+            group, residues = [], 0
+    if group:
+        yield group
 
 
 # --- Measuring ---------------------------------------------------------------------------------------------------
@@ -124,13 +152,25 @@ def one_sentence_job(side: Side, sentences: Sentences, request: Request) -> Answ
     return {"seconds": statistics.median(taken), "words": length, "peak_mib": peak_mib(), "checksum": None}
 
 
+def proteins_job(side: Side, sentences: Sentences, request: Request) -> Answer:
+    side.forget()
+    forget_peak()
+    start = time.perf_counter()
+    vectors = side.embed_proteins(sentences)
+    seconds = time.perf_counter() - start
+    if len(vectors) != len(sentences):
+        raise ValueError(f"{len(sentences)} proteins gave {len(vectors)} vectors")
+    words, size = sum(map(len, sentences)), float(np.abs(vectors).mean(dtype=np.float64))
+    return {"seconds": seconds, "words": words, "peak_mib": peak_mib(), "checksum": [size]}
+
+
 def train_job(side: Side, sentences: Sentences, request: Request) -> Answer:
     forget_peak()
     seconds, positions = side.train(request["steps"])
     return {"seconds": seconds, "words": positions, "peak_mib": peak_mib(), "checksum": None}
 
 
-JOBS = {"embed": embed_job, "one_sentence": one_sentence_job, "train": train_job}
+JOBS = {"embed": embed_job, "one_sentence": one_sentence_job, "proteins": proteins_job, "train": train_job}
 
 
 # --- Serving -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def read_sst2(directory: Path) -> tuple[Sentences, Labels]:
     return sentences, labels
 
 
-def _accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
+def accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
     """In percent, of the C that is best on dev, the strongest penalty among equals."""
     best: dict[str, float] = {}
     for strength in STRENGTHS:
@@ -46,7 +46,7 @@ def _accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
 def tf_idf(sentences: Sentences, labels: Labels) -> dict[str, float]:
     """Single words, weighted by TF-IDF."""
     vectorizer = TfidfVectorizer(analyzer=lambda words: words).fit(sentences["train"])
-    return _accuracies({part: vectorizer.transform(sentences[part]) for part in PARTS}, labels)
+    return accuracies({part: vectorizer.transform(sentences[part]) for part in PARTS}, labels)
 
 
 def mean_vectors(embedder: Embedder, state: str, sentences: Sentences, labels: Labels) -> dict[str, Any]:
@@ -61,5 +61,5 @@ def mean_vectors(embedder: Embedder, state: str, sentences: Sentences, labels: L
         features = {part: np.einsum("nld,l->nd", layers, weights) for part, layers in pooled.items()}
         scaler = StandardScaler().fit(features["train"])
         scaled = {part: scaler.transform(vectors) for part, vectors in features.items()}
-        found[name if isinstance(name, str) else f"layer {name}"] = _accuracies(scaled, labels)
+        found[name if isinstance(name, str) else f"layer {name}"] = accuracies(scaled, labels)
     return found

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
+    from elmokit.checkpoints.push import push_to_hub
     from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
     from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
-    from elmokit.embed.files import embed_file, encode_file
+    from elmokit.embed.files import embed_fasta, embed_file, encode_file
     from elmokit.lm.evaluate import evaluate
     from elmokit.lm.scoring import next_words, score, substitutes
     from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
@@ -60,6 +61,7 @@ __all__ = [
     "available_backends",
     "batch_to_ids",
     "collate",
+    "embed_fasta",
     "embed_file",
     "encode_file",
     "evaluate",
@@ -72,6 +74,7 @@ __all__ = [
     "prepack",
     "prepare",
     "pretrain",
+    "push_to_hub",
     "save",
     "score",
     "set_backend",
@@ -80,10 +83,11 @@ __all__ = [
 
 _NAMES_IN = {
     "checkpoints.loading": ["CheckpointError", "Pretrained", "list_models", "load", "save"],
+    "checkpoints.push": ["push_to_hub"],
     "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
     "data.prepare": ["prepare"],
     "embed.embedder": ["Embedder", "Embeddings"],
-    "embed.files": ["embed_file", "encode_file"],
+    "embed.files": ["embed_fasta", "embed_file", "encode_file"],
     "lm.evaluate": ["evaluate"],
     "lm.scoring": ["next_words", "score", "substitutes"],
     "nn.bilm": ["BiLM", "BiLMOutput", "BiLMState"],

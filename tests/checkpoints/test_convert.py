@@ -144,8 +144,8 @@ def test_impossible_conversions_are_refused(tmp_path: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
     with pytest.raises(ValueError, match="has no vocabulary"):
         convert(tmp_path / "model", tmp_path / "tokens.hdf5", to="token-embeddings")
-    with pytest.raises(ValueError, match="native, hdf5, token-embeddings, not 'onnx'"):
-        convert(tmp_path / "model", tmp_path / "onnx", to="onnx")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="native, hdf5, onnx, token-embeddings, not 'torch'"):
+        convert(tmp_path / "model", tmp_path / "torch", to="torch")  # type: ignore[arg-type]
     for to in ("native", "hdf5"):
         with pytest.raises(ValueError, match="for token-embeddings only"):
             convert(tmp_path / "model", tmp_path / to, to=to, vocab="words.txt")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import Pretrained, load, locate, save
 from elmokit.config import BiLMConfig
@@ -43,3 +44,38 @@ def test_directory_of_a_run_is_an_error_that_names_its_model(bilm: BiLM, tmp_pat
     save(Pretrained(bilm), tmp_path / "run" / "model")
     with pytest.raises(FileNotFoundError, match=r"run is no model, but holds .*run/model: name that"):
         load(tmp_path / "run")
+
+
+# --- Directories as people have them -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ("options_file", "weights_file"),
+        ("options", "weights"),
+        ("options.json", "weights.h5"),
+        ("elmo_2x16_options.json", "elmo_2x16_weights_PubMed_only.hdf5"),
+    ],
+)
+def test_files_under_other_names_are_a_model(options: str, weights: str, bilm: BiLM, tmp_path: Path) -> None:
+    write_bilm_hdf5(bilm, tmp_path)
+    (tmp_path / "options.json").rename(tmp_path / options)
+    (tmp_path / "weights.hdf5").rename(tmp_path / weights)
+    (tmp_path / "README").write_text("no weights")
+    for path in (tmp_path, tmp_path / weights):
+        found = load(path).bilm.state_dict()
+        assert all(torch.equal(tensor, found[name]) for name, tensor in bilm.state_dict().items())
+
+
+def test_several_candidates_are_listed(bilm: BiLM, tmp_path: Path) -> None:
+    write_bilm_hdf5(bilm, tmp_path)
+    (tmp_path / "weights.hdf5").rename(tmp_path / "weights")
+    (tmp_path / "other").write_bytes((tmp_path / "weights").read_bytes())
+    with pytest.raises(CheckpointError, match=r"several files in HDF5, name the one .*: \S*/other, \S*/weights$"):
+        load(tmp_path)
+    (tmp_path / "other").unlink()
+    (tmp_path / "options.json").rename(tmp_path / "a_options.json")
+    (tmp_path / "b_options.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"several files of options: .*a_options\.json, \S*/b_options\.json"):
+        load(tmp_path)

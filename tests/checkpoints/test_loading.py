@@ -108,7 +108,7 @@ class Malicious:
         return exec, (f"open({str(self.sign)!r}, 'w').close()",)
 
 
-@pytest.mark.filterwarnings("ignore:.*the model is loaded without words")
+@pytest.mark.filterwarnings("ignore:.*the model is loaded without words", "ignore:.*without the options of its biLM")
 @pytest.mark.parametrize("format", WRITERS)
 def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
     sign = tmp_path / "it-ran"

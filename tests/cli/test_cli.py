@@ -22,7 +22,7 @@ from elmokit.tasks.task import TASKS
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
     "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "sample-efficiency",
-    "layer-weights", "convert", "info", "compat", "serve",
+    "layer-weights", "convert", "push", "info", "compat", "serve",
 ]  # fmt: skip
 
 # Required arguments of a verb, and the function that it calls.
@@ -31,6 +31,7 @@ CALLS = [
     ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
     ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate"),
     ("embed sentences.txt --output vectors --storage-dtype float16", "elmokit.embed.files.embed_file"),
+    ("embed --fasta proteins.fasta --output proteins.npz --id 0", "elmokit.embed.files.embed_fasta"),
     ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
     ("compare apple one two", "elmokit.analysis.similarity.compare"),
     ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
@@ -46,6 +47,7 @@ CALLS = [
     ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
     ("serve model --port 0 --task-model tagger", "elmokit.serve.server.serve"),
     ("convert model --output hdf5 --to hdf5", "elmokit.checkpoints.convert.convert"),
+    ("push en-small owner/name --private", "elmokit.checkpoints.push.push_to_hub"),
     ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
     (
         "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0",

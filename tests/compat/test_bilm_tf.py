@@ -62,6 +62,11 @@ def test_bidirectional_language_model_carries_state_until_reset(model: Bidirecti
         model(ids.repeat(3, 1, 1))
 
 
+def test_a_placeholder_of_a_graph_is_an_error_that_says_what_to_pass(model: BidirectionalLanguageModel) -> None:
+    with pytest.raises(ValueError, match="not SymbolicTensor: pass what batch_sentences gives"):
+        model(type("SymbolicTensor", (), {"shape": (None, None, 50)})())
+
+
 def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:
     ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
     result = weight_layers("input", ops, l2_coef=0.5)
@@ -103,3 +108,12 @@ def test_dump_bilm_embeddings_writes_blank_lines(old_model: Path, tmp_path: Path
         for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):
             expected = model(Batcher(None, 50).batch_sentences([sentence]))["lm_embeddings"][0]
             np.testing.assert_allclose(file[str(line)], expected, atol=1e-5)
+
+
+def test_a_mix_of_the_top_layer_learns_gamma_only(model: BidirectionalLanguageModel) -> None:
+    ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
+    top = weight_layers("input", ops, use_top_only=True)["weighted_op"]
+    assert torch.equal(top, ops["lm_embeddings"][:, -1])
+    assert [tuple(parameter.shape) for parameter in model.mixes.parameters()] == [(1,)]
+    weight_layers("input", ops)
+    assert sorted(tuple(parameter.shape) for parameter in model.mixes.parameters()) == [(1,), (3,)]

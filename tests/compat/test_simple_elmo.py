@@ -134,3 +134,11 @@ def test_elmo_model_raises_for_missing_model_softmax_and_layers(model: ElmoModel
         ElmoModel().get_elmo_vectors(SENTENCES)
     with pytest.raises(ValueError, match="average, top or all"):
         model.get_elmo_vectors(SENTENCES, layers="mix")
+
+
+def test_batcher_encodes_words_as_bilm_tf_does(old_model: Path) -> None:
+    model = ElmoModel()
+    assert model.batcher is None
+    model.load(old_model)
+    sentences = [["the", "cat"], ["dogs"]]
+    assert np.array_equal(model.batcher.batch_sentences(sentences), Batcher(None, 50).batch_sentences(sentences))

@@ -1,30 +1,34 @@
-"""Programs for the original libraries run after changing only their import lines.
+"""Programs for the original libraries run after changing only their import lines, or after `install()` as they are.
 
-Each program imports an original library; `run` replaces only that line. The libraries' caches contain tiny random
-models under the URLs that the programs use. Programs for TensorFlow run eagerly, without placeholders and sessions.
+Each program imports an original library; the fixture `run` replaces only that line. The libraries' caches contain tiny
+random models under the URLs that the programs use. Programs for TensorFlow run eagerly, without placeholders and
+sessions.
 """
 
 import hashlib
 import re
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from efml_files import write_efml
 
-from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
+from elmokit.compat import install
+from elmokit.compat.allennlp import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 
 HUB_URLS = [f"https://tfhub.dev/google/elmo/{version}" for version in (1, 2, 3)]
 NEW_IMPORTS = {
-    r"from allennlp\.modules\.elmo import": "from elmokit.compat.allennlp import",
-    r"from allennlp\.modules\.token_embedders import": "from elmokit.compat.allennlp import",
-    r"from allennlp\.commands\.elmo import": "from elmokit.compat.allennlp import",
+    r"from allennlp\.[a-z_.]+ import": "from elmokit.compat.allennlp import",
     r"from bilm import": "from elmokit.compat.bilm_tf import",
+    r"from bilm\.": "from elmokit.compat.bilm_tf.",
     r"import tensorflow_hub as hub": "from elmokit.compat import tf_hub as hub",
     r"from elmoformanylangs import": "from elmokit.compat.elmoformanylangs import",
     r"from simple_elmo import": "from elmokit.compat.simple_elmo import",
 }
+OLD_LIBRARIES = ("allennlp", "bilm", "elmoformanylangs", "simple_elmo", "tensorflow_hub")
 
 
 @pytest.fixture(autouse=True)
@@ -47,19 +51,33 @@ def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(work)
 
 
-def run(program: str) -> dict[str, Any]:
-    """Replace the import, run the program, and return its variables."""
-    for old, new in NEW_IMPORTS.items():
-        program = re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
-    names: dict[str, Any] = {}
-    exec(compile(program, "snippet", "exec"), names)
-    return names
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(params=["imports changed", "install()"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs a program, with its imports replaced or with `install()`, and returns its variables."""
+    before, with_install = list(sys.meta_path), request.param == "install()"
+    if with_install:
+        install(tensorflow_hub=True)
+
+    def run_program(program: str) -> dict[str, Any]:
+        for old, new in NEW_IMPORTS.items():
+            program = program if with_install else re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(program, "snippet", "exec"), names)
+        return names
+
+    yield run_program
+    sys.meta_path[:] = before
+    for name in [name for name in sys.modules if name.split(".")[0] in OLD_LIBRARIES]:
+        del sys.modules[name]
 
 
 # --- AllenNLP ----------------------------------------------------------------------------------------------------
 
 
-def test_allennlp_elmo_with_two_representations() -> None:
+def test_allennlp_elmo_with_two_representations(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
@@ -78,7 +96,7 @@ mask = embeddings['mask']
     assert result["mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
-def test_allennlp_elmo_in_a_model_that_is_trained() -> None:
+def test_allennlp_elmo_in_a_model_that_is_trained(run: Run) -> None:
     result = run("""
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
@@ -109,7 +127,7 @@ after = model.elmo.scalar_mix_0.gamma.item()
     assert result["before"] == 1 and result["after"] != 1
 
 
-def test_allennlp_elmo_with_a_cached_vocabulary() -> None:
+def test_allennlp_elmo_with_a_cached_vocabulary(run: Run) -> None:
     result = run("""
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
@@ -126,7 +144,7 @@ by_characters = elmo(batch_to_ids(sentences))["elmo_representations"][0]
     assert (result["by_words"] == result["by_characters"]).all()
 
 
-def test_allennlp_embedder_with_the_default_model() -> None:
+def test_allennlp_embedder_with_the_default_model(run: Run) -> None:
     with pytest.warns(UserWarning, match="each of its characters is read as a token"):
         result = run("""
 from allennlp.commands.elmo import ElmoEmbedder
@@ -139,7 +157,7 @@ embeddings = ee.embed_sentence("Bitcoin alone has a sixty percent share of globa
     assert result["wrong"].shape == (3, 58, 32)
 
 
-def test_allennlp_embedder_and_cosine_distance() -> None:
+def test_allennlp_embedder_and_cosine_distance(run: Run) -> None:
     result = run("""
 from allennlp.commands.elmo import ElmoEmbedder
 import numpy as np
@@ -162,7 +180,7 @@ activations, mask = elmo.batch_to_embeddings([tokens, tokens2[:2]])
     assert result["activations"].shape == (2, 3, 6, 32) and result["mask"].sum().item() == 8
 
 
-def test_allennlp_embedder_writes_a_file() -> None:
+def test_allennlp_embedder_writes_a_file(run: Run) -> None:
     result = run("""
 import h5py, json
 from allennlp.commands.elmo import ElmoEmbedder
@@ -183,7 +201,7 @@ index = sentence_to_index["Bitcoin alone has a sixty percent share ."]
     assert result["index"] == "1"
 
 
-def test_allennlp_token_embedder() -> None:
+def test_allennlp_token_embedder(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import batch_to_ids
 from allennlp.modules.token_embedders import ElmoTokenEmbedder
@@ -195,7 +213,7 @@ embedded = embedder(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
     assert result["embedded"].shape == (2, 3, 7) and result["embedder"].get_output_dim() == 7
 
 
-def test_allennlp_without_state() -> None:
+def test_allennlp_without_state(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
@@ -212,7 +230,7 @@ stateless = [elmo(ids)["elmo_representations"][0] for _ in range(2)]
     assert all((result["first"] == vectors).all() for vectors in result["stateless"])
 
 
-def test_allennlp_the_top_layer_by_fixed_mix() -> None:
+def test_allennlp_the_top_layer_by_fixed_mix(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
@@ -224,6 +242,186 @@ expected = elmo._elmo_lstm(ids)["activations"][2][:, 1:-1]
 """)
     assert (result["top"] - result["expected"]).abs().max() < 1e-6
     assert not result["top"].requires_grad
+
+
+def test_allennlp_proteins_as_seqvec_embeds_them(run: Run) -> None:
+    result = run("""
+from allennlp.commands.elmo import ElmoEmbedder
+from pathlib import Path
+import torch
+
+model_dir = Path('model')
+weights = model_dir / 'model.hdf5'
+options = model_dir / 'options.json'
+embedder = ElmoEmbedder(options, weights, cuda_device=-1) # cuda_device=-1 for CPU
+
+seq = 'SEQWENCE' # your amino acid sequence
+embedding = embedder.embed_sentence(list(seq)) # List-of-Lists with shape [3,L,1024]
+residue_embd = torch.tensor(embedding).sum(dim=0) # Tensor with shape [L,1024]
+protein_embd = torch.tensor(embedding).sum(dim=0).mean(dim=0) # Vector with shape [1024]
+""")
+    assert result["residue_embd"].shape == (8, 32)
+    assert abs(result["protein_embd"].numpy() - result["embedding"].sum(0).mean(0)).max() < 1e-5
+
+
+def test_allennlp_proteins_in_batches_after_a_warm_up(run: Run) -> None:
+    result = run("""
+import numpy as np
+from allennlp.commands.elmo import ElmoEmbedder
+
+model = ElmoEmbedder(weight_file="model/model.hdf5", options_file="model/options.json", cuda_device=-1)
+warm_up = ["SEQ", "WENCE"]
+embed_many = model.embed_sentences
+for _ in embed_many([list(sequence) for sequence in warm_up], 2):
+    pass
+sequences = sorted([("a", "MKV"), ("b", "MK"), ("c", "MKVLAAG")], key=lambda kv: len(kv[1]), reverse=True)
+per_protein = {}
+for (name, _), vectors in zip(sequences, model.embed_sentences([list(seq) for _, seq in sequences], 2)):
+    per_protein[name] = vectors.sum(axis=0).mean(axis=0)
+matrix = np.stack([per_protein[name] for name in "abc"])
+""")
+    assert result["matrix"].shape == (3, 32) and result["vectors"].shape == (3, 2, 32)
+
+
+def test_allennlp_indexer_in_place_of_batch_to_ids(run: Run) -> None:
+    result = run("""
+import torch
+from allennlp.data.token_indexers.elmo_indexer import ELMoTokenCharactersIndexer, ELMoCharacterMapper
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+sentences = [["First", "sentence", "."], ["Another", "."]]
+indexer = ELMoTokenCharactersIndexer()
+rows = []
+for sentence in sentences:
+    indices = indexer.tokens_to_indices(sentence, None)
+    rows.append(indexer.as_padded_tensor_dict(indices, {"elmo_tokens": 3})["elmo_tokens"])
+character_ids = torch.stack(rows)
+mapper = ELMoCharacterMapper()
+by_mapper = [[mapper.convert_word_to_char_ids(word) for word in sentence] for sentence in sentences]
+same = (character_ids == batch_to_ids(sentences)).all().item()
+""")
+    assert result["same"] and result["character_ids"][1, :2].tolist() == result["by_mapper"][1]
+
+
+def test_allennlp_layers_of_the_bilm_without_boundaries(run: Run) -> None:
+    result = run("""
+import torch
+from allennlp.modules.elmo import _ElmoBiLm, batch_to_ids
+from allennlp.nn.util import remove_sentence_boundaries
+
+bilm = _ElmoBiLm("model/options.json", "model/model.hdf5")
+output = bilm(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
+layers = []
+for activation in output["activations"]:
+    without_bos_eos, mask = remove_sentence_boundaries(activation, output["mask"])
+    layers.append(without_bos_eos)
+stacked = torch.stack(layers, dim=1)
+""")
+    assert result["stacked"].shape == (2, 3, 3, 32) and result["mask"].tolist() == [[True] * 3, [True, False, False]]
+
+
+def test_allennlp_context_free_word_vectors(run: Run) -> None:
+    result = run("""
+from allennlp.modules.elmo import Elmo, _ElmoCharacterEncoder, batch_to_ids
+
+encoder = _ElmoCharacterEncoder("model/options.json", "model/model.hdf5")
+words = ["the", "cat", "mat"]
+vectors = encoder(batch_to_ids([[word] for word in words]))["token_embedding"][:, 1]
+elmo = Elmo("model/options.json", "model/model.hdf5", 1)
+again = elmo._elmo_lstm._token_embedder(batch_to_ids([words]))["token_embedding"][0, 1:-1]
+""")
+    assert result["vectors"].shape == (3, 16) and (result["vectors"] - result["again"]).abs().max() < 1e-6
+
+
+def test_allennlp_state_is_kept_aside_for_other_text(run: Run) -> None:
+    result = run("""
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0)
+first, second = batch_to_ids([["the", "cat", "is"]]), batch_to_ids([["on", "the", "mat"]])
+elmo(first)
+lstm = elmo._elmo_lstm._elmo_lstm
+kept = tuple(state.clone() for state in lstm._states)
+in_order = elmo(second)["elmo_representations"][0]
+elmo(batch_to_ids([["dogs", "are", "in"]]))  # for instance, the development set
+lstm._states = kept
+resumed = elmo(second)["elmo_representations"][0]
+""")
+    assert (result["in_order"] == result["resumed"]).all() and result["kept"][0].shape == (2, 1, 32)
+
+
+def test_allennlp_weights_of_a_trained_model_are_saved_and_loaded(run: Run) -> None:
+    result = run("""
+import torch
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.ModuleDict({
+        "elmo": Elmo("model/options.json", "model/model.hdf5", 1, requires_grad=True, dropout=0.0),
+        "out": torch.nn.Linear(32, 2),
+    })
+
+model, ids = make(), batch_to_ids([["the", "cat"], ["dogs"]])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model["out"](model["elmo"](ids)["elmo_representations"][0]).pow(2).sum()
+loss.backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+optimizer.step()
+torch.save(model.state_dict(), "model.th")
+restored = make()
+missing = restored.load_state_dict(torch.load("model.th"))
+def vectors(each):
+    each["elmo"]._elmo_lstm._elmo_lstm.reset_states()
+    return each["elmo"](ids)["elmo_representations"][0]
+trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
+""")
+    assert (result["trained"] == result["loaded"]).all() and (result["trained"] != result["fresh"]).any()
+
+
+def test_allennlp_token_embedder_from_a_configuration(run: Run) -> None:
+    result = run("""
+from allennlp.modules.elmo import batch_to_ids
+from allennlp.modules.token_embedders import ElmoTokenEmbedder
+
+params = {"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
+          "dropout": 0.0, "projection_dim": 20}
+embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params)
+embedded = embedder(batch_to_ids([["the", "cat"], ["dogs", "are"]]))
+""")
+    assert result["embedded"].shape == (2, 2, 20)
+
+
+def test_allennlp_scalar_mix_of_layers_of_ones_own(run: Run) -> None:
+    result = run("""
+import torch
+from allennlp.modules.scalar_mix import ScalarMix
+
+mix = ScalarMix(mixture_size=4, do_layer_norm=True, initial_scalar_parameters=[0.0, 0.0, 0.0, 1.0], trainable=True)
+layers = [torch.randn(2, 5, 8) for _ in range(4)]
+mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+mixed = mix(layers, mask)
+weights = [round(parameter.item(), 3) for parameter in mix.scalar_parameters]
+trainable = [parameter for parameter in mix.parameters() if parameter.requires_grad]
+""")
+    assert result["mixed"].shape == (2, 5, 8) and result["weights"] == [0, 0, 0, 1] and len(result["trainable"]) == 5
+
+
+def test_allennlp_elmo_under_a_packed_lstm(run: Run) -> None:
+    result = run("""
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from allennlp.modules.elmo import Elmo, batch_to_ids
+
+elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0)
+lstm = torch.nn.LSTM(elmo.get_output_dim(), 7, bidirectional=True, batch_first=True)
+out = elmo(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
+lengths = out["mask"].sum(dim=1)
+packed = pack_padded_sequence(out["elmo_representations"][0], lengths, batch_first=True, enforce_sorted=False)
+hidden, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
+pooled = (hidden * out["mask"].float().unsqueeze(-1)).sum(1) / out["mask"].sum(1, keepdim=True)
+""")
+    assert result["hidden"].shape == (2, 3, 14) and result["pooled"].shape == (2, 14)
 
 
 # --- bilm-tf -----------------------------------------------------------------------------------------------------
@@ -240,7 +438,7 @@ weight_file = 'model/model.hdf5'
 """
 
 
-def test_bilm_tf_with_characters() -> None:
+def test_bilm_tf_with_characters(run: Run) -> None:
     result = run(f"""
 from bilm import Batcher, BidirectionalLanguageModel, weight_layers
 {DATA}
@@ -260,7 +458,7 @@ elmo_context_input_, elmo_question_input_ = [elmo_context_input['weighted_op'], 
     assert len(list(result["bilm"].mixes.parameters())) == 4
 
 
-def test_bilm_tf_with_precomputed_token_embeddings() -> None:
+def test_bilm_tf_with_precomputed_token_embeddings(run: Run) -> None:
     result = run(f"""
 from bilm import TokenBatcher, BidirectionalLanguageModel, weight_layers, dump_token_embeddings
 {DATA}
@@ -294,7 +492,7 @@ by_characters = BidirectionalLanguageModel(options_file, weight_file)(
     assert (by_words["mask"] == by_characters["mask"]).all()
 
 
-def test_bilm_tf_dumps_a_dataset() -> None:
+def test_bilm_tf_dumps_a_dataset(run: Run) -> None:
     result = run(f"""
 import h5py
 from bilm import dump_bilm_embeddings
@@ -316,10 +514,59 @@ one_by_one = [bilm(batcher.batch_sentences([sentence]))['lm_embeddings'][0] for 
     assert abs(result["second_sentence_embeddings"] - result["one_by_one"][1].numpy()).max() < 1e-5
 
 
+def test_bilm_tf_trains_tests_and_dumps(run: Run) -> None:
+    Path("vocab.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", "the", "cat", "is", "on", "mat"]))
+    Path("train.txt").write_text("the cat is on the mat\nthe mat is on the cat\n" * 5)
+    result = run("""
+from bilm.training import train, test, dump_weights as dw, load_options_latest_checkpoint, load_vocab
+from bilm.data import BidirectionalLMDataset
+
+vocab = load_vocab('vocab.txt', 50)
+options = {
+ 'bidirectional': True,
+ 'char_cnn': {'activation': 'relu', 'embedding': {'dim': 4}, 'filters': [[1, 8], [2, 8]],
+  'max_characters_per_token': 50, 'n_characters': 261, 'n_highway': 1},
+ 'dropout': 0.1,
+ 'lstm': {'cell_clip': 3, 'dim': 8, 'n_layers': 2, 'proj_clip': 3, 'projection_dim': 8, 'use_skip_connections': True},
+ 'all_clip_norm_val': 10.0,
+ 'n_epochs': 2,
+ 'n_train_tokens': 60,
+ 'batch_size': 2,
+ 'n_tokens_vocab': vocab.size,
+ 'unroll_steps': 5,
+ 'n_negative_samples_batch': 4,
+}
+data = BidirectionalLMDataset('train.txt', vocab, test=False, shuffle_on_load=True)
+train(options, data, 1, 'checkpoints', 'checkpoints')
+
+options, ckpt_file = load_options_latest_checkpoint('checkpoints')
+heldout = BidirectionalLMDataset('train.txt', vocab, test=True, shuffle_on_load=False)
+perplexity = test(options, ckpt_file, heldout, batch_size=2)
+dw('checkpoints', 'weights.hdf5')
+
+import h5py
+with h5py.File('weights.hdf5') as fin:
+    table = fin['char_embed'].shape
+""")
+    assert 1 < result["perplexity"] < 10 and result["table"] == (261, 4)
+
+
+def test_bilm_tf_vocabularies(run: Run) -> None:
+    result = run("""
+from bilm.data import UnicodeCharsVocabulary, Vocabulary
+
+vocab = Vocabulary('model/vocab.txt', validate_file=True)
+ids = vocab.encode('the cat is here')
+text = vocab.decode(ids[1:-1])
+chars = UnicodeCharsVocabulary('model/vocab.txt', 50).encode_chars('the cat is here')
+""")
+    assert result["text"] == "the cat is <UNK>" and result["chars"].shape == (6, 50)
+
+
 # --- TensorFlow Hub ----------------------------------------------------------------------------------------------
 
 
-def test_hub_module_with_strings() -> None:
+def test_hub_module_with_strings(run: Run) -> None:
     result = run("""
 import tensorflow_hub as hub
 
@@ -333,7 +580,7 @@ embeddings = elmo(
     assert sum(parameter.numel() for parameter in result["elmo"].parameters() if parameter.requires_grad) == 4
 
 
-def test_hub_module_with_tokens() -> None:
+def test_hub_module_with_tokens(run: Run) -> None:
     result = run("""
 import tensorflow_hub as hub
 
@@ -356,7 +603,7 @@ strings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="defa
     assert all((embeddings[key] == result["strings"][key]).all() for key in embeddings)
 
 
-def test_hub_sentence_vectors_of_a_table_of_texts() -> None:
+def test_hub_sentence_vectors_of_a_table_of_texts(run: Run) -> None:
     result = run("""
 import numpy as np
 import tensorflow_hub as hub
@@ -376,7 +623,7 @@ pooled = np.asarray(elmo(texts))
     assert abs(result["vectors"][[0, 2]] - result["pooled"][[0, 2]]).max() < 1e-6
 
 
-def test_hub_load_and_its_signatures() -> None:
+def test_hub_load_and_its_signatures(run: Run) -> None:
     result = run("""
 import tensorflow_hub as hub
 
@@ -388,10 +635,47 @@ by_tokens = elmo.signatures["tokens"](tokens=[["the", "cat"]], sequence_len=[2])
     assert result["sentence_vectors"].shape == (2, 32) and result["by_tokens"].shape == (1, 2, 32)
 
 
+def test_hub_keras_layer_under_a_classifier(run: Run) -> None:
+    result = run("""
+import numpy as np
+import torch
+import tensorflow_hub as hub
+
+embed = hub.KerasLayer("https://tfhub.dev/google/elmo/3", input_shape=[], dtype="string", trainable=False)
+texts = np.array(["the cat is on the mat", "dogs are in the fog", "the cat is in the fog", "dogs are on the mat"])
+labels = np.array([0, 1, 0, 1])
+features = torch.tensor(np.array(embed(texts)))
+classifier = torch.nn.Sequential(torch.nn.Linear(features.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+torch.manual_seed(0)
+optimizer = torch.optim.Adam(classifier.parameters(), lr=0.05)
+for epoch in range(50):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(classifier(features), torch.tensor(labels)).backward()
+    optimizer.step()
+predicted = classifier(features).argmax(dim=1).numpy()
+""")
+    assert (result["predicted"] == result["labels"]).all() and result["features"].shape == (4, 32)
+
+
+def test_hub_trainable_module_is_averaged_as_an_array(run: Run) -> None:
+    with pytest.warns(UserWarning, match="read without gradients"):
+        result = run("""
+import numpy as np
+import tensorflow_hub as hub
+
+elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
+def elmo_vectors(x):
+    embeddings = elmo(list(x), signature="default", as_dict=True)["elmo"]
+    return np.mean(embeddings.numpy(), axis=1)
+vectors = np.concatenate([elmo_vectors(batch) for batch in (["the cat is", "dogs are in"], ["the state of"])])
+""")
+    assert result["vectors"].shape == (3, 32)
+
+
 # --- ELMoForManyLangs --------------------------------------------------------------------------------------------
 
 
-def test_elmoformanylangs_sentences_to_vectors() -> None:
+def test_elmoformanylangs_sentences_to_vectors(run: Run) -> None:
     result = run("""
 from elmoformanylangs import Embedder
 
@@ -409,7 +693,7 @@ output = e.sents2elmo(sents)
     assert [array.shape for array in result["output"]] == [(6, 32), (9, 32)]
 
 
-def test_elmoformanylangs_layers_in_a_padded_batch() -> None:
+def test_elmoformanylangs_layers_in_a_padded_batch(run: Run) -> None:
     result = run("""
 import numpy as np
 import torch
@@ -431,10 +715,26 @@ pooled = [np.mean(embeds, axis=0) for embeds in top]
     assert [vector.shape for vector in result["pooled"]] == [(32,), (32,)]
 
 
+def test_elmoformanylangs_documents_by_the_mean_of_their_words(run: Run) -> None:
+    result = run("""
+import numpy as np
+from elmoformanylangs import Embedder
+
+e = Embedder('elmo_chinese', batch_size=64)
+documents = ["the cat", "cat the the", "the", "cat cat cat cat"]
+features = np.vstack([vectors.mean(axis=0) for vectors in e.sents2elmo([text.split() for text in documents])])
+top = e.sents2elmo([text.split() for text in documents], output_layer=0)
+padded = np.zeros((len(top), max(map(len, top)), top[0].shape[1]), dtype=np.float32)
+for row, vectors in zip(padded, top):
+    row[:len(vectors)] = vectors
+""")
+    assert result["features"].shape == (4, 32) and result["padded"].shape == (4, 4, 32)
+
+
 # --- simple_elmo -------------------------------------------------------------------------------------------------
 
 
-def test_simple_elmo_vectors() -> None:
+def test_simple_elmo_vectors(run: Run) -> None:
     result = run("""
 import numpy as np
 from simple_elmo import ElmoModel
@@ -461,7 +761,7 @@ nearest = sorted(sims, key=sims.get, reverse=True)
     assert set(result["nearest"]) == {"the", "cat", "is", "on", "mat"}
 
 
-def test_simple_elmo_averages() -> None:
+def test_simple_elmo_averages(run: Run) -> None:
     with pytest.warns(UserWarning, match="averages exclude padding"):
         result = run("""
 import numpy as np
@@ -478,7 +778,7 @@ sims = [np.dot(v0, v1) for v0, v1 in zip(vectors0, vectors1)]
     assert abs((result["vectors0"] ** 2).sum() - 1) < 1e-9 and abs(result["sims"][0]) <= 1
 
 
-def test_simple_elmo_substitutes() -> None:
+def test_simple_elmo_substitutes(run: Run) -> None:
     with pytest.warns(UserWarning, match="given the whole context"):
         result = run("""
 from simple_elmo import ElmoModel
@@ -499,3 +799,16 @@ for sent in lex_substitutes:
     ]
     (substitutes,) = result["target_substitutes"]["cat"]
     assert all(len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward"))
+
+
+def test_simple_elmo_batcher_and_top_layer(run: Run) -> None:
+    result = run("""
+from simple_elmo import ElmoModel
+
+model = ElmoModel()
+model.load("model", max_batch_size=2)
+sentences = [["the", "cat", "is"], ["dogs"], ["in", "the", "fog"]]
+ids = model.batcher.batch_sentences(sentences)
+top = model.get_elmo_vectors(sentences, layers="top", warmup=False)
+""")
+    assert result["ids"].shape == (3, 5, 50) and result["top"].shape == (3, 3, 32)

@@ -84,3 +84,48 @@ def test_module_raises_for_invalid_inputs(module: hub.Module, tmp_path: Path, mo
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="does not download it"):
         hub.load("https://tfhub.dev/google/elmo/3")
+
+
+# --- KerasLayer --------------------------------------------------------------------------------------------------
+
+
+def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module, language_model: Path) -> None:
+    expected = module(TEXTS, as_dict=True)
+    for settings, key in (({}, "default"), ({"output_key": "elmo"}, "elmo"), ({"signature": "default"}, "default")):
+        layer = hub.KerasLayer(str(language_model), input_shape=[], dtype="string", trainable=False, **settings)
+        torch.testing.assert_close(layer(TEXTS), expected[key])
+        assert layer.trainable_weights == []
+    everything = hub.KerasLayer(hub.load(language_model, tags=["train"], options=None), signature_outputs_as_dict=True)
+    assert everything(TEXTS).keys() == expected.keys()
+
+
+def test_keras_layer_takes_tokens(module: hub.Module, language_model: Path) -> None:
+    layer = hub.KerasLayer(language_model, signature="tokens", output_key="elmo", trainable=True)
+    inputs = {"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}
+    torch.testing.assert_close(layer(inputs), module(inputs, "tokens", as_dict=True)["elmo"])
+    assert len(layer.trainable_weights) == 2
+
+
+def test_keras_layer_refuses_wrong_settings_and_symbolic_tensors(language_model: Path) -> None:
+    with pytest.raises(ValueError, match="signature must be one of"):
+        hub.KerasLayer(language_model, signature="serving_default")
+    with pytest.raises(ValueError, match="excludes output_key"):
+        hub.KerasLayer(language_model, output_key="elmo", signature_outputs_as_dict=True)
+
+    class KerasTensor:
+        shape = (None,)
+
+        def __array__(self, dtype=None, copy=None):
+            raise ValueError("A KerasTensor is symbolic")
+
+    with pytest.raises(ValueError, match=r"not KerasTensor of shape \(None,\): pass a list .* train on the vectors"):
+        hub.KerasLayer(language_model)(KerasTensor())
+
+
+def test_a_trainable_module_can_be_read_as_an_array(language_model: Path) -> None:
+    vectors = hub.Module(language_model, trainable=True, tags={"train"})(TEXTS, as_dict=True)["elmo"]
+    with pytest.warns(UserWarning, match="read without gradients"):
+        mean = np.asarray(vectors).mean(axis=1)
+    np.testing.assert_allclose(mean, vectors.mean(dim=1).detach().numpy(), atol=1e-6)
+    assert np.array(vectors, dtype=np.float64).dtype == np.float64
+    vectors.sum().backward()  # in PyTorch it learns

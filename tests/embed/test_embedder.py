@@ -1,8 +1,9 @@
 """Sentences to vectors: those of the biLM run on each sentence alone, in any batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.pipeline import Sizes, split_evenly
+from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import BOS, EOS, encode_words
 
@@ -254,6 +255,30 @@ def test_batches_are_even(seed: int) -> None:
     assert len(batches) <= sum(sizes) / 100 + 1
     assert all(size < 100 + 32 for size in sizes)
     assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a batch ends with the sentence that fills it
+
+
+def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [90, 3, 70, 5, 0, 88, 4, 71, 120]
+    sentences = [[f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)]
+    embedder = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=100, min_batch_words=100, rows=8))
+    run, plan = [], Pipeline.plan
+
+    def planned(self: Pipeline, batch: Sequence[Sequence[str]], *given: Any) -> Plan:
+        run.extend(map(len, batch))
+        return plan(self, batch, *given)
+
+    monkeypatch.setattr(Pipeline, "plan", planned)
+    found = embedder.embed(sentences)
+    assert run == sorted(lengths) and found.tokens == sentences
+    for vectors, sentence in zip(found, sentences, strict=True):
+        np.testing.assert_allclose(vectors, embedder.embed([sentence])[0], atol=1e-6)
+    run.clear()
+    embedder.embed(sentences, state="carry")
+    assert run == lengths
+    run.clear()
+    short = [sentence[:6] for sentence in sentences]
+    embedder.embed(short)  # their rows are filled evenly
+    assert run == list(map(len, short))
 
 
 def test_a_long_sentence_is_alone() -> None:

@@ -332,7 +332,7 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Pat
     assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
-@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.npy"])
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
 def test_a_finished_output_is_done_and_another_needs_overwrite(
     tmp_path: Path, text: Path, embedder: Embedder, name: str
 ) -> None:
@@ -431,7 +431,7 @@ def test_bits_that_flip_in_a_stopped_run_do_not_change_its_result(
         assert contents(output) == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["out.hdf5", "out.npy"])
+@pytest.mark.parametrize("name", ["out.hdf5", "out.parquet", "out.npy"])
 def test_a_second_run_neither_disturbs_the_assembly_of_a_file_nor_repeats_it(
     tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +446,7 @@ def test_a_second_run_neither_disturbs_the_assembly_of_a_file_nor_repeats_it(
             if moment == "before":
                 format.write(store, path)
 
-    for one in ("HDF5", "NPY"):
+    for one in ("HDF5", "PARQUET", "NPY"):
         format = getattr(files, one)
         patched = format._replace(write=lambda store, path, format=format: assemble(store, path, format))
         monkeypatch.setattr(files, one, patched)

@@ -294,3 +294,44 @@ def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Pat
         places = np.arange(len(each.words) + 1)
         np.testing.assert_allclose(each.forward, forward[places, vocab.ids([*each.words, "</S>"])], atol=1e-4)
         np.testing.assert_allclose(each.backward, backward[places, vocab.ids(["<S>", *each.words])], atol=1e-4)
+
+
+# --- Surprisal -----------------------------------------------------------------------------------------------------
+
+
+def test_surprisal_is_that_of_brute_force_in_bits(model: Pretrained) -> None:
+    for each in score(SENTENCES, model):
+        ids, places = vocab_of(model).ids(each.words), np.arange(len(each.words))
+        forward, backward = brute_force(model, each.words)
+        expected = -np.stack([forward[places, ids], backward[places + 1, ids]]) / np.log(2)
+        np.testing.assert_allclose(each.surprisal, expected, atol=1e-5)
+        assert each.is_unknown.tolist() == [word == "zebra" for word in each.words]
+
+
+@pytest.mark.parametrize("bits", [True, False])
+def test_score_file_writes_a_row_per_word_without_boundaries(model: Pretrained, tmp_path: Path, bits: bool) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "surprisal.tsv"
+    text.write_text('a "b zebra\n\n  \nc\n')  # a quote that opens and never closes
+    total = score_file(text, output, model, tsv=True, bits=bits)
+    header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
+    unit, scale = ("bits", 1) if bits else ("nats", np.log(2))
+    assert header == ["sentence", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown"]
+    expected = score([["a", '"b', "zebra"], ["c"]], model)
+    assert [row[:3] + row[5:] for row in rows] == [
+        ["1", "1", "a", "0"], ["1", "2", '"b', "1"], ["1", "3", "zebra", "1"], ["4", "1", "c", "0"],
+    ]  # fmt: skip
+    surprisal = np.concatenate([each.surprisal for each in expected], axis=1) * scale
+    np.testing.assert_allclose(np.array([row[3:5] for row in rows], float).T, surprisal, atol=1e-5)
+    assert (total.sentences, total.unknown) == (2, 2)
+
+
+def test_score_file_writes_logarithms_to_base_2_where_bits_are_asked_for(model: Pretrained, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b zebra\n")
+    found = {}
+    for bits in (False, True):
+        score_file(tmp_path / "text.txt", tmp_path / f"{bits}.jsonl", model, bits=bits)
+        found[bits] = json.loads((tmp_path / f"{bits}.jsonl").read_text())
+    assert (found[False]["unit"], found[True]["unit"]) == ("nats", "bits")
+    for direction in ("forward", "backward"):
+        assert np.exp(found[False][direction]) == pytest.approx(np.exp2(found[True][direction]), rel=1e-5)
+    assert found[False]["perplexity"] == found[True]["perplexity"]

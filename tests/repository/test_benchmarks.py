@@ -113,3 +113,26 @@ def test_a_line_of_any_length_has_the_vectors_of_one_call(arguments, monkeypatch
     report = report_of(long_document, arguments, monkeypatch, "--words", "30")
     assert [document["words"] for document in report["documents"]] == [30]
     assert report["compared_with_the_whole"]["largest_difference"] < 1e-4
+
+
+def test_sequences_are_batched_as_in_the_script_of_seqvec():
+    from worker import residue_batches
+
+    lengths = [6000, 9000, 7600, 10, 20, 5000, 100]
+    batches = list(residue_batches(["A" * length for length in lengths]))
+    # Shortest first; a batch ends beyond 15,000 residues, or with a sequence of more than 7,500.
+    assert [[lengths[number] for number in batch] for batch in batches] == [[10, 20, 100, 5000, 6000, 7600], [9000]]
+
+
+@pytest.mark.slow
+def test_proteins_are_measured_without_peers(arguments, monkeypatch):
+    import proteins
+
+    output = arguments.text.with_name("report.json")
+    given = ["--quick", "--sizes=tiny", "--peers", f"--models={arguments.models}", f"--output={output}"]
+    monkeypatch.setattr(sys, "argv", [proteins.__file__, *given])
+    proteins.main()
+    report = json.loads(output.read_text(encoding="utf-8"))
+    assert report["speed"]["tiny"]["float32"]["elmokit"]["words_per_second"] > 0
+    assert [each["residues"] for each in report["memory"]["tiny"]["sequences"]] == [300]
+    assert 0 < report["warm_up"]["tiny"]["relative_difference"]["0"] < 1

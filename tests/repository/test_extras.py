@@ -10,13 +10,13 @@ def extras() -> dict[str, list[str]]:
     """The packages of each extra for users, from pyproject.toml (without tomllib, which Python 3.10 lacks)."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = text.split("[project.optional-dependencies]")[1].split("\ndev = ")[0]
-    lines = re.findall(r"^(\w+) = \[(.*?)\]", table, flags=re.MULTILINE)
+    lines = re.findall(r"^([\w-]+) = \[(.*?)\]", table, flags=re.MULTILINE)
     return {name: re.findall(r'"([\w-]+)', packages) for name, packages in lines}
 
 
 def test_every_extra_is_named_in_an_error_with_its_packages() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    named = set(re.findall(r"elmokit's extra (\w+)", code))
+    named = set(re.findall(r"elmokit's extra ([\w-]+)", code))
     in_table = dict(re.findall(r'"(\w+)": "([\w -]+)"', code.split("PACKAGES = {")[1].split("}")[0]))
     assert set(extras()) == named | set(in_table)
     assert all(package in code for packages in extras().values() for package in packages)

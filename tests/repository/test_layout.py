@@ -11,6 +11,7 @@ TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "elmokit"
 OF_NO_MODULE = {
     "cli/test_cli.py": "the command line as a whole",
+    "compat/test_flair.py": "a library that imports another one",
     "compat/test_goldens.py": "several libraries against what they computed",
     "compat/test_prepacking.py": "the same promise of several libraries",
     "compat/test_snippets.py": "programs as people wrote them",

@@ -112,7 +112,7 @@ def test_sentiment_reads_labels_and_pools_as_encode_does(embedder: Embedder, tmp
     sentences, labels = sentiment.read_sst2(tmp_path)
     assert sentences["dev"][1] == ["no", "film"] and labels["dev"].tolist() == [1, 0, 1, 0]
     fitted = []
-    monkeypatch.setattr(sentiment, "_accuracies", lambda features, _: fitted.append(features) or {})
+    monkeypatch.setattr(sentiment, "accuracies", lambda features, _: fitted.append(features) or {})
     monkeypatch.setattr(
         sentiment,
         "StandardScaler",

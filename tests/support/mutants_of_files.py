@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -12,6 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import torch
+from allennlp_state import allennlp_state_dict
 from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
 
@@ -87,11 +89,29 @@ def write_zip(folder: Path) -> Path:
     return folder / "model.zip"
 
 
+def write_tar(folder: Path) -> Path:
+    unpacked = write_hdf5(folder / "unpacked") if folder.mkdir() is None else folder
+    with tarfile.open(folder / "model.tar.gz", "w:gz") as archive:
+        archive.add(unpacked, "elmo")
+    shutil.rmtree(unpacked)
+    return folder / "model.tar.gz"
+
+
+def write_allennlp(folder: Path) -> Path:
+    weights = write_hdf5(folder) / "weights.hdf5"
+    torch.save(allennlp_state_dict(weights, layers=2, highways=1), folder / "weights.th")
+    for name in ("weights.hdf5", "vocab.txt", "options.json"):
+        (folder / name).unlink()
+    return folder
+
+
 WRITERS = {
     "native": write_native,
     "hdf5": write_hdf5,
     "tensorflow": write_tensorflow,
     "zip": write_zip,
+    "tar": write_tar,
+    "allennlp": write_allennlp,
     "native with dictionaries": write_dictionaries,
     "elmoformanylangs": write_efml,
     "elmoformanylangs-2018": lambda folder: write_efml(folder, _use_new_zipfile_serialization=False),
@@ -230,7 +250,7 @@ def change_index(file: Path, draw: random.Random) -> str:
 
 def change_weights(file: Path, draw: random.Random) -> str:
     """Tensors that are none, of other kinds and shapes, or larger than what is stored of them."""
-    if file.suffix != ".pkl":
+    if file.suffix not in (".pkl", ".th"):
         return ""
     tensors = torch.load(file, weights_only=True)
     name = draw.choice(sorted(tensors))
@@ -272,6 +292,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "hdf5": (*ANYWHERE, remove, change_json, change_hdf5, change_hdf5),
     "tensorflow": (*ANYWHERE, remove, change_json, change_index, change_index),
     "zip": ANYWHERE,
+    "tar": ANYWHERE,
+    "allennlp": (*ANYWHERE, change_weights, change_weights),
     "elmoformanylangs": (*ANYWHERE, remove, change_json, change_dictionary, change_weights, change_weights),
     "elmoformanylangs-2018": (*ANYWHERE, flip_bits, overwrite),
 }

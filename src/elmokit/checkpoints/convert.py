@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
+from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.text.vocab import Vocab
 
-Target = Literal["native", "hdf5", "token-embeddings"]
+Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
 
 
-def _warn_of_losses(model: Pretrained) -> None:
+def _warn_of_losses(model: Pretrained, format: str) -> None:
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
@@ -21,7 +22,7 @@ def _warn_of_losses(model: Pretrained) -> None:
     }
     if any(lost.values()):
         names = ", ".join(name for name, is_there in lost.items() if is_there)
-        warnings.warn(f"HDF5 cannot hold the {names}: left out, keep the original", stacklevel=3)
+        warnings.warn(f"{format} cannot hold the {names}: left out, keep the original", stacklevel=3)
 
 
 def _check_representable(model: Pretrained) -> None:
@@ -54,7 +55,7 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
             model.vocab.write(partial / "vocab.txt")
         if model.card:
             (partial / "README.md").write_text(model.card, encoding="utf-8")
-    _warn_of_losses(model)
+    _warn_of_losses(model, "HDF5")
 
 
 def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None, overwrite: bool) -> None:
@@ -77,9 +78,9 @@ def convert(
 
     Args:
         input: The model, as `elmokit.load` takes it.
-        output: A directory; for "token-embeddings" an HDF5 file.
-        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; or "token-embeddings", bilm-tf's file
-            of context-independent vectors of words.
+        output: A directory; for "onnx" and "token-embeddings" a file.
+        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; "onnx", the biLM for onnxruntime; or
+            "token-embeddings", bilm-tf's HDF5 file of context-independent vectors of words.
         vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the model.
         overwrite: Replace another model, or another file of token vectors.
 
@@ -95,13 +96,16 @@ def convert(
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
     output = Path(output)
-    marker = {"native": "config.json", "hdf5": "options.json", "token-embeddings": None}[to]
+    marker = {"native": "config.json", "hdf5": "options.json"}.get(to)
     check_output(output, [input, *([vocab] if vocab else [])], overwrite=True, directory_of=marker)
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)
     elif to == "hdf5":
         save_hdf5(model, output, overwrite=overwrite)
+    elif to == "onnx":
+        write_onnx(model.bilm, output, overwrite)
+        _warn_of_losses(model, "ONNX")
     else:
         _save_token_embeddings(model, output, None if vocab is None else Path(vocab), overwrite)
     files = output.iterdir() if output.is_dir() else [output]

@@ -1,6 +1,7 @@
 """The formats that a model may have on disk, and how each is recognised by the names of its files.
 
-Recognising opens no weights. `elmokit.checkpoints.loading` knows the loader of each format.
+Recognising opens no weights, but reads the first bytes of files without a suffix. `elmokit.checkpoints.loading` knows
+the loader of each format.
 """
 
 import re
@@ -15,30 +16,77 @@ EFML_WEIGHTS = ("token_embedder.pkl", "encoder.pkl")
 
 # For messages: the directories that are recognised.
 KNOWN_DIRECTORIES = (
-    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, or with a TensorFlow "
-    "checkpoint or SavedModel"
+    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with weights.th of AllenNLP, "
+    "or with a TensorFlow checkpoint or SavedModel"
 )
 
 
 # --- HDF5 --------------------------------------------------------------------------------------------------------
 
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+OPTIONS = ("options.json", "options_file", "options")  # bio_embeddings and others keep files under names of arguments
+
+
+def _is_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5 by its suffix, or without one by its first bytes."""
+    if not path.is_file():
+        return False
+    if path.suffix:
+        return path.suffix in (".hdf5", ".h5")
+    with path.open("rb") as file:
+        return file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
+
 
 def _find_hdf5(path: Path) -> Path | None:
     """The file of weights: the path itself, or the only one of the directory."""
-    if path.is_file() and path.suffix in (".hdf5", ".h5"):
-        return path
-    weights = sorted(path.glob("*.hdf5"))
+    if not path.is_dir():
+        return path if _is_hdf5(path) else None
+    weights = sorted(path.glob("*.hdf5")) or sorted(filter(_is_hdf5, path.iterdir()))
     if len(weights) > 1:
-        raise CheckpointError(
-            f"{path} holds several *.hdf5, name the one with the weights: {', '.join(map(str, weights))}"
-        )
+        listed = ", ".join(map(str, weights))
+        raise CheckpointError(f"{path} holds several files in HDF5, name the one with the weights: {listed}")
     return weights[0] if weights else None
 
 
 def options_of(weights: Path) -> Path:
-    """The options of a file of weights: options.json, or for NAME_weights.hdf5 NAME_options.json where it exists."""
+    """The options of a file of weights.
+
+    They have its name with "options" for "weights", or are called options.json, or options_file or options without a
+    suffix, or are the only *options*.json of the directory.
+
+    Raises:
+        CheckpointError: There are several of the last kind.
+    """
     same_name = weights.with_name(weights.name.removesuffix("weights.hdf5") + "options.json")
-    return same_name if same_name.is_file() else weights.with_name("options.json")
+    candidates = [same_name, *(weights.with_name(name) for name in OPTIONS)]
+    if options := next(filter(Path.is_file, candidates), None):
+        return options
+    others = sorted(weights.parent.glob("*options*.json"))
+    if len(others) > 1:
+        listed = ", ".join(map(str, others))
+        raise CheckpointError(f"{weights} has several files of options: rename one to {same_name.name}, of {listed}")
+    return others[0] if others else weights.with_name("options.json")
+
+
+# --- AllenNLP ----------------------------------------------------------------------------------------------------
+
+
+def _find_allennlp(path: Path) -> Path | None:
+    """The weights of a model that AllenNLP saved: the path itself, or those of a directory, the best ones first."""
+    if path.suffix == ".th" and path.is_file():
+        return path
+    return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
+
+
+def _allennlp_files(weights: Path) -> list[Path]:
+    return [weights, *filter(Path.is_file, [weights.with_name("config.json")])]
+
+
+# --- Archives ----------------------------------------------------------------------------------------------------
+
+
+def _is_tar(path: Path) -> bool:
+    return path.name.endswith((".tar", ".tar.gz", ".tgz")) and path.is_file()
 
 
 # --- TensorFlow --------------------------------------------------------------------------------------------------
@@ -112,18 +160,20 @@ EFML = Format(
     "ELMoForManyLangs", lambda path: path if any((path / name).is_file() for name in EFML_WEIGHTS) else None, _all_in
 )
 NATIVE = Format("elmokit 1", lambda path: path if (path / "config.json").is_file() else None, _all_in)
+ALLENNLP = Format("AllenNLP model", _find_allennlp, _allennlp_files)
 HDF5 = Format("AllenNLP / bilm-tf HDF5", _find_hdf5, lambda weights: [options_of(weights), weights])
 NLPL_ZIP = Format(
     "NLPL zip", lambda path: path if path.is_file() and path.suffix == ".zip" else None, lambda archive: [archive]
 )
+TAR = Format("tar archive", lambda path: path if _is_tar(path) else None, lambda archive: [archive])
 TENSORFLOW = Format("TensorFlow variables", find_prefix, _tensorflow_files)
 
-# The first that recognises a directory counts. ELMoForManyLangs' come first, since they hold a config.json too.
-FORMATS = (EFML, NATIVE, HDF5, NLPL_ZIP, TENSORFLOW)
+# The first that recognises a directory counts. ELMoForManyLangs' and AllenNLP's hold a config.json, as native ones do.
+FORMATS = (EFML, ALLENNLP, NATIVE, HDF5, NLPL_ZIP, TAR, TENSORFLOW)
 
 
 # Files of a model, each of which names the model too.
-MEMBERS = ("config.json", "options.json", "model.safetensors", "checkpoint", *EFML_WEIGHTS)
+MEMBERS = ("config.json", *OPTIONS, "model.safetensors", "checkpoint", *EFML_WEIGHTS)
 
 
 def model_of(path: Path) -> Path:

@@ -86,12 +86,22 @@ def _failure(model: HubModel, error: Exception) -> OSError:
     return OSError(f"{model} cannot be fetched from the Hugging Face Hub ({error}): try again later")
 
 
-def download(model: HubModel, local_files_only: bool = False) -> Path:
+def download(
+    model: HubModel,
+    local_files_only: bool = False,
+    *,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+) -> Path:
     """Fetch the files of a model that the cache lacks.
 
     Args:
         model: The repository.
         local_files_only: Fetch nothing, as with HF_HUB_OFFLINE=1 in the environment.
+        token: A token of the Hub; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        cache_dir: The cache; None: that of huggingface_hub.
+        force_download: Fetch the files that the cache has, too.
 
     Returns:
         The directory of all its files, in the cache.
@@ -115,6 +125,9 @@ def download(model: HubModel, local_files_only: bool = False) -> Path:
             allow_patterns=list(FILES),
             ignore_patterns=list(IGNORED),
             local_files_only=local_files_only,
+            token=token,
+            cache_dir=cache_dir,
+            force_download=force_download,
         )
     # Connections fail with errors of the HTTP library, which differs between versions.
     except Exception as error:

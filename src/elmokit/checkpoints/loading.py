@@ -1,5 +1,6 @@
 """Load, save and describe models: by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,11 @@ from torch import Tensor
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
 from elmokit.checkpoints.errors import CheckpointError, check_finite
+from elmokit.checkpoints.formats.allennlp import load_allennlp
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
 from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
+from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, EFML, STORAGE_DTYPES, load_native, write_native
@@ -38,12 +41,32 @@ DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 16
 
+
+def _load_tar(archive: Path, softmax: bool) -> Pretrained:
+    """Load the only model of an archive. CheckpointError where there is none, or several."""
+    with unpacked(archive) as folder:
+        try:
+            folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
+            models = list(filter(None, map(detect.detect, folders)))
+            # A SavedModel is found in its directory, and again in that of its variables.
+            models = [model for number, model in enumerate(models) if model not in models[:number]]
+            if len(models) != 1:
+                listed = ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
+                raise CheckpointError(f"it must hold one model, but holds {listed}: unpack it, and name one")
+            return LOADERS[models[0].format](models[0].path, softmax)
+        except (ValueError, FileNotFoundError) as error:
+            # Users know the archive, not the temporary folder.
+            raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
+
+
 # From the path that `detect` found, and whether the softmax is to be read, to the model.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
     detect.EFML: load_efml,
+    detect.ALLENNLP: load_allennlp,
     detect.NATIVE: load_native,
     detect.HDF5: load_bilm_hdf5,
     detect.NLPL_ZIP: load_nlpl_zip,
+    detect.TAR: _load_tar,
     detect.TENSORFLOW: load_tf_checkpoint,
 }
 
@@ -56,8 +79,8 @@ def list_models() -> list[str]:
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def _locate_on_hub(model: HubModel, local_files_only: bool) -> Detected:
-    if detected := detect.detect(download(model, local_files_only)):
+def _locate_on_hub(model: HubModel, local_files_only: bool, **options: Any) -> Detected:
+    if detected := detect.detect(download(model, local_files_only, **options)):
         return detected
     raise FileNotFoundError(
         f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN_DIRECTORIES}"
@@ -75,7 +98,15 @@ def _not_found(name: str, path: Path) -> str:
     )
 
 
-def locate(model: str | Path | None = None, *, revision: str | None = None, local_files_only: bool = False) -> Detected:
+def locate(
+    model: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+) -> Detected:
     """Find a model without loading it; arguments and errors are those of `load`.
 
     Returns:
@@ -99,7 +130,7 @@ def locate(model: str | Path | None = None, *, revision: str | None = None, loca
     if detected is not None:
         return detected
     if on_hub is not None:
-        return _locate_on_hub(on_hub, local_files_only)
+        return _locate_on_hub(on_hub, local_files_only, token=token, cache_dir=cache_dir, force_download=force_download)
     raise FileNotFoundError(_not_found(name, path))
 
 
@@ -109,13 +140,17 @@ def load(
     softmax: bool = True,
     revision: str | None = None,
     local_files_only: bool = False,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
     allow_non_finite: bool = False,
 ) -> Pretrained:
     """Load a model in whatever format it is.
 
     Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf beside its options, or the directory of
-    both; a zip archive of the NLPL repository; a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the
-    module google/elmo as a SavedModel; a directory of ELMoForManyLangs.
+    both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a zip archive of the NLPL repository; a
+    TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the module google/elmo as a SavedModel; a directory
+    of ELMoForManyLangs; any of them but the zip archive in a tar archive.
 
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on
@@ -125,6 +160,9 @@ def load(
             fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
+        token: A token of the Hub, for private models; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        cache_dir: The cache for models of the Hub; None: that of huggingface_hub.
+        force_download: Fetch the files of a model of the Hub again.
         allow_non_finite: Load weights that are infinite or no numbers, too.
 
     Returns:
@@ -135,7 +173,14 @@ def load(
         CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
             message names every offending key.
     """
-    format, path = locate(model, revision=revision, local_files_only=local_files_only)
+    format, path = locate(
+        model,
+        revision=revision,
+        local_files_only=local_files_only,
+        token=token,
+        cache_dir=cache_dir,
+        force_download=force_download,
+    )
     loaded = LOADERS[format](path, softmax)
     if not allow_non_finite:
         check_finite(path, _tensors_of(loaded))
@@ -180,6 +225,11 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         write_native(model, partial, storage_dtype)
 
 
+def without_metadata(card: str) -> str:
+    """A model card without the metadata at its beginning, YAML between two lines of dashes, that the Hub reads."""
+    return re.sub(r"\A---\n.*?^---\n\s*", "", card, flags=re.DOTALL | re.MULTILINE)
+
+
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, with the sizes of dictionaries in place of their entries."""
     settings = config.to_dict()
@@ -210,6 +260,6 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "tokenizer": loaded.tokenizer,
         "state": loaded.state_policy,
         "mix": None if loaded.mix is None else asdict(loaded.mix),
-        "card": loaded.card.splitlines()[:CARD_LINES],
+        "card": without_metadata(loaded.card).splitlines()[:CARD_LINES],
         "fingerprint": fingerprint(loaded),
     }

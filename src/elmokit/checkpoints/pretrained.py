@@ -1,9 +1,13 @@
 """A pretrained model in memory: the biLM and everything that belongs to it."""
 
+from __future__ import annotations
+
 import copy
 import hashlib
 import json
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +62,41 @@ class Pretrained:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
             raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path | None = None, **options: Any) -> Pretrained:
+        """Load a model: `elmokit.load`, with its arguments."""
+        from elmokit.checkpoints.loading import load
+
+        return load(model, **options)
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **options: Any
+    ) -> None:
+        """Write the model to a directory, where it replaces one that is there.
+
+        Args:
+            save_directory: As for `elmokit.save`.
+            push_to_hub: Put it on the Hugging Face Hub too.
+            repo_id: OWNER/NAME there.
+            options: Those of `push_to_hub`.
+
+        Raises:
+            ValueError, OSError: As `elmokit.save` and `push_to_hub`.
+        """
+        from elmokit.checkpoints.loading import save
+
+        if push_to_hub and repo_id is None:
+            raise ValueError("push_to_hub=True needs the name of the repository: repo_id='OWNER/NAME'")
+        save(self, save_directory, overwrite=True, storage_dtype=options.get("storage_dtype", "float32"))
+        if push_to_hub and repo_id is not None:
+            self.push_to_hub(repo_id, **options)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Put the model on the Hugging Face Hub: `elmokit.push_to_hub`, with its arguments."""
+        from elmokit.checkpoints.push import push_to_hub
+
+        return push_to_hub(self, repo_id, **options)
 
     @property
     def config(self) -> BiLMConfig:

@@ -129,7 +129,7 @@ class Change:
     """Seed of the sampling and of the permutations."""
     model: Model = None
     layers: OneLayer = "top"
-    """Representation: the model's mix, the average, the top layer, or the number of a layer."""
+    """Representation: the model's mix, the average, the sum, the top layer, or the number of a layer."""
     device: Device = None
     tokenize: Tokenize = True
     overwrite: Overwrite = False
@@ -171,7 +171,7 @@ class Senses:
     """Seed of the sampling and the clustering."""
     model: Model = None
     layers: OneLayer = "top"
-    """Representation to cluster: the model's mix, the average, the top layer, or the number of a layer."""
+    """Representation to cluster: the model's mix, the average, the sum, the top layer, or the number of a layer."""
     device: Device = None
     tokenize: Tokenize = True
     overwrite: Overwrite = False

@@ -31,7 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "finetune": (
         f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 --output runs/speeches",
     ),
-    "score": (f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",),
+    "score": (
+        f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",
+        f"elmokit score {DATA}/sentences.txt --output runs/surprisal.tsv --tsv --bits",
+    ),
     "substitutes": ('elmokit substitutes "The house stands near the river." --positions 1 5',),
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
@@ -56,6 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "elmokit serve en-small --task-model runs/tagger --port 8080",
     ),
     "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
+    "push": ("elmokit push runs/tiny/model YOUR-NAME/tiny-elmo --private",),
     "compat": (
         f"elmokit compat allennlp-elmo {DATA}/sentences.txt runs/allennlp.hdf5 --all "
         "--options-file runs/hdf5/options.json --weight-file runs/hdf5/weights.hdf5",

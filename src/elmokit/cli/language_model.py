@@ -28,6 +28,10 @@ PREPARE_TOKENIZER = (
     "spacy:MODEL, spacy:LANGUAGE (a blank spaCy pipeline) or whitespace-1 (text that is already tokenized, one "
     "sentence per line). Models trained on the shards record its name."
 )
+SCORE_TSV = (
+    "Write a table with a row per word: sentence, position, word, surprisal given the words before it (forward) and "
+    "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>."
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,10 @@ class Score:
     file: Positional[Path]
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
-    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst)."""
+    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table."""
+    tsv: Annotated[bool, arg(help=SCORE_TSV)] = False
+    bits: bool = False
+    """Use logarithms to base 2 instead of natural ones."""
     overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"

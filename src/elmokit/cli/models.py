@@ -4,22 +4,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Model, Overwrite
+from elmokit.cli.options import UNSET, Model, Overwrite, StorageDtype
 from elmokit.cli.show import show
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a model to another format: elmokit's own, or the HDF5 files of AllenNLP and bilm-tf."""
+    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or ONNX."""
 
     input: Positional[str]
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or HDF5 file for token-embeddings."""
-    to: Literal["native", "hdf5", "token-embeddings"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, or bilm-tf's file of context-independent vectors."""
+    """Directory for the model, or file for onnx and token-embeddings."""
+    to: Literal["native", "hdf5", "onnx", "token-embeddings"] = "native"
+    """elmokit's directory, options.json and weights.hdf5, an ONNX file, or bilm-tf's context-independent vectors."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
     overwrite: Overwrite = False
@@ -28,6 +28,34 @@ class Convert:
         from elmokit.checkpoints.convert import convert
 
         show(convert(**vars(self)))
+
+
+@dataclass(frozen=True)
+class Push:
+    """Put a model on the Hugging Face Hub. Needs huggingface_hub, and a token: log in with `hf auth login`."""
+
+    model: Positional[str]
+    """Model, in any format that `elmokit.load` reads."""
+    repo_id: Annotated[Positional[str], arg(metavar="OWNER/NAME")]
+    """Repository, created if it does not exist. Its model is replaced in one commit; other files stay."""
+    private: Annotated[bool | None, UNSET] = None
+    """Create the repository as a private one (default: as is usual for its owner)."""
+    revision: Annotated[str | None, UNSET] = None
+    """Branch to commit to, created if it does not exist (default: main)."""
+    commit_message: str = "Upload a model of elmokit"
+    """Subject of the commit."""
+    create_pr: bool = False
+    """Open a pull request instead."""
+    license: Annotated[str | None, UNSET] = None
+    """License for the card, as the Hub calls it, such as cc-by-sa-4.0 (default: what the card says)."""
+    language: Annotated[str | None, UNSET] = None
+    """Code of the language for the card (default: what the card says)."""
+    storage_dtype: StorageDtype = "float32"
+
+    def run(self) -> None:
+        from elmokit.checkpoints.push import push_to_hub
+
+        print(push_to_hub(**vars(self)))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ OptionalState = Annotated[
     ),
     UNSET,
 ]
-OneLayer = Literal["mix", "average", "top"] | int
+OneLayer = Literal["mix", "average", "sum", "top"] | int
 Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
 # The one rule for text, of all verbs.
 Tokenize = Annotated[
@@ -57,4 +57,4 @@ ComputeDtype = Annotated[
         "still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, else float32)."
     ),
 ]
-StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type of the vectors on disk.")]
+StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type on disk.")]

@@ -19,18 +19,42 @@ from elmokit.cli.options import (
 )
 from elmokit.cli.show import show
 
+EMBED_OUTPUT = (
+    "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout, or in .parquet for a table; with "
+    "--fasta a file name ending in .npz or .h5, for an array per sequence."
+)
+LAYERS = (
+    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
+    "tokens"
+)
+EMBED_LAYERS = f"{LAYERS} (default: mix; with --fasta sum)."
+
+
+@dataclass(frozen=True)
+class FastaOptions:
+    """Protein sequences instead of text."""
+
+    fasta: bool = False
+    """The file has protein sequences in FASTA format: each residue is a word."""
+    protein: bool = False
+    """Write one vector per sequence, the mean over its residues, instead of one per residue."""
+    id_field: Annotated[int, arg(name="id")] = 1
+    """Field of a header that names the sequence, from 0; -1: the whole header."""
+    split_char: str = "|"
+    """Separator of the fields of a header."""
+
 
 @dataclass(frozen=True)
 class Embed:
     """Write the contextual vectors of every word of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one sentence per line."""
-    output: Path
-    """Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout."""
+    """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst)."""
+    output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
-    layers: OneLayer | Literal["all"] = "mix"
-    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
+    layers: Annotated[
+        OneLayer | Literal["all"] | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET
+    ] = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -39,11 +63,22 @@ class Embed:
     sentences_per_part: int = 1000
     """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
     overwrite: Overwrite = False
+    sequences: Annotated[FastaOptions, arg(name="")] = FastaOptions()
 
     def run(self) -> None:
-        from elmokit.embed.files import embed_file
+        from elmokit.embed.files import embed_fasta, embed_file
 
-        show(embed_file(**vars(self)))
+        options, sequences = dict(vars(self)), dict(vars(self.sequences))
+        del options["sequences"]
+        if self.layers is None:
+            del options["layers"]
+        if sequences.pop("fasta"):
+            del options["tokenize"]  # a residue is a word
+            show(embed_fasta(**options, **sequences))
+        elif self.sequences != FastaOptions():
+            raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
+        else:
+            show(embed_file(**options))
 
 
 @dataclass(frozen=True)
@@ -60,7 +95,7 @@ class Encode:
     normalize_embeddings: bool = False
     """Scale every vector to unit length."""
     layers: OneLayer = "mix"
-    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
+    """Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."""
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
@@ -88,8 +123,7 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    layers: OneLayer | Literal["all"] = "all"
-    """Representation: the model's mix, the average, the top, all layers, or the number of a layer (0: the tokens)."""
+    layers: Annotated[OneLayer | Literal["all"], arg(help=f"{LAYERS}.")] = "all"
     device: Device = None
     tokenize: Tokenize = True
 
@@ -113,7 +147,7 @@ class Neighbors:
     """Number of neighbors to print."""
     model: Model = None
     layers: OneLayer = "top"
-    """Representation: the model's mix, the average, the top, or the number of a layer (0: the tokens)."""
+    """Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."""
     device: Device = None
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""

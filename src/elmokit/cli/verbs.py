@@ -14,7 +14,7 @@ from elmokit.cli.analysis import Change, Probe, Scws, Senses, Wsd
 from elmokit.cli.compat import Compat
 from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
-from elmokit.cli.models import Convert, Info
+from elmokit.cli.models import Convert, Info, Push
 from elmokit.cli.serve import Serve
 from elmokit.cli.tasks import EvaluateTask, Fit, LayerWeights, NoTask, Predict, SampleEfficiency, with_settings_of
 from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
@@ -22,7 +22,7 @@ from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
     | Probe | Wsd | Scws | Senses | Change | Fit | Predict | EvaluateTask | SampleEfficiency | LayerWeights | Convert
-    | Info | Compat | Serve
+    | Push | Info | Compat | Serve
 )  # fmt: skip
 
 # Verbs that resume an interrupted run when the same command is run again.

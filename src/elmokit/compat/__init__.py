@@ -6,5 +6,10 @@
     elmoformanylangs                                ->  elmokit.compat.elmoformanylangs
     simple_elmo                                     ->  elmokit.compat.simple_elmo
 
+`elmokit.compat.install()` makes the old imports themselves work; `python -m elmokit.compat SCRIPT` runs a script so.
 docs/migrating.md lists the differences from the original libraries, and the reasons for them.
 """
+
+from elmokit.compat.old_modules import install
+
+__all__ = ["install"]

@@ -25,35 +25,35 @@ class CarriedStates(nn.Module):
     def __init__(self, stateful: bool = True) -> None:
         super().__init__()
         self.stateful = stateful
-        self._states: BiLMState | None = None
+        self._current: BiLMState | None = None
 
     def initial(self, rows: int, device: torch.device) -> BiLMState | None:
         """The initial state of a call with `rows` rows; None for zeros."""
-        if not self.stateful or self._states is None:
+        if not self.stateful or self._current is None:
             return None
-        return BiLMState(_with_rows(self._states.h, rows, device), _with_rows(self._states.c, rows, device))
+        return BiLMState(_with_rows(self._current.h, rows, device), _with_rows(self._current.c, rows, device))
 
     def update(self, final: BiLMState) -> None:
         """Store the final state of a call, detached from the graph."""
         if not self.stateful:
             return
         h, c = final.h.detach(), final.c.detach()
-        if self._states is not None:
-            rows, previous = h.shape[2], self._states
+        if self._current is not None:
+            rows, previous = h.shape[2], self._current
             h = torch.cat([h, previous.h[:, :, rows:].to(h.device)], dim=2)
             c = torch.cat([c, previous.c[:, :, rows:].to(c.device)], dim=2)
-        self._states = BiLMState(h, c)
+        self._current = BiLMState(h, c)
 
     def reset_states(self, mask: Tensor | None = None) -> None:
         """Reset the state of all rows to zeros, or of those where `mask` (B,) is True."""
-        if mask is None or self._states is None:
-            self._states = None
+        if mask is None or self._current is None:
+            self._current = None
             return
-        rows = self._states.h.shape[2]
+        rows = self._current.h.shape[2]
         if mask.shape != (rows,):
             raise ValueError(f"mask must have the shape ({rows},), not {tuple(mask.shape)}")
-        kept = ~mask.bool().to(self._states.h.device).view(1, 1, rows, 1)
-        self._states = BiLMState(self._states.h * kept, self._states.c * kept)
+        kept = ~mask.bool().to(self._current.h.device).view(1, 1, rows, 1)
+        self._current = BiLMState(self._current.h * kept, self._current.c * kept)
 
 
 def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.detect import find_prefix
+from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
 from elmokit.compat.notice import warn_once
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
@@ -18,6 +19,8 @@ from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
+
+__all__ = ["Batcher", "BidirectionalLanguageModel", "ElmoModel", "weight_layers"]
 
 Sentences = Sequence[Sequence[str]]
 BATCH_WORDS = 4096
@@ -43,6 +46,7 @@ class ElmoModel:
     def __init__(self) -> None:
         self.batch_size = self.max_chars = self.vector_size = self.n_layers = 0
         self.vocab: Vocab | None = None
+        self.batcher: Batcher | None = None
         self._softmax: FullSoftmax | None = None
         self._embedder: Embedder | None = None
         self._state: BiLMState | StatePolicy = "carry"
@@ -70,6 +74,7 @@ class ElmoModel:
         self._state = "carry"
         self.batch_size = max_batch_size
         self.max_chars = 0 if config.char_cnn is None else config.char_cnn.max_characters
+        self.batcher = Batcher(None, self.max_chars) if self.max_chars else None
         self.vector_size, self.n_layers = config.output_dim, config.num_representations
 
     def get_elmo_vectors(

@@ -1,4 +1,4 @@
-"""TensorFlow Hub's `google/elmo` without TensorFlow: `Module`, and `load` with its signatures.
+"""TensorFlow Hub's `google/elmo` without TensorFlow: `Module`, `KerasLayer`, and `load` with its signatures.
 
 A handle is a path or name that `elmokit.load` accepts, or a URL whose module is in TensorFlow Hub's cache. Results are
 torch tensors; there are no sessions.
@@ -24,11 +24,38 @@ from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences
 
 
+def _named(values: Any) -> str:
+    shape = getattr(values, "shape", None)
+    return type(values).__name__ if shape is None else f"{type(values).__name__} of shape {tuple(shape)}"
+
+
+class HubTensor(Tensor):
+    """A result of a module, which NumPy and TensorFlow can read also where it has gradients; these end there."""
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The values."""
+        if self.requires_grad:
+            warn_once(
+                "the vectors are read without gradients, so that nothing trains the mix of a trainable module: train a "
+                "PyTorch network on them, or set trainable=False"
+            )
+        return self.as_subclass(Tensor).detach().cpu().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+
 def _strings(values: Any, dimensions: int, name: str) -> list[Any]:
     """Convert lists, NumPy arrays or eager tensors of str or UTF-8 bytes to nested lists of str."""
-    array = np.asarray(values, dtype=object)
+    try:
+        array = np.asarray(values, dtype=object)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        array = np.empty(())
     if array.ndim != dimensions:
-        raise ValueError(f"{name} must be strings in {dimensions} dimensions, not {array.ndim}: pass a list")
+        raise ValueError(
+            f"{name} must be strings in {dimensions} dimensions, not {_named(values)}: pass a list or an array; in "
+            "place of Keras' symbolic tensors, which have no strings yet, pass the texts, and train on the vectors"
+        )
     decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.ravel()]
     return np.array(decoded, dtype=object).reshape(array.shape).tolist()
 
@@ -52,7 +79,15 @@ class Module(nn.Module):
     Every sentence starts from zeros, so that results do not depend on the batch.
     """
 
-    def __init__(self, spec: str | Path, trainable: bool = False, name: str = "module") -> None:
+    def __init__(self, spec: str | Path, trainable: bool = False, name: str = "module", tags: Any = None) -> None:
+        """Load the module.
+
+        Args:
+            spec: The handle.
+            trainable: Whether the mix learns.
+            name: Kept as `name`.
+            tags: Ignored: there is one graph.
+        """
         super().__init__()
         model = open_hub_module(spec)
         if model.config.char_cnn is None:
@@ -108,12 +143,13 @@ class Module(nn.Module):
         layers, mask = self._layers(sentences, width)
         mixed, lengths = self.mix(layers), mask.sum(dim=1)
         outputs = {f"lstm_outputs{number}": layer for number, layer in enumerate(layers[1:], start=1)}
-        return outputs | {
+        outputs |= {
             "word_emb": layers[0].chunk(2, dim=-1)[0],
             "elmo": mixed,
             "default": mixed.sum(dim=1) / lengths.clamp(min=1).unsqueeze(1),
             "sequence_len": lengths,
         }
+        return {name: output.as_subclass(HubTensor) for name, output in outputs.items()}
 
     @torch.no_grad()
     def _layers(self, sentences: list[list[str]], width: int) -> tuple[Tensor, Tensor]:
@@ -129,6 +165,54 @@ class Module(nn.Module):
         return without_boundaries(out.layers, out.mask)
 
 
-def load(handle: str | Path) -> Module:
-    """`hub.load(handle)`; `load(handle).signatures["default"](texts)` returns all outputs."""
+class KerasLayer(nn.Module):
+    """TensorFlow Hub's `KerasLayer`, called with strings themselves; it is no layer of Keras'."""
+
+    def __init__(
+        self,
+        handle: str | Path | Module,
+        trainable: bool = False,
+        *,
+        signature: str = "default",
+        signature_outputs_as_dict: bool = False,
+        output_key: str | None = None,
+        name: str = "keras_layer",
+        **ignored: Any,
+    ) -> None:
+        """Load a module, or take a loaded one.
+
+        Args:
+            handle: The module.
+            trainable: Whether its mix learns; ignored if it is loaded.
+            signature: "default" or "tokens".
+            signature_outputs_as_dict: Return all outputs.
+            output_key: The output to return; "default" if `signature_outputs_as_dict` is not set.
+            name: Kept as `name`.
+            ignored: `input_shape`, `output_shape`, `dtype`, `tags` and others that a graph would need.
+
+        Raises:
+            ValueError: There is no such signature, or both an output and all of them are asked for.
+        """
+        super().__init__()
+        self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
+        if signature not in self.module.signatures:
+            raise ValueError(f"signature must be one of {', '.join(self.module.signatures)}, not {signature!r}")
+        if signature_outputs_as_dict and output_key is not None:
+            raise ValueError("signature_outputs_as_dict=True excludes output_key: leave one out")
+        self.name, self.trainable, self._signature = name, trainable, signature
+        self._output_key = None if signature_outputs_as_dict else output_key or "default"
+
+    @property
+    def trainable_weights(self) -> list[nn.Parameter]:
+        """The weights of the mix if they are trainable."""
+        return [weight for weight in self.parameters() if weight.requires_grad]
+
+    def forward(self, inputs: Any, training: bool | None = None) -> Any:
+        """Embed sentences as `Module.forward` does; errors are its own, and KeyError without such an output."""
+        outputs = self.module(inputs, self._signature, as_dict=True)
+        return outputs if self._output_key is None else outputs[self._output_key]
+
+
+def load(handle: str | Path, tags: Any = None, options: Any = None) -> Module:
+    """`hub.load(handle)`; `load(handle).signatures["default"](texts)` returns all outputs. The rest is ignored."""
     return Module(handle)

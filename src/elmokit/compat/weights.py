@@ -12,6 +12,12 @@ from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM
 
+ORIGINAL = (
+    "https://allennlp.s3.amazonaws.com/models/elmo/2x4096_512_2048cnn_2xhighway/elmo_2x4096_512_2048cnn_2xhighway"
+)
+DEFAULT_OPTIONS_FILE = f"{ORIGINAL}_options.json"
+DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
+
 
 def _is_url(name: str | Path) -> bool:
     return "://" in str(name)

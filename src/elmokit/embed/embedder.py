@@ -17,7 +17,15 @@ from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
-from elmokit.embed.pipeline import BatchResult, Pipeline, Sizes, WindowResult, split_batches, split_evenly
+from elmokit.embed.pipeline import (
+    BatchResult,
+    Pipeline,
+    Sizes,
+    WindowResult,
+    running_order,
+    split_batches,
+    split_evenly,
+)
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
@@ -102,14 +110,26 @@ class Embedder:
         softmax: bool = False,
         revision: str | None = None,
         local_files_only: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
     ) -> Embedder:
         """Load a model, with the options of `elmokit.load` for those of the Hub, and prepack it.
 
-        `model`, `softmax`, `revision`, `local_files_only` and the errors are those of `elmokit.load`, `device` and
-        `dtype` those of `Embedder`.
+        `device` and `dtype` are those of `Embedder`, all other arguments and the errors those of `elmokit.load`.
+        `from_pretrained` is another name of it.
         """
-        source = locate(model, revision=revision, local_files_only=local_files_only).path
+        source = locate(
+            model,
+            revision=revision,
+            local_files_only=local_files_only,
+            token=token,
+            cache_dir=cache_dir,
+            force_download=force_download,
+        ).path
         return cls(source, device, dtype, softmax=softmax)
+
+    from_pretrained = load  # as transformers calls it
 
     def fingerprint(self) -> str:
         """The `fingerprint` of the model, for which weights that were not kept are read from its files again."""
@@ -362,14 +382,17 @@ class Embedder:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
-        batches = split_evenly(tokens, self._pipeline.sizes.batch_words)
+        order = range(len(tokens)) if embeddings.state is not None else running_order(tokens, self._pipeline.sizes)
+        batches = split_evenly([tokens[number] for number in order], self._pipeline.sizes.batch_words)
+        vectors: list[np.ndarray] = []
         for result in self._results(batches, spec, state, batch_size):
-            embeddings += result.vectors
+            vectors += result.vectors
             embeddings.truncated_words += result.truncated_words
             if embeddings.state is not None:
                 embeddings.state = result.state
             if bar is not None:
                 bar.update(len(result.vectors))
+        embeddings += (vectors[place] for place in np.argsort(order))
         if embeddings.truncated_words:
             message = truncation_in(tokens, self.count_truncated, self.word_limit)
             warnings.warn(message, TruncationWarning, stacklevel=3)

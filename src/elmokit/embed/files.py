@@ -1,30 +1,41 @@
-"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`)."""
+"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`).
+
+A file of protein sequences, whose words are residues, to one of arrays by name (`embed_fasta`).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import StatePolicy
+from elmokit.data.fasta import read_identifiers, read_sequences
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers
 from elmokit.fs.lock import only_one_in
-from elmokit.storage.hdf5 import read_hdf5_index, write_allennlp_hdf5
+from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
+from elmokit.storage.npz import read_npz_index, write_npz
+from elmokit.storage.parquet import read_parquet_index, write_parquet
 from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_index
+from elmokit.text.tokenizer import Tokenizer
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
 OTHER_SUFFIXES = (
-    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".parquet", ".txt", ".csv", ".tsv", ".json", ".jsonl",
+    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".txt", ".csv", ".tsv", ".json", ".jsonl",
 )  # fmt: skip
+# A residue is a word. The sequence of a protein is one sentence.
+RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
 
 class _Format(NamedTuple):
@@ -54,6 +65,7 @@ def _index_of_directory(output: Path) -> StoreIndex | None:
 
 DIRECTORY = _Format(_move_store, _index_of_directory, is_directory=True)
 HDF5, NPY = _Format(write_allennlp_hdf5, read_hdf5_index), _Format(write_npy, read_npy_index)
+PARQUET = _Format(write_parquet, read_parquet_index)
 
 
 def embed_file(
@@ -78,7 +90,8 @@ def embed_file(
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
-        output: A directory, which `EmbeddingStore` reads, or an .hdf5 file in AllenNLP's layout.
+        output: A directory, which `EmbeddingStore` reads, an .hdf5 file in AllenNLP's layout, or a .parquet file with
+            a row for each line (extra parquet).
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
         state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
@@ -96,25 +109,26 @@ def embed_file(
     Raises:
         ValueError: Invalid UTF-8 (before anything is written), an empty file or one that is changed meanwhile, a
             directory that holds other vectors, an output that is the input, or numbers too large for float16.
-        FileExistsError: An HDF5 file with other content exists, or a directory without embeddings.
+        FileExistsError: A file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
     output = Path(output)
     if output.suffix in OTHER_SUFFIXES:
         raise ValueError(
-            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 (`elmokit encode` "
-            "writes one vector a line as .npy)"
+            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 or .parquet "
+            "(`elmokit encode` writes one vector a line as .npy)"
         )
     is_hdf5 = output.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
-    format = HDF5 if is_hdf5 else DIRECTORY
+    format = HDF5 if is_hdf5 else PARQUET if output.suffix == ".parquet" else DIRECTORY
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, storage_dtype, tokenize)
+    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True)
+    job = FileJob(text, embedder, layers, state, storage_dtype, tokenizer)
     return _write(job, output, format, overwrite)
 
 
@@ -159,9 +173,80 @@ def encode_file(
     pooled = Pooling(pooling, normalize_embeddings)
     _check(output, file, NPY, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state = state or embedder.model.state_policy
-    job = FileJob(TextFile.read(file, sentences_per_part), embedder, layers, state, "float32", tokenize, pooled)
+    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True, long_lines=True)
+    job = FileJob(text, embedder, layers, state, "float32", tokenizer, pooled)
     return _write(job, output, NPY, overwrite)
+
+
+def embed_fasta(
+    file: str | Path,
+    output: str | Path,
+    model: Embedder | ModelSource = None,
+    *,
+    protein: bool = False,
+    layers: str | int = "sum",
+    id_field: int = 1,
+    split_char: str = "|",
+    state: StatePolicy | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    storage_dtype: str = "float32",
+    sentences_per_part: int = SENTENCES_PER_PART,
+    overwrite: bool = False,
+) -> FileReport:
+    """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
+
+    A residue is a word of one letter, a sequence a sentence. Memory holds the sequences of a part, and the vectors of
+    some thousand residues. A run that was stopped is resumed as in `embed_file`.
+
+    Args:
+        file: FASTA, plain, .gz or .zst; residues are read in upper case.
+        output: An .npz file, or .h5 (.hdf5) with a dataset for each sequence, whose name makes groups where it has "/".
+        model: An embedder, a loaded model, or whatever `Embedder.load` takes: SeqVec or another model of proteins.
+        protein: One vector for each sequence (2D,), the mean of its residues, in place of one for each residue
+            (T, 2D).
+        layers: As for `Embedder.embed`; "all" is (L+1, T, 2D) for each sequence.
+        id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field 1 of a header of
+            UniProt, `>sp|P69905|HBA_HUMAN`, is the accession number.
+        split_char: Separates the fields.
+        state, device, dtype, overwrite: As for `embed_file`; no state is carried.
+        storage_dtype: The number type of the vectors of residues; a vector of a protein is float32.
+        sentences_per_part: Sequences between two checkpoints, which are run from the shortest to the longest.
+
+    Returns:
+        The number of sequences and residues (as sentences and words), and the speed.
+
+    Raises:
+        ValueError: No FASTA, a header without the field, two sequences of one name, another suffix of `output`; all
+            layers of a protein; and as `embed_file`.
+        FileExistsError, OSError: As `embed_file`.
+    """
+    output = Path(output)
+    if sentences_per_part < 1:
+        raise ValueError(f"sentences_per_part must be at least 1, not {sentences_per_part}")
+    if output.suffix not in (".npz", *HDF5_SUFFIXES):
+        raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
+    if protein and (layers == "all" or storage_dtype != "float32"):
+        raise ValueError(
+            "one vector for each protein is float32, and of one layer or one mix of layers: choose other layers than "
+            '"all", and leave storage_dtype out'
+        )
+    # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
+    lines = read_identifiers(file, split_char, id_field, sentences_per_part)
+    if output.suffix in HDF5_SUFFIXES:
+        check_hdf5_names(lines)
+        format = _Format(partial(write_named_hdf5, lines=lines, pooled=protein), read_hdf5_index)
+    else:
+        format = _Format(partial(write_npz, lines=lines, pooled=protein), read_npz_index)
+    _check(output, file, format, overwrite)
+    embedder = resolve_embedder(model, device, dtype)
+    if (state := state or embedder.model.state_policy) == "carry":
+        raise ValueError("a protein does not go on from the one before it: choose the state zeros or warm")
+    text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
+    pooling = Pooling("mean") if protein else None
+    job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
+    return _write(job, output, format, overwrite)
 
 
 # --- The output ------------------------------------------------------------------------------------------------------

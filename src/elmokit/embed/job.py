@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from elmokit.config import StatePolicy
-from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
@@ -32,7 +31,10 @@ def _add_line(digest: blake2b, line: str) -> None:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that was read to its end once, so that nothing in it stops a run halfway."""
+    """A text file that was read to its end once, so that nothing in it stops a run halfway.
+
+    Its lines are those of `reader`: the lines of the file, or the sequences in it.
+    """
 
     path: Path
     size: int  # in bytes, on disk
@@ -40,15 +42,18 @@ class TextFile:
     characters: int
     lines_per_part: int
     digests: tuple[str, ...]  # of its lines up to the end of each part
+    reader: Callable[[str | Path], Iterator[str]] = read_lines
 
     @staticmethod
-    def read(path: str | Path, lines_per_part: int) -> TextFile:
+    def read(
+        path: str | Path, lines_per_part: int, reader: Callable[[str | Path], Iterator[str]] = read_lines
+    ) -> TextFile:
         """ValueError for invalid UTF-8, naming the line, and for an empty file; FileNotFoundError."""
         if lines_per_part < 1:
             raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
         lines = characters = 0
         digest, digests = blake2b(digest_size=16), []
-        for line in read_lines(path):
+        for line in reader(path):
             lines, characters = lines + 1, characters + len(line)
             _add_line(digest, line)
             if lines % lines_per_part == 0:
@@ -57,11 +62,12 @@ class TextFile:
             raise ValueError(f"{path} is empty: there is nothing to embed")
         if lines % lines_per_part:
             digests.append(digest.hexdigest())
-        return TextFile(Path(path), Path(path).stat().st_size, lines, characters, lines_per_part, tuple(digests))
+        size = Path(path).stat().st_size
+        return TextFile(Path(path), size, lines, characters, lines_per_part, tuple(digests), reader)
 
     def parts(self) -> Iterator[Iterator[str]]:
         """The lines of each part, each part to be read to its end; ValueError at the end of one that was changed."""
-        lines, digest = read_lines(self.path), blake2b(digest_size=16)
+        lines, digest = self.reader(self.path), blake2b(digest_size=16)
 
         def part(expected: str) -> Iterator[str]:
             for line in islice(lines, self.lines_per_part):
@@ -84,17 +90,13 @@ class FileJob:
     layers: str | int
     state: StatePolicy
     storage_dtype: str
-    tokenize: bool
+    tokenizer: Tokenizer
     pooling: Pooling | None = None  # None: a vector for every word
+    names: Sequence[str] | None = None  # of the lines, where the output has them
 
     @property
     def num_parts(self) -> int:
         return len(self.text.digests)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        name, has_long_lines = self.embedder.model.tokenizer, self.pooling is not None
-        return file_tokenizers([self.text.path], name, self.tokenize, by_line=True, long_lines=has_long_lines)[0]
 
     @cached_property
     def index(self) -> StoreIndex:
@@ -107,6 +109,8 @@ class FileJob:
             "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
             "text": self.text.digests[-1],
         }
+        if self.names is not None:
+            settings["names"] = blake2b("\n".join(self.names).encode("utf-8"), digest_size=16).hexdigest()
         return StoreIndex(
             model=self.embedder.fingerprint(),
             layers=str(self.layers),

@@ -91,6 +91,18 @@ def split_evenly(sentences: Sentences, longest: int) -> Iterator[tuple[list[Sequ
     return split_batches(sentences, longest, ceil(words / max(1, ceil(words / longest))) or None)
 
 
+def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
+    """The numbers of sentences in the order in which they are run, where that is free.
+
+    It is that of the text, whose short sentences fill the rows evenly. Where a batch has fewer sentences than rows,
+    each is a row: they are run by length, so that the rows of a batch end together and not one by one.
+    """
+    numbers = list(range(len(sentences)))
+    if sum(map(len, sentences)) * sizes.rows > len(sentences) * sizes.batch_words:
+        numbers.sort(key=lambda number: len(sentences[number]))
+    return numbers
+
+
 # --- The stages of one model -----------------------------------------------------------------------------------------
 
 

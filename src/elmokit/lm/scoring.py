@@ -1,7 +1,7 @@
 """Predictions of the language model: log-probabilities of words, substitutes, and next words.
 
 The forward direction predicts a word from the words before it, the backward direction from the words after it, with the
-full softmax. Words outside the vocabulary are scored as <UNK>. Logarithms are natural.
+full softmax. Words outside the vocabulary are scored as <UNK>. Logarithms are natural unless bits are asked for.
 """
 
 from __future__ import annotations
@@ -44,15 +44,28 @@ class SentenceScore:
         words: The words.
         forward: Log-probabilities of the words and then </S>, each given the words before it, (T+1,).
         backward: Log-probabilities of <S> and then the words, each given the words after it, (T+1,).
-        unknown: Number of words scored as <UNK>.
+        is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
     """
 
     words: tuple[str, ...]
     forward: np.ndarray
     backward: np.ndarray
-    unknown: int
+    is_unknown: np.ndarray
     truncated: int = 0
+
+    @property
+    def unknown(self) -> int:
+        """Number of words scored as <UNK>."""
+        return int(self.is_unknown.sum())
+
+    @property
+    def surprisal(self) -> np.ndarray:
+        """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
+
+        Without the boundaries. Where `is_unknown` is True, it is the surprisal of any unknown word.
+        """
+        return _surprisal(self) / np.float32(math.log(2))
 
     @property
     def losses(self) -> np.ndarray:
@@ -63,6 +76,11 @@ class SentenceScore:
     def perplexity(self) -> Perplexity:
         """Perplexity of the sentence, including the boundary, as defined in `elmokit.lm.evaluate`."""
         return Perplexity.of(self.losses, 1, len(self.forward), self.unknown, self.truncated)
+
+
+def _surprisal(score: SentenceScore) -> np.ndarray:
+    """Surprisal of the words in nats, (2, T): position k of `forward` predicts word k, of `backward` word k - 1."""
+    return -np.stack([score.forward[:-1], score.backward[1:]])
 
 
 @dataclass(frozen=True)
@@ -115,7 +133,8 @@ def _scores(
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
         for sentence, (forward, backward), is_unknown in zip(batch, log_p, unknown, strict=True):
             truncated = bilm.token_encoder.count_truncated(sentence)
-            yield SentenceScore(tuple(sentence), forward, backward, int(is_unknown.sum()), truncated)
+            # Of the targets, the last one is </S>.
+            yield SentenceScore(tuple(sentence), forward, backward, is_unknown[:-1], truncated)
 
 
 def score(
@@ -289,17 +308,31 @@ def next_words(
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def _to_json(number: int, score: SentenceScore) -> str:
-    perplexity = score.perplexity
+def _to_json(number: int, score: SentenceScore, bits: bool) -> str:
+    perplexity, scale = score.perplexity, np.float32(math.log(2)) if bits else np.float32(1)
     values = {
         "line": number,
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
         "unknown": score.unknown,
+        "unit": "bits" if bits else "nats",
         "words": score.words,
-        "forward": score.forward.tolist(),
-        "backward": score.backward.tolist(),
+        "forward": (score.forward / scale).tolist(),
+        "backward": (score.backward / scale).tolist(),
     }
-    return json.dumps(values, ensure_ascii=False)
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _tsv_header(bits: bool) -> str:
+    unit = "bits" if bits else "nats"
+    return "\t".join(("sentence", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown")) + "\n"
+
+
+def _to_tsv(number: int, score: SentenceScore, bits: bool) -> str:
+    rows = zip(score.words, *(score.surprisal if bits else _surprisal(score)), score.is_unknown, strict=True)
+    return "".join(
+        f"{number}\t{position}\t{word}\t{forward:.6f}\t{backward:.6f}\t{is_unknown:d}\n"
+        for position, (word, forward, backward, is_unknown) in enumerate(rows, start=1)
+    )
 
 
 def score_file(
@@ -311,19 +344,27 @@ def score_file(
     device: str | None = None,
     tokenize: bool = True,
     *,
+    tsv: bool = False,
+    bits: bool = False,
     overwrite: bool = False,
 ) -> Perplexity:
-    """Score the sentences of a text file, and write the scores to a file of JSON lines.
+    """Score the sentences of a text file, and write the scores as JSON lines or as a table.
 
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
-        output: File for the scores (.jsonl, .jsonl.gz or .jsonl.zst): one object per sentence with its line number
-            from 1, perplexity, number of unknown words, words, and the log-probabilities as in `SentenceScore`.
+        output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with its line
+            number from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
+            `SentenceScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
         device: Device to compute on; a GPU by default if there is one.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
+        tsv: Write a table with a row per word instead, separated by tabs without quotes: the line number, the position
+            from 1, the word, its surprisal -log p given the words before and given the words after, and 1 if it is
+            unknown, else 0. An unknown word has the surprisal of <UNK>. Boundaries are in the context of the words, and
+            have no rows.
+        bits: Use logarithms to base 2.
         overwrite: Replace an output that exists.
 
     Returns:
@@ -344,9 +385,10 @@ def score_file(
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
+        stream.write(_tsv_header(bits) if tsv else "")
         scores = _scores(pretrained, sentences, state, batch_size)
         for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):
-            stream.write(_to_json(number, score) + "\n")
+            stream.write((_to_tsv if tsv else _to_json)(number, score, bits))
             losses += score.losses
             predictions, unknown = predictions + len(score.forward), unknown + score.unknown
             truncated += score.truncated

@@ -87,10 +87,12 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     },
     "prepacked linear": {
         "native": ("native.gemm", _prepacked_products),
+        "portable": ("portable.linear", _floats),
         "reference": ("reference", _floats),
     },
     "prepacked highway": {
         "native": ("native.gemm", _prepacked_products),
+        "portable": ("portable.highway", _floats),
         "reference": ("reference", _floats),
     },
     "highway": {

@@ -65,6 +65,16 @@ def test_members_may_be_in_a_directory_and_weights_have_any_name(
     assert_same(bilm, load(write_zip(tmp_path / "model.zip", moved)).bilm)
 
 
+@pytest.mark.parametrize(
+    ("options", "weights"), [("elmo_options.json", "elmo_weights.hdf5"), ("options_file", "weights_file")]
+)
+def test_options_and_weights_may_have_other_names(
+    options: str, weights: str, bilm: BiLM, members: dict[str, bytes], tmp_path: Path
+) -> None:
+    members[f"uniref/{options}"], members[f"uniref/{weights}"] = members.pop("options.json"), members.pop("model.hdf5")
+    assert_same(bilm, load(write_zip(tmp_path / "model.zip", members)).bilm)
+
+
 def test_unpacked_archive_loads_equal(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "unpacked"
     folder.mkdir()

@@ -1,25 +1,21 @@
 """Directories of ELMoForManyLangs: two files of weights saved by PyTorch, with settings and dictionaries.
 
-The weights are pickles, from which PyTorch loads tensors only (weights_only=True).
+The weights are pickles, from which tensors alone are read (`formats/torch_file.py`).
 Sources: ELMoForManyLangs, `modules/token_embedder.py`, `modules/elmo.py`, `modules/lstm.py`.
 """
 
-import pickle
-import struct
-import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from elmokit.checkpoints.detect import EFML_WEIGHTS
-from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
+from elmokit.checkpoints.errors import Shape, check_shapes
 from elmokit.checkpoints.formats.efml_settings import read_config
+from elmokit.checkpoints.formats.torch_file import check_weights, read_tensors
 from elmokit.checkpoints.native import filled, read_card
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, EfmlEncoderConfig, LSTMConfig
@@ -113,59 +109,10 @@ def tables_of(config: BiLMConfig) -> dict[str, list[Entry]]:
 # --- Weights -----------------------------------------------------------------------------------------------------
 
 
-# torch.load raises any of these for a file that is damaged, malicious or of another kind.
-DAMAGED = (
-    RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, AssertionError,
-    ArithmeticError, ImportError, struct.error,
-)  # fmt: skip
-
-
-def _check_archive(path: Path) -> None:
-    """CheckpointError where an archive would unpack to more than it is: PyTorch compresses nothing."""
-    with path.open("rb") as file:
-        if file.read(2) != b"PK":
-            return  # a file of before PyTorch 1.6, whose sizes `_check_tensors` compares
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as weights ({error}): fetch it again") from error
-    is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-    if is_compressed or sum(member.file_size for member in members) > path.stat().st_size:
-        raise CheckpointError(f"{path} unpacks to more than it is, as no file of PyTorch does: fetch it again")
-
-
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Load a dictionary of tensors without executing anything; CheckpointError where the file holds anything else."""
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    _check_archive(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's, about the old file format
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is damaged or holds more than weights: fetch it again") from error
-    except MemoryError as error:
-        raise CheckpointError(f"{path} needs more memory than there is: it is damaged, fetch it again") from error
-    except DAMAGED as error:
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise CheckpointError(f"{path} cannot be read as weights ({reason[0]}): fetch it again") from error
-    _check_tensors(path, tensors)
+    tensors = read_tensors(path)
+    check_weights(path, tensors)
     return tensors
-
-
-def _check_tensors(path: Path, tensors: Any) -> None:
-    if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path} holds a {type(tensors).__name__} in place of named weights")
-    size = path.stat().st_size
-    for name, tensor in tensors.items():
-        is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
-        if not is_plain or not tensor.is_floating_point():
-            raise CheckpointError(f"{path} holds something that is not a weight: {name!r}")
-        # By its strides a tensor may claim to be larger than its storage.
-        if tensor.numel() * tensor.element_size() > size:
-            raise CheckpointError(f"{path} claims an impossible size: {name} {tuple(tensor.shape)} in {size} bytes")
 
 
 def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:

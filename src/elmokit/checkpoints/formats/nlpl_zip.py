@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from elmokit.checkpoints.detect import OPTIONS
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.pretrained import Pretrained
@@ -26,9 +27,11 @@ SAFE_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def _base_name(member: zipfile.ZipInfo) -> str:
-    """The name of a member without its directories, and the fixed name of weights, which may have any."""
+    """The name of a member without its directories, and the fixed names of weights and options, which may have any."""
     name = PurePosixPath(member.filename.replace("\\", "/")).name
-    return WEIGHTS if name.endswith((".hdf5", ".h5")) else name
+    if name.endswith((".hdf5", ".h5")) or name in ("weights_file", "weight_file", "weights"):
+        return WEIGHTS
+    return "options.json" if name.endswith("options.json") or name in OPTIONS else name
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

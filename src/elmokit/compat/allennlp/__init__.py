@@ -1,7 +1,29 @@
-"""AllenNLP's ELMo: `allennlp.modules.elmo`, `allennlp.modules.token_embedders` and `allennlp.commands.elmo`."""
+"""AllenNLP's ELMo: all that `allennlp.modules.elmo`, `allennlp.commands.elmo` and the modules near them had."""
 
-from elmokit.compat.allennlp.elmo import Elmo, ElmoTokenEmbedder, _ElmoBiLm, batch_to_ids
-from elmokit.compat.allennlp.embedder import ElmoEmbedder, allennlp_elmo
+from elmokit.compat.allennlp.boundaries import add_sentence_boundary_token_ids, remove_sentence_boundaries
+from elmokit.compat.allennlp.configuration import ConfigurationError
+from elmokit.compat.allennlp.elmo import Elmo, _ElmoBiLm, _ElmoCharacterEncoder, batch_to_ids
+from elmokit.compat.allennlp.embedder import DEFAULT_BATCH_SIZE, ElmoEmbedder, allennlp_elmo
+from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
 from elmokit.compat.allennlp.scalar_mix import ScalarMix
+from elmokit.compat.allennlp.token_embedder import ElmoTokenEmbedder
+from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 
-__all__ = ["Elmo", "ElmoEmbedder", "ElmoTokenEmbedder", "ScalarMix", "_ElmoBiLm", "allennlp_elmo", "batch_to_ids"]
+__all__ = [
+    "DEFAULT_BATCH_SIZE",
+    "DEFAULT_OPTIONS_FILE",
+    "DEFAULT_WEIGHT_FILE",
+    "ConfigurationError",
+    "ELMoCharacterMapper",
+    "ELMoTokenCharactersIndexer",
+    "Elmo",
+    "ElmoEmbedder",
+    "ElmoTokenEmbedder",
+    "ScalarMix",
+    "_ElmoBiLm",
+    "_ElmoCharacterEncoder",
+    "add_sentence_boundary_token_ids",
+    "allennlp_elmo",
+    "batch_to_ids",
+    "remove_sentence_boundaries",
+]

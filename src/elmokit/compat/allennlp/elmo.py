@@ -1,4 +1,4 @@
-"""AllenNLP's `batch_to_ids`, `Elmo`, `ElmoTokenEmbedder` and `_ElmoBiLm` (modules/elmo.py)."""
+"""AllenNLP's `batch_to_ids`, `Elmo`, `_ElmoBiLm` and `_ElmoCharacterEncoder` (modules/elmo.py)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,35 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.formats.allennlp_weights import translate
+from elmokit.compat.allennlp.boundaries import remove_sentence_boundaries
+from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
+from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
 from elmokit.compat.allennlp.scalar_mix import ScalarMix
-from elmokit.compat.allennlp.state_dict import translate
-from elmokit.compat.carried import CarriedStates, without_boundaries
+from elmokit.compat.carried import CarriedStates
 from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
+from elmokit.compat.zero_characters import encode_words, run_bilm
+from elmokit.config import LSTMConfig
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
-from elmokit.text.characters import count_truncated, encode_sentences, encode_words
+from elmokit.nn.token_encoders import CharCNN, TokenEncoder
+from elmokit.text.characters import count_truncated, encode_sentences
+from elmokit.text.characters import encode_words as encode_words_as_ids
 
-ORIGINAL = (
-    "https://allennlp.s3.amazonaws.com/models/elmo/2x4096_512_2048cnn_2xhighway/elmo_2x4096_512_2048cnn_2xhighway"
-)
-DEFAULT_OPTIONS_FILE = f"{ORIGINAL}_options.json"
-DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
+# `from allennlp.modules.elmo import ...` found these there too.
+__all__ = [
+    "ConfigurationError",
+    "ELMoCharacterMapper",
+    "ELMoTokenCharactersIndexer",
+    "Elmo",
+    "ScalarMix",
+    "_ElmoBiLm",
+    "_ElmoCharacterEncoder",
+    "batch_to_ids",
+    "remove_sentence_boundaries",
+]
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
@@ -35,11 +50,71 @@ def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     return torch.from_numpy(encode_sentences(batch)).long()
 
 
+class _CharacterEncoder(nn.Module):
+    """The token layer of a biLM: character ids without boundaries -> token vectors with boundaries."""
+
+    def __init__(self, encoder: CharCNN) -> None:
+        super().__init__()
+        self._encoder = encoder
+        self.output_dim = encoder.config.num_filters if encoder.projection is None else encoder.projection.out_features
+
+    def get_output_dim(self) -> int:
+        """D."""
+        return self.output_dim
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2) bool}."""
+        ids = add_boundaries(inputs, cast(TokenEncoder, self._encoder))
+        mask = self._encoder.is_word(ids)
+        words = encode_words(self._encoder, ids[mask])
+        return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
+
+
+class _ElmoCharacterEncoder(_CharacterEncoder):
+    """AllenNLP's character encoder, from files."""
+
+    def __init__(
+        self, options_file: str | Path | None, weight_file: str | Path | None, requires_grad: bool = False
+    ) -> None:
+        encoder = _open_characters(options_file, weight_file).token_encoder
+        super().__init__(cast(CharCNN, encoder).requires_grad_(requires_grad))
+
+
+def _open_characters(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
+    bilm = open_bilm(options_file, weight_file)
+    if bilm.token_encoder.input != "characters":
+        raise ConfigurationError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
+    return bilm
+
+
+class _ElmoLstm(CarriedStates):
+    """The state and the sizes of AllenNLP's `ElmoLstm`; its weights are in the biLM."""
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__()
+        self.input_size = self.hidden_size = config.projection_dim
+        self.cell_size, self.num_layers = config.cell_dim, config.num_layers
+
+    @property
+    def _states(self) -> tuple[Tensor, Tensor] | None:
+        """The state as AllenNLP has it, (L, B, 2D) and (L, B, 2H), forward and backward side by side; None for zeros.
+
+        It may be assigned.
+        """
+        if self._current is None:
+            return None
+        return torch.cat([*self._current.h], dim=-1), torch.cat([*self._current.c], dim=-1)
+
+    @_states.setter
+    def _states(self, states: Sequence[Tensor] | None) -> None:
+        self._current = None if states is None else BiLMState(*(torch.stack(part.chunk(2, dim=-1)) for part in states))
+
+
 class _ElmoBiLm(nn.Module):
     """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries; its state is carried.
 
-    As in AllenNLP, `_elmo_lstm.stateful = False` and `_elmo_lstm.reset_states()` control the state, and `num_layers` is
-    L + 1.
+    As in AllenNLP, `_elmo_lstm.stateful = False`, `_elmo_lstm.reset_states()` and `_elmo_lstm._states` control the
+    state, `_token_embedder` is the token layer, and `num_layers` is L + 1.
     """
 
     def __init__(
@@ -50,49 +125,55 @@ class _ElmoBiLm(nn.Module):
         vocab_to_cache: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        self._bilm = open_bilm(options_file, weight_file).requires_grad_(requires_grad)
-        if self._bilm.token_encoder.input != "characters":
-            raise ValueError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
-        self._elmo_lstm = CarriedStates()
+        self._bilm = _open_characters(options_file, weight_file).requires_grad_(requires_grad)
+        self._elmo_lstm = _ElmoLstm(self._bilm.config.lstm)
         self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
-        # Each distinct word of a batch is encoded once anyway, so the cache holds character ids instead of vectors,
-        # which would become stale when the weights change.
-        words = None if vocab_to_cache is None else torch.from_numpy(encode_words(vocab_to_cache))
-        self.register_buffer("_cached_words", words, persistent=False)
+        self.register_buffer("_cached_words", None, persistent=False)
+        if vocab_to_cache is not None:
+            self.create_cached_cnn_embeddings(vocab_to_cache)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         translate(state_dict, prefix, "_bilm", self._bilm.config.lstm.forget_bias)
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+    @property
+    def _token_embedder(self) -> _CharacterEncoder:
+        return _CharacterEncoder(cast(CharCNN, self._bilm.token_encoder))
+
+    def create_cached_cnn_embeddings(self, tokens: Sequence[str]) -> None:
+        """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for padding."""
+        # Each distinct word of a batch is encoded once anyway, so the cache holds character ids instead of vectors,
+        # which would become stale when the weights change.
+        self._cached_words = torch.from_numpy(encode_words_as_ids(tokens)).to(self._bilm.device)
 
     def get_output_dim(self) -> int:
         """2D."""
         return self._bilm.config.output_dim
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}."""
+        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}.
+
+        With a cached vocabulary `inputs` are read only where a word is not in it, so they may be the word ids again.
+        """
         ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.token_encoder)
-        out = self._frozen.run(self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
+        out = run_bilm(self._frozen, self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
         self._elmo_lstm.update(out.state)
         return {"activations": list(out.layers), "mask": out.mask}
 
-    def _token_embedder(self, inputs: Tensor) -> dict[str, Tensor]:
-        """inputs (B, T, 50) -> the token layer: {"token_embedding": (B, T+2, D), "mask": (B, T+2)}."""
-        ids = add_boundaries(inputs, self._bilm.token_encoder)
-        mask = self._bilm.token_encoder.is_word(ids)
-        words = self._bilm.token_encoder(ids[mask])
-        return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
-
     def _character_ids(self, inputs: Tensor, word_inputs: Tensor | None) -> Tensor:
         cached = cast("Tensor | None", self._cached_words)
-        if word_inputs is None or cached is None:
-            return inputs
-        if bool((word_inputs >= len(cached)).any()):  # a word is not in the cache
-            return inputs
-        return cached[word_inputs].long() * (word_inputs > 0).unsqueeze(-1)
+        if word_inputs is not None and cached is not None and bool((word_inputs < len(cached)).all()):
+            return cached[word_inputs].long() * (word_inputs > 0).unsqueeze(-1)
+        if inputs.dim() != 3:
+            missing = "" if cached is None else ", as a word is not in the cached vocabulary"
+            raise ConfigurationError(
+                f"ELMo needs character ids (B, T, 50), not {tuple(inputs.shape)}{missing}: pass batch_to_ids(sentences)"
+            )
+        return inputs
 
 
-class Elmo(nn.Module):
+class Elmo(nn.Module, FromParams):
     """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers; the state is carried from call to call.
 
     The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the softmax) they are fixed.
@@ -114,7 +195,7 @@ class Elmo(nn.Module):
     ) -> None:
         super().__init__()
         if module is not None and not (options_file is None and weight_file is None):
-            raise ValueError("module excludes options_file and weight_file: set them to None")
+            raise ConfigurationError("module excludes options_file and weight_file: set them to None")
         if module is None:
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache)
         self._elmo_lstm = module
@@ -146,54 +227,15 @@ class Elmo(nn.Module):
             warn_once("word_inputs is ignored without vocab_to_cache: the character ids are read instead")
             word_inputs = None
         words = None if word_inputs is None else word_inputs.flatten(0, -2)
-        out = self._elmo_lstm(inputs.flatten(0, -3), words)
+        out = self._elmo_lstm(inputs.flatten(0, -3) if inputs.dim() > 3 else inputs, words)
         layers, mask = torch.stack(out["activations"]), out["mask"]
         mixed = [mix(layers, mask) for mix in self._scalar_mixes]  # layer norm includes the boundaries
         if self._keep_sentence_boundaries:
             mixed = [representation * mask.unsqueeze(-1) for representation in mixed]
         else:
-            mixed, mask = [without_boundaries(representation, mask)[0] for representation in mixed], mask[:, 2:]
+            mixed, mask = [remove_sentence_boundaries(representation, mask)[0] for representation in mixed], mask[:, 2:]
         rows = inputs.shape[:-2] if word_inputs is None else word_inputs.shape[:-1]
         return {
             "elmo_representations": [self._dropout(representation).unflatten(0, rows) for representation in mixed],
             "mask": mask.unflatten(0, rows),
         }
-
-
-class ElmoTokenEmbedder(nn.Module):
-    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` if given."""
-
-    def __init__(
-        self,
-        options_file: str | Path | None = DEFAULT_OPTIONS_FILE,
-        weight_file: str | Path | None = DEFAULT_WEIGHT_FILE,
-        do_layer_norm: bool = False,
-        dropout: float = 0.5,
-        requires_grad: bool = False,
-        projection_dim: int | None = None,
-        vocab_to_cache: Sequence[str] | None = None,
-        scalar_mix_parameters: Sequence[float] | None = None,
-    ) -> None:
-        super().__init__()
-        self._elmo = Elmo(
-            options_file,
-            weight_file,
-            1,
-            requires_grad,
-            do_layer_norm,
-            dropout,
-            vocab_to_cache,
-            scalar_mix_parameters=scalar_mix_parameters,
-        )
-        dim = self._elmo.get_output_dim()
-        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
-        self.output_dim = projection_dim or dim
-
-    def get_output_dim(self) -> int:
-        """`projection_dim`, or 2D without a projection."""
-        return self.output_dim
-
-    def forward(self, elmo_tokens: Tensor, word_inputs: Tensor | None = None) -> Tensor:
-        """elmo_tokens (B, ..., T, 50), word_inputs (B, ..., T) -> (B, ..., T, output dim)."""
-        representation = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
-        return representation if self._projection is None else self._projection(representation)

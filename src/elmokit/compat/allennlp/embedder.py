@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp.elmo import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE, _ElmoBiLm, batch_to_ids
+from elmokit.compat.allennlp.configuration import ConfigurationError
+from elmokit.compat.allennlp.elmo import _ElmoBiLm, batch_to_ids
+from elmokit.compat.allennlp.indexer import ELMoTokenCharactersIndexer
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
+from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
@@ -31,7 +34,9 @@ OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def _sentences(lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if not line.strip():
-            raise ValueError(f"line {number} (from 0) is blank: remove it, or use `elmokit embed`, which accepts them")
+            raise ConfigurationError(
+                f"line {number} (from 0) is blank: remove it, or use `elmokit embed`, which accepts them"
+            )
         yield line.strip()
 
 
@@ -56,7 +61,7 @@ class ElmoEmbedder:
         weight_file: str | Path | None = DEFAULT_WEIGHT_FILE,
         cuda_device: int = -1,
     ) -> None:
-        self.cuda_device = cuda_device
+        self.cuda_device, self.indexer = cuda_device, ELMoTokenCharactersIndexer()
         self.elmo_bilm = _ElmoBiLm(options_file, weight_file).to(self._device)
 
     @property

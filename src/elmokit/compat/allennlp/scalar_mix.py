@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from elmokit.compat.allennlp.configuration import ConfigurationError
 from elmokit.nn.scalar_mix import mix_layers
 
 
@@ -24,7 +25,7 @@ class ScalarMix(nn.Module):
         super().__init__()
         initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
         if len(initial) != mixture_size:
-            raise ValueError(f"initial_scalar_parameters {list(initial)} are not {mixture_size}, one for each tensor")
+            raise ConfigurationError(f"initial_scalar_parameters must be {mixture_size} numbers, not {list(initial)}")
         self.mixture_size, self.do_layer_norm = mixture_size, do_layer_norm
         self.scalar_parameters = nn.ParameterList(
             nn.Parameter(torch.tensor([float(number)]), requires_grad=trainable) for number in initial
@@ -34,7 +35,7 @@ class ScalarMix(nn.Module):
     def forward(self, tensors: Sequence[Tensor] | Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix tensors of one shape, given in a list or stacked; layer norm needs the `mask` of words, (B, T)."""
         if len(tensors) != self.mixture_size:
-            raise ValueError(f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}")
+            raise ConfigurationError(f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}")
         layers = tensors if isinstance(tensors, Tensor) else torch.stack(list(tensors))
         weights = torch.softmax(torch.cat(list(cast(nn.ParameterList, self.scalar_parameters))), dim=0)
         return mix_layers(layers, self.gamma * weights, mask, self.do_layer_norm)

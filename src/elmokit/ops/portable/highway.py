@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.portable.linear import product
+from elmokit.ops.portable.prepacked import PrepackedProduct
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate_like, converted
 
@@ -48,3 +50,12 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     return differentiably(sys.modules[__name__], x, weight, bias, dtype=dtype)[0]
+
+
+def _run_prepacked(gates_of: PrepackedProduct, x: Tensor) -> Tensor:
+    transform, carry = gates_of(x).chunk(2, dim=1)
+    return torch.lerp(x.to(gates_of.dtype), transform.relu_(), carry.sigmoid_())
+
+
+def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return partial(_run_prepacked, PrepackedProduct(weight, dtype, bias))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
+from elmokit.ops.portable.prepacked import PrepackedProduct
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate, converted
 
@@ -42,3 +43,7 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     return differentiably(sys.modules[__name__], x, weight, bias, dtype=dtype)[0]
+
+
+def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return PrepackedProduct(weight, dtype, bias)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
+from elmokit.ops.portable.prepacked import PrepackedProduct
 from elmokit.ops.workspace import allocate
 
 # Without gradients the products of a layer's input are computed for about so many slots at a time: enough for the speed
@@ -105,7 +105,8 @@ def _forward_steps(
     inputs: Tensor,
     packing: Packing,
     state: LSTMState,
-    weights: LSTMWeights,
+    recurrent: PrepackedProduct,
+    projection: PrepackedProduct | None,
     clips: Clips,
     start: LSTMState,
     outputs: Tensor,
@@ -123,10 +124,10 @@ def _forward_steps(
             gates, hidden = trace.gates[slots], trace.hidden[slots]
             of_cell = trace.cells[slots], trace.previous_c[slots]
             trace.previous_h[slots] = h
-        torch.addmm(inputs[slots], h.to(inputs.dtype), weights.recurrent.T, out=gates)
+        torch.add(inputs[slots], recurrent.first(state.h, rows), out=gates)
         _cell_forward(gates, c, hidden, clips.cell, of_cell)
-        if weights.projection is not None:
-            hidden = hidden @ weights.projection.T
+        if projection is not None:
+            hidden = projection.first(scratch_hidden if trace is None else hidden, rows)
             if clips.projection is not None:
                 hidden.clamp_(-clips.projection, clips.projection)
         h.copy_(hidden)
@@ -154,9 +155,11 @@ def forward(
     sizes = (4 * hidden, dtype), (hidden, dtype), (hidden, c.dtype), (hidden, c.dtype), (width, dtype)
     trace = _Trace(*(allocate((slots, size), of_type, x.device) for size, of_type in sizes))
     inputs = torch.addmm(bias, low_x, input.T)
-    _forward_steps(
-        inputs, packing, state, LSTMWeights(input, recurrent, bias, projection), clips, start, outputs, trace
+    products = (
+        PrepackedProduct(recurrent, dtype),
+        projection if projection is None else PrepackedProduct(projection, dtype),
     )
+    _forward_steps(inputs, packing, state, *products, clips, start, outputs, trace)
     return (outputs, *state), (*trace, outputs, low_x, input, recurrent, projection)
 
 
@@ -178,15 +181,17 @@ def backward(
     proj_clip = clips.projection
     if proj_clip is not None:
         proj_clip = torch.tensor(proj_clip, dtype=dtype).item()  # as clipped outputs hold it
+    times_recurrent = PrepackedProduct(recurrent.T, dtype)
+    times_projection = projection if projection is None else PrepackedProduct(projection.T, dtype)
     for slots, rows, resets in reversed(_steps_with_resets(packing, x.device)):
         grad_hidden = grad_outputs[slots].add_(grad_h[:rows])
-        if projection is not None:
+        if times_projection is not None:
             if proj_clip is not None:
                 grad_hidden *= outputs[slots].abs() < proj_clip
-            grad_hidden = grad_hidden.to(dtype) @ projection
+            grad_hidden = times_projection(grad_hidden)
         of_cell = trace.cells[slots], trace.previous_c[slots]
         _cell_backward(trace.gates[slots], of_cell, grad_hidden.to(dtype), grad_c[:rows], grad_gates[slots], clips.cell)
-        grad_h[:rows] = grad_gates[slots] @ recurrent
+        grad_h[:rows] = times_recurrent(grad_gates[slots])
         if resets is not None:
             grad_h[resets], grad_c[resets] = 0, 0
     grad_projection = None if projection is None else grad_outputs.to(dtype).T @ trace.hidden
@@ -213,11 +218,13 @@ def lstm(
 # --- Without gradients -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class StepwiseLSTM:
-    """Weights in the number type of their products; see `functional.PrepackedLSTM`."""
+    """Products with prepacked weights; see `functional.PrepackedLSTM`."""
 
-    weights: LSTMWeights
+    def __init__(self, weights: LSTMWeights, dtype: torch.dtype) -> None:
+        self._input = PrepackedProduct(weights.input, dtype, weights.bias)
+        self._recurrent = PrepackedProduct(weights.recurrent, dtype)
+        self._projection = None if weights.projection is None else PrepackedProduct(weights.projection, dtype)
 
     def __call__(
         self,
@@ -229,19 +236,15 @@ class StepwiseLSTM:
         index: Tensor | None = None,
         out: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        weights, low_x = self.weights, x.to(self.weights.bias.dtype)
         state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in state))
         if out is None:
             out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)
-        table = None if index is None else torch.addmm(weights.bias, low_x, weights.input.T)
+        table = None if index is None else self._input(x)
         for slots, chunk in packing.windows(CHUNK_SLOTS if x.device.type == "cpu" else CHUNK_SLOTS_ON_GPU):
-            if table is None or index is None:
-                inputs = torch.addmm(weights.bias, low_x[slots], weights.input.T)
-            else:
-                inputs = table[index[slots]]
-            _forward_steps(inputs, chunk, state, weights, clips, start, out[slots])
+            inputs = self._input(x[slots]) if table is None or index is None else table[index[slots]]
+            _forward_steps(inputs, chunk, state, self._recurrent, self._projection, clips, start, out[slots])
         return out, state
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> StepwiseLSTM:
-    return StepwiseLSTM(weights.copied(dtype)._replace(bias=weights.bias.detach().to(dtype, copy=True)))
+    return StepwiseLSTM(weights, dtype)

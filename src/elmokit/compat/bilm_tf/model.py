@@ -1,15 +1,10 @@
-"""bilm-tf's `Batcher`, `TokenBatcher`, `BidirectionalLanguageModel`, `weight_layers` and dump functions.
-
-There are no TensorFlow graphs: models take ids (NumPy or torch) and return torch tensors, under bilm-tf's keys.
-"""
+"""bilm-tf's `BidirectionalLanguageModel` and its dumps of vectors (bilm/model.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,9 +13,10 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.compat.bilm_tf.data import Vocabulary, warn_of_missing_boundaries
 from elmokit.compat.carried import CarriedStates, without_boundaries
-from elmokit.compat.notice import warn_once
 from elmokit.compat.weights import open_bilm
+from elmokit.compat.zero_characters import run_bilm
 from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import check_output
@@ -28,63 +24,13 @@ from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import Frozen
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences
-from elmokit.text.vocab import OLD_MARK
-
-# --- Words to ids ------------------------------------------------------------------------------------------------
-
 
 BATCH_WORDS = 8192
 
 
-def _read_words(vocab_file: str | Path) -> list[str]:
-    return [word for line in read_lines(vocab_file) if (word := line.strip()) != OLD_MARK]
-
-
-def _warn_of_missing_boundaries(words: Sequence[str]) -> None:
-    if not {BOS, EOS} <= set(words):
-        warn_once("the vocabulary lacks <S> or </S>: unlike bilm-tf, its last word is not read as </S>")
-
-
-class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary, a cache in bilm-tf, is not needed."""
-
-    def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
-        if lm_vocab_file is not None:
-            _warn_of_missing_boundaries(_read_words(lm_vocab_file))
-        self._max_token_length = max_token_length
-
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
-        if count_truncated(list(chain.from_iterable(sentences)), self._max_token_length):
-            limit = self._max_token_length - 2
-            warn_once(f"some words have more than {limit} bytes: as in bilm-tf, only the first {limit} are read")
-        bounded = [(BOS, *sentence, EOS) for sentence in sentences]
-        return encode_sentences(bounded, self._max_token_length).astype(np.int64)
-
-
-class TokenBatcher:
-    """Tokenized sentences -> word ids with boundaries."""
-
-    def __init__(self, lm_vocab_file: str | Path) -> None:
-        """Read the vocabulary. ValueError if it lacks <S> or </S>."""
-        self._id_of = {word: number for number, word in enumerate(_read_words(lm_vocab_file), start=1)}
-        if not {BOS, EOS} <= self._id_of.keys():
-            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings again")
-
-    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>; ValueError if the vocabulary lacks it."""
-        ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
-        for row, sentence in zip(ids, sentences, strict=True):
-            row[: len(sentence) + 2] = [self._id(word) for word in (BOS, *sentence, EOS)]
-        return ids
-
-    def _id(self, word: str) -> int:
-        number = self._id_of.get(word, self._id_of.get(UNK))
-        if number is None:  # bilm-tf used the id of padding, which shortened the sentence
-            raise ValueError(f"neither {word!r} nor <UNK> is in the vocabulary: add one of them")
-        return number
+def _words_of(vocab_file: str | Path) -> list[str]:
+    vocab = Vocabulary(vocab_file)
+    return list(map(vocab.id_to_word, range(vocab.size)))
 
 
 # --- The model ---------------------------------------------------------------------------------------------------
@@ -103,6 +49,14 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
     lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if name.startswith("layers.")}
     return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
+
+
+def _tensor(ids: Any) -> Tensor:
+    try:
+        return torch.as_tensor(ids).long()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        kind = type(ids).__name__
+        raise ValueError(f"ids must be an array, not {kind}: pass what batch_sentences gives, no placeholder") from None
 
 
 class BidirectionalLanguageModel:
@@ -142,9 +96,10 @@ class BidirectionalLanguageModel:
             (B,); token_embeddings (B, T+2, D). And `mixes`.
 
         Raises:
-            ValueError: There are more rows than `max_batch_size`, or an id is outside the vocabulary.
+            ValueError: There are more rows than `max_batch_size`, an id is outside the vocabulary, or there are no ids,
+                but a placeholder of a graph.
         """
-        ids = torch.as_tensor(ids).long()
+        ids = _tensor(ids)
         if len(ids) > self.max_batch_size:
             raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
         num_words = self.bilm.config.num_words
@@ -152,7 +107,7 @@ class BidirectionalLanguageModel:
             raise ValueError(
                 f"there are {num_words} token embeddings but an id is {int(ids.max())}: dump those of this vocabulary"
             )
-        out = self._frozen.run(self.bilm, ids, self.states.initial(len(ids), ids.device))
+        out = run_bilm(self._frozen, self.bilm, ids, self.states.initial(len(ids), ids.device))
         self.states.update(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {
@@ -162,37 +117,6 @@ class BidirectionalLanguageModel:
             "mask": mask,
             "mixes": self.mixes,
         }
-
-
-def weight_layers(
-    name: str,
-    bilm_ops: dict[str, Any],
-    l2_coef: float | None = None,
-    use_top_only: bool = False,
-    do_layer_norm: bool = False,
-) -> dict[str, Tensor]:
-    """Mix the layers with trainable weights (bilm-tf, elmo.py).
-
-    Args:
-        name: Name of the mix. It is created with equal weights when it is first used, and shared afterwards, as with
-            bilm-tf's `reuse=True`.
-        bilm_ops: Output of `BidirectionalLanguageModel`.
-        l2_coef: Weight of the L2 penalty on the mix weights.
-        use_top_only: Use the top layer, multiplied by gamma.
-        do_layer_norm: Normalize the layers over all words, without boundaries.
-
-    Returns:
-        "weighted_op", (B, T, 2D), and "regularization_op", the penalty.
-    """
-    layers, mask, mixes = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], bilm_ops["mixes"]
-    if f"{name}_ELMo" not in mixes:
-        mixes[f"{name}_ELMo"] = ScalarMix(len(layers)).to(layers.device)
-    mix = cast(ScalarMix, mixes[f"{name}_ELMo"])
-    if use_top_only:
-        return {"weighted_op": mix.gamma * layers[-1], "regularization_op": torch.zeros(())}
-    mix.layer_norm = do_layer_norm
-    weighted = mix(layers, mask) * mask.unsqueeze(-1)
-    return {"weighted_op": weighted, "regularization_op": mix.penalty(l2_coef or 0.0)}
 
 
 # --- Dumps -------------------------------------------------------------------------------------------------------
@@ -211,8 +135,8 @@ def dump_token_embeddings(
         outfile: HDF5 file to write.
     """
     check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
-    words, bilm = _read_words(vocab_file), open_bilm(options_file, weight_file)
-    _warn_of_missing_boundaries(words)
+    words, bilm = _words_of(vocab_file), open_bilm(options_file, weight_file)
+    warn_of_missing_boundaries(words)
     with atomic_hdf5(outfile) as file:
         table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
         for begin in range(0, len(words), BATCH_WORDS):
@@ -240,7 +164,7 @@ def dump_bilm_embeddings(
     """
     check_output(outfile, [dataset_file, options_file, weight_file], overwrite=True)
     if vocab_file is not None:
-        _warn_of_missing_boundaries(_read_words(vocab_file))
+        warn_of_missing_boundaries(_words_of(vocab_file))
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_hdf5(outfile) as file:

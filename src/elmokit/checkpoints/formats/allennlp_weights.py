@@ -1,4 +1,4 @@
-"""The weights of AllenNLP's `Elmo`, as its `state_dict` names and arranges them, as those of a `BiLM`."""
+"""The weights of AllenNLP's biLM, as its `state_dict` names and arranges them, as those of a `BiLM`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ IN_A_LAYER = {
 NOT_WEIGHTS = re.compile(r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters")
 
 
-def _translated(name: str) -> str | None:
-    """The name of a BiLM's weight; None if it is not one of AllenNLP's."""
+def bilm_name(name: str) -> str | None:
+    """The name of the weight of a `BiLM`; None if it is not one of AllenNLP's biLM."""
     for pattern, replacement in PATTERNS.items():
         if match := re.fullmatch(pattern, name):
             translated = match.expand(replacement)
@@ -37,8 +37,8 @@ def _translated(name: str) -> str | None:
     return None
 
 
-def _rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
-    """A tensor of AllenNLP's, as the weight of that name."""
+def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
+    """A tensor of AllenNLP's, as the weight of that name; only the embedding of characters changes its shape."""
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is that of padding
     if ".gates." in name:  # AllenNLP carries where this network transforms
@@ -63,5 +63,5 @@ def translate(state_dict: dict[str, Any], prefix: str, module: str, forget_bias:
         name = key.removeprefix(prefix)
         if NOT_WEIGHTS.fullmatch(name):
             del state_dict[key]
-        elif (translated := _translated(name)) is not None:
-            state_dict[f"{prefix}{module}.{translated}"] = _rearranged(translated, state_dict.pop(key), forget_bias)
+        elif (translated := bilm_name(name)) is not None:
+            state_dict[f"{prefix}{module}.{translated}"] = rearranged(translated, state_dict.pop(key), forget_bias)

@@ -1,0 +1,88 @@
+"""Entity recognition on WNUT17 by `spacy train`, with ELMo (examples/spacy/ner_elmo.cfg) and without.
+
+    python benchmarks/quality/spacy_ner.py --eval DIRECTORY --work DIRECTORY [--seeds 1 2 3] [--max-steps 20000]
+
+DIRECTORY/ner/WNUT17 is the repository of the shared task. spaCy stops a run by the F1 of the development set; the best
+model of each is scored on the test set. A finished run is written to the results at once, and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import spacy
+from spacy.cli.train import train
+from spacy.tokens import Doc, DocBin
+from spacy.training import Corpus, iob_to_biluo
+from spacy.training.iob_utils import biluo_tags_to_spans
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+from result_files import RESULTS, Figures, write_result  # noqa: E402
+
+from elmokit.data.readers import TaggedSentence  # noqa: E402
+from elmokit.tasks.tagging import TaggingTask  # noqa: E402
+
+CONFIGS = {"ELMo": "ner_elmo.cfg", "without ELMo": "ner_hash_embed.cfg"}
+FOLDER = Path("ner") / "WNUT17" / "CONLL-format" / "data"
+FILES = {
+    "train": FOLDER / "train" / "wnut17train.conll",
+    "dev": FOLDER / "dev" / "emerging.dev.conll",
+    "test": FOLDER / "test" / "emerging.test.annotated",
+}
+PART = "spaCy"
+
+
+def write_docs(sentences: Iterable[TaggedSentence], path: Path) -> None:
+    """Write sentences with IOB tags as spaCy's training reads them."""
+    vocab, docs = spacy.blank("en").vocab, DocBin()
+    for sentence in sentences:
+        doc = Doc(vocab, words=list(sentence.words))
+        doc.set_ents(biluo_tags_to_spans(doc, iob_to_biluo(sentence.tags)))
+        docs.add(doc)
+    docs.to_disk(path)
+
+
+def run(config: str, corpora: dict[str, Path], seed: int, max_steps: int, output: Path) -> Figures:
+    """F1 in percent of the best model of a training, and the seconds that it took."""
+    overrides = {"paths.train": str(corpora["train"]), "paths.dev": str(corpora["dev"])}
+    settings = {"training.seed": seed, "training.max_steps": max_steps}
+    started = time.perf_counter()
+    train(ROOT / "examples" / "spacy" / config, output, overrides=overrides | settings)
+    seconds = time.perf_counter() - started
+    nlp = spacy.load(output / "model-best")
+    scores = {part: nlp.evaluate(list(Corpus(corpora[part])(nlp)))["ents_f"] for part in ("dev", "test")}
+    return {part: round(100 * score, 2) for part, score in scores.items()} | {"seconds": round(seconds)}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--eval", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="where corpora and models are written")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--max-steps", type=int, default=20_000)
+    parser.add_argument("--output", type=Path, default=RESULTS / "integrations.json")
+    arguments = parser.parse_args(argv)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    corpora = {part: arguments.work / f"{part}.spacy" for part in FILES}
+    for part, file in FILES.items():
+        write_docs(TaggingTask().read(arguments.eval / file), corpora[part])
+    for seed in arguments.seeds:
+        for name, config in CONFIGS.items():
+            report = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
+            if str(seed) in report.get(PART, {}).get(name, {}):
+                continue
+            output = arguments.work / f"{Path(config).stem}-{seed}"
+            figures = run(config, corpora, seed, arguments.max_steps, output)
+            print(name, seed, figures, flush=True)
+            write_result(arguments.output, figures | {"max_steps": arguments.max_steps}, PART, name, str(seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Residues per second of embedding proteins, beside AllenNLP as SeqVec's script calls it; memory; the old warm-up.
+
+    python benchmarks/speed/proteins.py --environments DIRECTORY --models DIRECTORY [--sequences 2000] [--quick]
+
+The weights are random, in the layout of SeqVec, which is that of the published ELMo; the sequences too, with lengths
+distributed as in UniProt. Three parts, each with its own place in the result file:
+
+- speed: from residues to one vector for each sequence (the mean over residues of the sum of the layers). elmokit, in
+  each of its types, and AllenNLP run in turn. AllenNLP's side is `ElmoEmbedder.embed_batch` without its class, which
+  AllenNLP 2 no longer has: the same calls of the same biLM, shortest sequences first in batches of 15,000 residues.
+- memory: the peak of `embed_fasta` in a process of its own, for one sequence of each length.
+- warm_up: how far the vectors of the first sequence after bio_embeddings' four warm-up rounds are from those that start
+  from zeros, by position: the length of the difference, relative to that of the vector, the mean over the sequences.
+"""
+
+import argparse
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from child_process import peak_megabytes
+from measuring import (
+    ELMOKIT,
+    PEERS,
+    RESULTS,
+    Worker,
+    in_turns,
+    make_models,
+    ratios,
+    side_figures,
+    write_result,
+)
+
+from elmokit.compat.seqvec import SeqVecEmbedder
+from elmokit.embed.files import embed_fasta
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+MEDIAN_LENGTH, LOG_DEVIATION, LONGEST = 294, 0.68, 35_213  # of Swiss-Prot, about; the longest is mouse titin
+POSITIONS = (0, 10, 30, 100, 300)
+# The state of AllenNLP's rows is carried, which changes the beginnings of sequences.
+SAME_SIZE = 0.05
+
+
+def random_proteins(count: int, seed: int = 1) -> list[str]:
+    """Sequences of a log-normal distribution of lengths."""
+    draw = random.Random(seed)
+    drawn = (round(draw.lognormvariate(math.log(MEDIAN_LENGTH), LOG_DEVIATION)) for _ in range(count))
+    lengths = [min(LONGEST, max(2, length)) for length in drawn]
+    return ["".join(draw.choices(RESIDUES, k=length)) for length in lengths]
+
+
+# --- Speed -------------------------------------------------------------------------------------------------------
+
+
+def measure_speed(arguments: argparse.Namespace, size: str) -> None:
+    with ExitStack() as stack:
+        ours = [stack.enter_context(Worker(ELMOKIT, size, arguments, "--dtype", dtype)) for dtype in arguments.dtypes]
+        theirs = [stack.enter_context(Worker(PEERS[peer], size, arguments)) for peer in arguments.peers]
+        sides = [(worker, {"job": "proteins"}) for worker in (*ours, *theirs)]
+        answers = in_turns(sides, arguments.repeats)
+    of_peers = answers[len(ours) :]
+    for dtype, worker, own in zip(arguments.dtypes, ours, answers, strict=False):
+        figures: dict[str, Any] = {"sequences": arguments.sequences, "elmokit": side_figures(worker, own)}
+        for name, peer, other in zip(arguments.peers, theirs, of_peers, strict=True):
+            if abs(own[0]["checksum"][0] / other[0]["checksum"][0] - 1) > SAME_SIZE:
+                raise RuntimeError(f"{name} has other vectors: {other[0]['checksum']}, elmokit {own[0]['checksum']}")
+            figures[name] = {"peer": side_figures(peer, other), "ratio": ratios(own, other)}
+        print(f"{size} {dtype}: {json.dumps(figures)}", flush=True)
+        write_result(arguments.output, figures, "speed", size, dtype)
+
+
+# --- Memory ------------------------------------------------------------------------------------------------------
+
+
+def embed_one(arguments: argparse.Namespace) -> None:
+    """The child process: embed one file, and print the peak of its memory."""
+    report = embed_fasta(arguments.child, arguments.child.with_suffix(".npz"), arguments.models, device="cpu")
+    found = {"residues": report.words, "residues_per_second": report.words_per_second}
+    print(json.dumps({**found, "peak_megabytes": peak_megabytes()}))
+
+
+def measure_memory(arguments: argparse.Namespace, size: str) -> None:
+    found = []
+    for length in arguments.lengths:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "one.fasta"
+            file.write_text(f">sp|P00000|X\n{''.join(random.Random(2).choices(RESIDUES, k=length))}\n")
+            command = [sys.executable, sys.argv[0], f"--child={file}", f"--models={arguments.models / size}"]
+            printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found.append(json.loads(printed.splitlines()[-1]))
+        print(f"{size} memory: {found[-1]}", flush=True)
+    write_result(arguments.output, {"sequences": found}, "memory", size)
+
+
+# --- The old warm-up ---------------------------------------------------------------------------------------------
+
+
+def measure_warm_up(arguments: argparse.Namespace, size: str) -> None:
+    model = arguments.models / size
+    files = {"options_file": model / "options.json", "weights_file": model / "weights.hdf5"}
+    draw = random.Random(3)
+    sequences = ["".join(draw.choices(RESIDUES, k=max(POSITIONS) + 1)) for _ in range(arguments.warm_up_sequences)]
+    fresh, distances = SeqVecEmbedder(**files, device="cpu"), []
+    for sequence in sequences:
+        warm, cold = SeqVecEmbedder(4, "cpu", **files).embed(sequence).sum(0), fresh.embed(sequence).sum(0)
+        distances.append(np.linalg.norm(warm - cold, axis=1) / np.linalg.norm(cold, axis=1))
+    means = np.mean(distances, axis=0)
+    # The backward direction starts at the end, so that both ends differ.
+    found = {str(position): float(means[position]) for position in POSITIONS} | {"all": float(means.mean())}
+    print(f"{size} warm-up: {found}", flush=True)
+    write_result(arguments.output, {"relative_difference": found}, "warm_up", size)
+
+
+# --- The command line --------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environments", type=Path, help="directory of peers/install.sh")
+    parser.add_argument("--models", type=Path, required=True, help="directory of random models, made where missing")
+    parser.add_argument("--sizes", nargs="+", default=["original"], choices=("tiny", "small", "original"))
+    parser.add_argument("--peers", nargs="*", default=["allennlp"], choices=["allennlp"])
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--sequences", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1_000, 10_000, 30_000], help="of the memory's part")
+    parser.add_argument("--warm-up-sequences", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="few short sequences, to see whether it runs")
+    parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return embed_one(arguments)
+    if arguments.quick:
+        arguments.repeats, arguments.sequences, arguments.lengths, arguments.warm_up_sequences = 1, 8, [300], 1
+    elif arguments.output is None:
+        arguments.output = RESULTS / "proteins.json"
+    make_models(arguments.models, arguments.sizes)
+    arguments.sentences = arguments.sequences
+    with tempfile.TemporaryDirectory() as directory:
+        arguments.text = Path(directory) / "proteins.txt"
+        lines = (" ".join(sequence) for sequence in random_proteins(arguments.sequences))
+        arguments.text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for size in arguments.sizes:
+            measure_speed(arguments, size)
+            measure_memory(arguments, size)
+            measure_warm_up(arguments, size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Archives of tar: `model.tar.gz` of AllenNLP, the module of TensorFlow Hub, or what people packed themselves.
+
+Only plain files are unpacked, below a temporary directory; links and names that lead out of it are ignored.
+"""
+
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from elmokit.checkpoints.errors import CheckpointError
+
+# Weights compress by a tenth. An archive that expands beyond this is damaged or malicious.
+MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
+MAX_MEMBERS = 10_000
+DAMAGED = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError)
+
+
+def _target(folder: Path, name: str) -> Path | None:
+    """The place of a member; None for one that would be elsewhere."""
+    parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
+    return None if ".." in parts or not parts else folder.joinpath(*parts)
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    allowed = ALWAYS_ALLOWED + MAX_EXPANSION * path.stat().st_size
+    with tarfile.open(path, "r:*") as archive:
+        for number, member in enumerate(archive):
+            allowed -= member.size if member.isreg() else 0
+            if number >= MAX_MEMBERS or allowed < 0:
+                raise ValueError("it claims to unpack to more than a model of its size can be")
+            target, source = _target(folder, member.name), archive.extractfile(member) if member.isreg() else None
+            if target is None or source is None:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Unpack an archive.
+
+    Yields:
+        A temporary directory, which is removed at the end.
+
+    Raises:
+        CheckpointError: The archive is damaged.
+    """
+    with tempfile.TemporaryDirectory(prefix="elmokit-") as name:
+        try:
+            _unpack(path, Path(name))
+        except DAMAGED as error:
+            raise CheckpointError(f"{path} cannot be read as an archive of a model: {error}") from error
+        yield Path(name)

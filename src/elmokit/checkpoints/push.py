@@ -1,0 +1,159 @@
+"""Models to the Hugging Face Hub: elmokit's own directory and a card with metadata, in one commit."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from elmokit import __version__
+from elmokit.checkpoints.hub import hub_model
+from elmokit.checkpoints.loading import ModelSource, resolve_model, save
+from elmokit.checkpoints.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+# The files that `save` may write: those that the new model lacks are removed from the repository.
+OWN_FILES = (
+    "config.json", "model.safetensors", "dictionaries.json", "vocab.txt", "softmax.safetensors", "state.safetensors",
+)  # fmt: skip
+METADATA = re.compile(r"\A---\n")
+TAGS = ("elmo", "word-embeddings")
+
+_CARD = """# {name}
+
+A bidirectional language model (ELMo) in the format of elmokit: {dim} dimensions in {layers} layers.
+
+```python
+import elmokit
+
+embedder = elmokit.Embedder.load("{name}")
+vectors = embedder.embed(["A sentence."])
+```
+"""
+
+
+def card_with_metadata(model: Pretrained, name: str, license: str | None = None, language: str | None = None) -> str:
+    """The card of a model with the metadata by which the Hub lists it; what the card has already stays.
+
+    Args:
+        model: The model; one without a card gets a short one.
+        name: OWNER/NAME.
+        license: The licence, as the Hub calls it (`cc-by-sa-4.0`).
+        language: Code of the language.
+
+    Raises:
+        ValueError: The metadata of the card is not valid.
+    """
+    from huggingface_hub import ModelCard
+
+    own = _CARD.format(name=name, dim=model.config.output_dim, layers=model.config.num_representations)
+    text = model.card or own
+    try:
+        card = ModelCard(text if METADATA.match(text) else f"---\n{{}}\n---\n{text}")
+    except Exception as error:  # PyYAML's, which huggingface_hub depends on
+        raise ValueError(f"the metadata at the beginning of the model's card is not valid YAML: {error}") from error
+    given, data = card.data.to_dict(), cast(Any, card.data)
+    data.library_name = given.get("library_name", "elmokit")
+    data.pipeline_tag = given.get("pipeline_tag", "feature-extraction")
+    data.tags = list(dict.fromkeys([*given.get("tags", []), *TAGS]))
+    data.license = license or given.get("license")
+    data.language = language or given.get("language")
+    return str(card)
+
+
+def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str | None, create_pr: bool) -> str:
+    """Replace the model in a repository by that of a directory; the address of the commit or the pull request."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    files = {path.name: path for path in sorted(directory.iterdir())}
+    outdated = set(api.list_repo_files(name, revision=revision)) & set(OWN_FILES) - set(files)
+    operations = [
+        *(CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()),
+        *(CommitOperationDelete(path_in_repo=name) for name in sorted(outdated)),
+    ]
+    commit = api.create_commit(name, operations, commit_message=message, revision=revision, create_pr=create_pr)
+    return str(commit.pr_url or commit.commit_url)
+
+
+def _failure(name: str, error: Exception) -> Exception:
+    """An error of huggingface_hub as one that says what to do."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HFValidationError):
+        return ValueError(str(error))
+    response = getattr(error, "response", None)
+    if isinstance(error, errors.RepositoryNotFoundError) or getattr(response, "status_code", 0) in (401, 403):
+        return PermissionError(
+            f"the Hugging Face Hub does not let you write {name}: log in with `hf auth login`, or set HF_TOKEN to a "
+            "token that may write there"
+        )
+    if isinstance(error, errors.LocalTokenNotFoundError):
+        return PermissionError("there is no token for the Hugging Face Hub: log in with `hf auth login`")
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return OSError(f"{name} cannot be written on the Hugging Face Hub ({reason}): try again later")
+
+
+def push_to_hub(
+    model: ModelSource,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    commit_message: str = "Upload a model of elmokit",
+    create_pr: bool = False,
+    license: str | None = None,
+    language: str | None = None,
+    storage_dtype: str = "float32",
+) -> str:
+    """Put a model on the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs huggingface_hub.
+
+    The repository is created if it does not exist. Its files are those of `elmokit.save`, replaced in one commit; other
+    files stay. The card gets the metadata by which the Hub lists models.
+
+    Args:
+        model: A loaded model, or whatever `elmokit.load` takes.
+        repo_id: OWNER/NAME, or the address of its page.
+        private: Create the repository as a private one; None: as is usual for its owner.
+        revision: The branch to commit to, created if it does not exist; None: main.
+        token: A token of the Hub; None: that of `hf auth login` or HF_TOKEN.
+        commit_message: The subject of the commit.
+        create_pr: Open a pull request instead.
+        license: The licence for the card, as the Hub calls it (`cc-by-sa-4.0`); None: what the card says.
+        language: Code of the language for the card; None: what the card says.
+        storage_dtype: As for `elmokit.save`.
+
+    Returns:
+        The address of the commit, or of the pull request.
+
+    Raises:
+        ValueError: `repo_id` is no OWNER/NAME, the card's metadata are not valid, huggingface_hub is not installed; or
+            as `elmokit.save`.
+        PermissionError: The token may not write there, or there is none.
+        OSError: The network or the Hub fails.
+    """
+    repository = hub_model(repo_id, revision)
+    if repository is None:
+        raise ValueError(f"{repo_id!r} is no name on the Hugging Face Hub: write OWNER/NAME")
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ValueError("to push a model, pip install huggingface_hub (elmokit's extra hub)") from error
+    name, revision, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
+    api = HfApi(token=token, library_name="elmokit", library_version=__version__)
+    with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
+        directory = Path(temporary) / "model"
+        carded = replace(loaded, card=card_with_metadata(loaded, name, license, language))
+        save(carded, directory, storage_dtype=storage_dtype)
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            if revision is not None:
+                api.create_branch(name, branch=revision, exist_ok=True)
+            return _commit(api, directory, name, commit_message, revision, create_pr)
+        # Connections fail with errors of the HTTP library, which differs between versions.
+        except Exception as error:
+            raise _failure(name, error) from error

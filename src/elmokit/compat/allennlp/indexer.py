@@ -1,0 +1,113 @@
+"""AllenNLP's `ELMoCharacterMapper` and `ELMoTokenCharactersIndexer` (data/token_indexers/elmo_indexer.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
+
+KEY = "elmo_tokens"
+
+
+def _marked(character: int) -> list[int]:
+    """The characters of a word of one character, before AllenNLP adds one for padding."""
+    word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
+    return [number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))]
+
+
+class ELMoCharacterMapper:
+    """Words -> the ids of their characters, 1 to 261; 0 is left for padding."""
+
+    max_word_length = MAX_CHARACTERS
+    beginning_of_sentence_character = BEGIN_SENTENCE - CHARACTER_SHIFT
+    end_of_sentence_character = END_SENTENCE - CHARACTER_SHIFT
+    beginning_of_word_character = BEGIN_WORD - CHARACTER_SHIFT
+    end_of_word_character = END_WORD - CHARACTER_SHIFT
+    padding_character = PAD_CHARACTER - CHARACTER_SHIFT
+    beginning_of_sentence_characters = _marked(beginning_of_sentence_character)
+    end_of_sentence_characters = _marked(end_of_sentence_character)
+    bos_token, eos_token = BOS, EOS
+
+    def __init__(self, tokens_to_add: Mapping[str, int] | None = None) -> None:
+        """`tokens_to_add` are words that are a character of their own, with its number, such as 1 to 32."""
+        self.tokens_to_add = dict(tokens_to_add or {})
+
+    def convert_word_to_char_ids(self, word: str) -> list[int]:
+        """The ids of a word, `max_word_length` of them."""
+        if word in self.tokens_to_add:
+            return [number + CHARACTER_SHIFT for number in _marked(self.tokens_to_add[word])]
+        return encode_words([word], self.max_word_length)[0].tolist()
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if isinstance(other, ELMoCharacterMapper) else NotImplemented
+
+
+class ELMoTokenCharactersIndexer:
+    """Tokens -> character ids, with the methods of AllenNLP 2 and those of 0.9, which names its index.
+
+    Tokens are AllenNLP's, or anything else with a `text`, or strings.
+    """
+
+    def __init__(
+        self,
+        namespace: str = "elmo_characters",
+        tokens_to_add: Mapping[str, int] | None = None,
+        token_min_padding_length: int = 0,
+    ) -> None:
+        self._namespace, self._token_min_padding_length = namespace, token_min_padding_length
+        self._mapper = ELMoCharacterMapper(tokens_to_add)
+
+    def count_vocab_items(self, token: Any, counter: dict[str, dict[str, int]]) -> None:
+        """Nothing: characters need no vocabulary."""
+
+    def get_empty_token_list(self) -> dict[str, list[Any]]:
+        """The indices of no tokens."""
+        return {KEY: []}
+
+    def tokens_to_indices(
+        self, tokens: Sequence[Any], vocabulary: Any = None, index_name: str = KEY
+    ) -> dict[str, list[list[int]]]:
+        """Tokens -> {index_name: the character ids of each}."""
+        texts = [getattr(token, "text", token) for token in tokens]
+        return {index_name: [self._mapper.convert_word_to_char_ids(text) for text in texts]}
+
+    def get_keys(self, index_name: str) -> list[str]:
+        """The names that `tokens_to_indices` gives, which AllenNLP 0.9 asks for."""
+        return [index_name]
+
+    def get_token_min_padding_length(self) -> int:
+        """The number of tokens that a sentence is padded to at least, which AllenNLP 0.9 asks for."""
+        return self._token_min_padding_length
+
+    def get_padding_lengths(self, indexed_tokens: Mapping[str, Sequence[Any]] | Sequence[int]) -> dict[str, int]:
+        """The number of tokens under each name, `token_min_padding_length` at least; nothing for one token (0.9)."""
+        if not isinstance(indexed_tokens, Mapping):
+            return {}
+        return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
+
+    def as_padded_tensor_dict(
+        self, tokens: Mapping[str, Sequence[Sequence[int]]], padding_lengths: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Indices -> tensors (T, 50) int64 of the lengths that `padding_lengths` has, zeros where there is no token."""
+        return {name: _padded(ids, padding_lengths[name]) for name, ids in tokens.items()}
+
+    def as_padded_tensor(
+        self,
+        tokens: Mapping[str, Sequence[Sequence[int]]],
+        desired_num_tokens: Mapping[str, int],
+        padding_lengths: Mapping[str, int],
+    ) -> dict[str, Tensor]:
+        """`as_padded_tensor_dict`, as AllenNLP 0.9 calls it, with the lengths in `desired_num_tokens`."""
+        return self.as_padded_tensor_dict(tokens, desired_num_tokens)
+
+
+def _padded(ids: Sequence[Sequence[int]], length: int) -> Tensor:
+    padded = torch.zeros(length, MAX_CHARACTERS, dtype=torch.int64)
+    for row, word in zip(padded, ids, strict=False):  # as in AllenNLP, tokens beyond the length are left out
+        row[:] = torch.tensor(word)
+    return padded

@@ -1,0 +1,270 @@
+"""bilm-tf's vocabularies, batchers and datasets (bilm/data.py): words to ids."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from glob import glob
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.compat.notice import warn_once
+from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+from elmokit.fs.reading import read_lines
+from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences, encode_words
+from elmokit.text.vocab import OLD_MARK
+
+# --- Vocabularies ------------------------------------------------------------------------------------------------
+
+
+def warn_of_missing_boundaries(words: Sequence[str]) -> None:
+    """Warn if <S> or </S> is not among the words of a vocabulary."""
+    if not {BOS, EOS} <= set(words):
+        warn_once("the vocabulary lacks <S> or </S>: unlike bilm-tf, its last word is not read as </S>")
+
+
+class Vocabulary:
+    """Words and their ids, from 0; unlike those of batchers, they are not shifted by one."""
+
+    def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
+        """Read a vocabulary.
+
+        Args:
+            filename: One word per line.
+            validate_file: Require <S>, </S> and <UNK>; otherwise the id of one that is missing is -1.
+
+        Raises:
+            ValueError: One of them is missing.
+        """
+        self.filename = Path(filename)
+        self._id_to_word = [word for line in read_lines(filename) if (word := line.strip()) != OLD_MARK]
+        self._word_to_id = {word: number for number, word in enumerate(self._id_to_word)}
+        if validate_file and (missing := {BOS, EOS, UNK} - self._word_to_id.keys()):
+            raise ValueError(f"{filename} lacks {', '.join(sorted(missing))}: add each as a line of its own")
+
+    @property
+    def bos(self) -> int:
+        """The id of <S>."""
+        return self._word_to_id.get(BOS, -1)
+
+    @property
+    def eos(self) -> int:
+        """The id of </S>."""
+        return self._word_to_id.get(EOS, -1)
+
+    @property
+    def unk(self) -> int:
+        """The id of <UNK>."""
+        return self._word_to_id.get(UNK, -1)
+
+    @property
+    def size(self) -> int:
+        """The number of words."""
+        return len(self._id_to_word)
+
+    def word_to_id(self, word: str) -> int:
+        """The id of a word, or of <UNK>."""
+        return self._word_to_id.get(word, self.unk)
+
+    def id_to_word(self, cur_id: int) -> str:
+        """The word of an id."""
+        return self._id_to_word[cur_id]
+
+    def decode(self, cur_ids: Sequence[int]) -> str:
+        """The words of ids, with spaces between them."""
+        return " ".join(map(self.id_to_word, cur_ids))
+
+    def encode(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> np.ndarray:
+        """The ids of a sentence with its boundaries, (T+2,) int32.
+
+        Args:
+            sentence: A string, which is split at white space, or with `split=False` a list of words.
+            reverse: The sentence is reversed, so that </S> is first.
+            split: Whether `sentence` is a string.
+        """
+        begin, end = (self.eos, self.bos) if reverse else (self.bos, self.eos)
+        return np.array([begin, *map(self.word_to_id, _words(sentence, split)), end], dtype=np.int32)
+
+
+def _words(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
+    return sentence.split() if split and isinstance(sentence, str) else list(sentence)
+
+
+class UnicodeCharsVocabulary(Vocabulary):
+    """Words with the ids of their characters, which batchers shift by one."""
+
+    bos_char = BEGIN_SENTENCE - CHARACTER_SHIFT
+    eos_char = END_SENTENCE - CHARACTER_SHIFT
+    bow_char = BEGIN_WORD - CHARACTER_SHIFT
+    eow_char = END_WORD - CHARACTER_SHIFT
+    pad_char = PAD_CHARACTER - CHARACTER_SHIFT
+
+    def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
+        super().__init__(filename, validate_file)
+        self.max_word_length = max_word_length
+        self.bos_chars, self.eos_chars = self._characters([BOS, EOS])
+
+    def _characters(self, words: Sequence[str]) -> np.ndarray:
+        return encode_words(words, self.max_word_length) - CHARACTER_SHIFT
+
+    @cached_property
+    def word_char_ids(self) -> np.ndarray:
+        """The characters of all words, (V, `max_word_length`) int32."""
+        return self._characters(self._id_to_word)
+
+    def word_to_char_ids(self, word: str) -> np.ndarray:
+        """The characters of a word, (`max_word_length`,) int32."""
+        return self._characters([word])[0]
+
+    def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> np.ndarray:
+        """The characters of a sentence with its boundaries, (T+2, `max_word_length`) int32; see `encode`."""
+        begin, end = (EOS, BOS) if reverse else (BOS, EOS)
+        return self._characters([begin, *_words(sentence, split), end])
+
+
+# --- Batchers ----------------------------------------------------------------------------------------------------
+
+
+class Batcher:
+    """Tokenized sentences -> character ids with boundaries. The vocabulary, a cache in bilm-tf, is not needed."""
+
+    def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
+        if lm_vocab_file is not None:
+            warn_of_missing_boundaries(Vocabulary(lm_vocab_file)._id_to_word)
+        self._max_token_length = max_token_length
+
+    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
+        if count_truncated(list(chain.from_iterable(sentences)), self._max_token_length):
+            limit = self._max_token_length - 2
+            warn_once(f"some words have more than {limit} bytes: as in bilm-tf, only the first {limit} are read")
+        bounded = [(BOS, *sentence, EOS) for sentence in sentences]
+        return encode_sentences(bounded, self._max_token_length).astype(np.int64)
+
+
+class TokenBatcher:
+    """Tokenized sentences -> word ids with boundaries."""
+
+    def __init__(self, lm_vocab_file: str | Path) -> None:
+        """Read the vocabulary. ValueError if it lacks <S> or </S>."""
+        self._lm_vocab = Vocabulary(lm_vocab_file)
+        if -1 in (self._lm_vocab.bos, self._lm_vocab.eos):
+            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings again")
+
+    def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>; ValueError if the vocabulary lacks it."""
+        ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
+        for row, sentence in zip(ids, sentences, strict=True):
+            numbers = self._lm_vocab.encode(sentence, split=False)
+            if (numbers < 0).any():  # bilm-tf used the id of padding, which shortened the sentence
+                word = sentence[int(np.argmax(numbers < 0)) - 1]
+                raise ValueError(f"neither {word!r} nor <UNK> is in the vocabulary: add one of them")
+            row[: len(numbers)] = numbers + 1
+        return ids
+
+
+# --- Datasets ----------------------------------------------------------------------------------------------------
+
+Sentence = tuple[np.ndarray, np.ndarray | None]  # ids of words and of characters, with boundaries
+
+
+def _predictions(sentences: Iterator[Sentence]) -> Iterator[tuple[int, np.ndarray | None, int]]:
+    """Each word of the sentences, its characters, and the word that follows; the last is followed by nothing."""
+    for ids, characters in sentences:
+        for position in range(len(ids) - 1):
+            yield ids[position], None if characters is None else characters[position], ids[position + 1]
+
+
+class LMDataset:
+    """Tokenized sentences of files, in windows of a few rows, as bilm-tf trains on them.
+
+    `elmokit.pretrain` reads text by itself, and faster.
+    """
+
+    def __init__(
+        self,
+        filepattern: str,
+        vocab: Vocabulary,
+        reverse: bool = False,
+        test: bool = False,
+        shuffle_on_load: bool = False,
+    ) -> None:
+        """Find the files.
+
+        Args:
+            filepattern: Path of the files, one sentence a line, with wildcards.
+            vocab: A vocabulary; with a `UnicodeCharsVocabulary`, there are characters too.
+            reverse: Read each sentence from its end.
+            test: Read the files once; otherwise without end, in random order.
+            shuffle_on_load: Shuffle the sentences of each file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        self.files = sorted(map(Path, glob(str(filepattern))))
+        if not self.files:
+            raise FileNotFoundError(f"there is no file {filepattern}")
+        self.vocab, self.reverse, self.test, self.shuffle_on_load = vocab, reverse, test, shuffle_on_load
+
+    @property
+    def max_word_length(self) -> int | None:
+        """Characters per word; None without characters."""
+        return self.vocab.max_word_length if isinstance(self.vocab, UnicodeCharsVocabulary) else None
+
+    def get_sentence(self) -> Iterator[Sentence]:
+        """Yield the ids of each sentence, and those of its characters or None."""
+        while True:
+            for file in self.files if self.test else random.sample(self.files, len(self.files)):
+                yield from self._sentences_of(file)
+            if self.test:
+                return
+
+    def _sentences_of(self, file: Path) -> Iterator[Sentence]:
+        sentences = [line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)]
+        if self.shuffle_on_load:
+            random.shuffle(sentences)
+        for sentence in sentences:
+            chars = None
+            if isinstance(self.vocab, UnicodeCharsVocabulary):
+                chars = self.vocab.encode_chars(sentence, self.reverse, split=False)
+            yield self.vocab.encode(sentence, self.reverse, split=False), chars
+
+    def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
+        """Yield windows of `batch_size` rows of `num_steps` words; a row reads on where its last window ended.
+
+        Yields:
+            token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32. As in bilm-tf, what
+            does not fill a last window is left out.
+        """
+        sentences = self.get_sentence()
+        rows = [_predictions(sentences) for _ in range(batch_size)]  # each takes the next sentence when it has read one
+        while True:
+            window = list(chain.from_iterable(islice(row, num_steps) for row in rows))
+            if len(window) < batch_size * num_steps:
+                return
+            tokens, characters, targets = zip(*window, strict=True)
+            shape = batch_size, num_steps
+            yield {
+                "token_ids": np.array(tokens, np.int32).reshape(shape),
+                "tokens_characters": None if characters[0] is None else np.stack(characters).reshape(*shape, -1),
+                "next_token_id": np.array(targets, np.int32).reshape(shape),
+            }
+
+
+class BidirectionalLMDataset:
+    """Two `LMDataset`s of the same files, one for each direction; arguments are those of `LMDataset`."""
+
+    def __init__(self, filepattern: str, vocab: Vocabulary, test: bool = False, shuffle_on_load: bool = False) -> None:
+        self._forward = LMDataset(filepattern, vocab, False, test, shuffle_on_load)
+        self._reverse = LMDataset(filepattern, vocab, True, test, shuffle_on_load)
+        self.files, self.vocab, self.max_word_length = self._forward.files, vocab, self._forward.max_word_length
+
+    def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
+        """Yield windows as `LMDataset.iter_batches` does; those of the reversed sentences have names in `_reverse`."""
+        directions = (dataset.iter_batches(batch_size, num_steps) for dataset in (self._forward, self._reverse))
+        for window, reverse in zip(*directions, strict=False):
+            yield window | {f"{name}_reverse": array for name, array in reverse.items()}

@@ -1,0 +1,83 @@
+"""The old libraries' modules by their own names, for programs of which no line is to be changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# Old modules, and the modules of `elmokit.compat` that have their names.
+MODULES = {
+    "allennlp.commands": "allennlp.command",
+    "allennlp.commands.elmo": "allennlp.embedder",
+    "allennlp.common.checks": "allennlp.configuration",
+    "allennlp.data.token_indexers": "allennlp.indexer",
+    "allennlp.data.token_indexers.elmo_indexer": "allennlp.indexer",
+    "allennlp.modules": "allennlp",
+    "allennlp.modules.elmo": "allennlp.elmo",
+    "allennlp.modules.scalar_mix": "allennlp.scalar_mix",
+    "allennlp.modules.token_embedders": "allennlp.token_embedder",
+    "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.token_embedder",
+    "allennlp.nn.util": "allennlp.boundaries",
+    "bilm": "bilm_tf",
+    "bilm.data": "bilm_tf.data",
+    "bilm.elmo": "bilm_tf.elmo",
+    "bilm.model": "bilm_tf.model",
+    "bilm.training": "bilm_tf.training",
+    "elmoformanylangs": "elmoformanylangs",
+    "elmoformanylangs.elmo": "elmoformanylangs.embedder",
+    "simple_elmo": "simple_elmo",
+    "simple_elmo.elmo_helpers": "simple_elmo",
+}
+TENSORFLOW_HUB = {"tensorflow_hub": "tf_hub"}
+
+
+def _missing(name: str) -> str:
+    return f"elmokit has no {name}: docs/migrating.md names all that there is, and what to write for the rest"
+
+
+class _OldModules(MetaPathFinder, Loader):
+    """Finds the modules of a table, each with the names of its counterpart, which is imported with it."""
+
+    def __init__(self, modules: dict[str, str]) -> None:
+        self._modules = modules
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        is_package = any(name.startswith(f"{fullname}.") for name in self._modules)
+        if is_package or fullname in self._modules:
+            return ModuleSpec(fullname, self, is_package=is_package)
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        if parent is not None and parent.__loader__ is self:
+            raise ModuleNotFoundError(_missing(fullname), name=fullname)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        if counterpart := self._modules.get(name):
+            source = import_module(f"elmokit.compat.{counterpart}")
+            vars(module).update({key: value for key, value in vars(source).items() if not key.startswith("__")})
+            module.__doc__ = source.__doc__
+            module.__file__ = source.__file__  # Python names it where a name cannot be imported from the module
+
+        def missing(attribute: str) -> Any:
+            raise AttributeError(_missing(f"{name}.{attribute}"))
+
+        vars(module)["__getattr__"] = missing
+
+
+def install(*, tensorflow_hub: bool = False) -> None:
+    """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of `elmokit.compat`.
+
+    Libraries that are installed are found before; a module that they lack, as AllenNLP 1 and 2 lack
+    `allennlp.commands.elmo`, is found here.
+
+    Args:
+        tensorflow_hub: Stand in for `tensorflow_hub` too, which has more than ELMo.
+    """
+    tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
+    installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
+    sys.meta_path.extend(_OldModules(table) for table in tables if table not in installed)

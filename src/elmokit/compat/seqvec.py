@@ -1,0 +1,125 @@
+"""bio_embeddings' `SeqVecEmbedder`: ELMo of proteins (Heinzinger et al., 2019), whose words are residues.
+
+`elmokit embed --fasta` takes the place of SeqVec's own script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.compat.weights import open_bilm
+from elmokit.embed.embedder import Embedder
+from elmokit.nn.bilm import BiLMState
+
+# The sequence with which bio_embeddings warms its model up: T0922 of CASP.
+WARMUP_SEQUENCE = "MGSSHHHHHHSSGLVPRGSHMASVQKFPGDANCDGIVDISDAVLIMQTMANPSKYQMTDKGRINADVTGNSDGVTVLDAQFIQSYCLGLVELPPVE"
+
+
+def _open(options: dict[str, Any]) -> Pretrained:
+    """The model of a directory, or of two files."""
+    if directory := options.get("model_directory"):
+        files = [Path(directory) / name for name in ("options_file", "weights_file")]
+        return Pretrained(open_bilm(*files)) if files[1].is_file() else load(directory, softmax=False)
+    files = [options.get(name) for name in ("options_file", "weights_file")]
+    if None in files:
+        raise ValueError(
+            "SeqVec is not downloaded: fetch its options.json and weights.hdf5, and give options_file and "
+            "weights_file, or model_directory"
+        )
+    return Pretrained(open_bilm(*files))
+
+
+class SeqVecEmbedder:
+    """bio_embeddings' `SeqVecEmbedder`: all layers of the residues of protein sequences.
+
+    Every sequence starts from zeros, so that its vectors depend on nothing else. With `warmup_rounds` (in the original
+    4) the model is run as often on a sample sequence, and the state is carried from call to call as in AllenNLP: row k
+    of a batch goes on from row k of the last one. `embed_many` keeps the order of the sequences.
+    """
+
+    name = "seqvec"
+    embedding_dimension = 1024
+    number_of_layers = 3
+    necessary_files = ("weights_file", "options_file")
+
+    def __init__(
+        self,
+        warmup_rounds: int = 0,
+        device: str | torch.device | None = None,
+        *,
+        dtype: str | None = None,
+        use_cpu: bool = False,
+        **options: Any,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            warmup_rounds: How often the model reads the sample sequence first; 0: no state is carried.
+            device: As for `elmokit.Embedder`.
+            dtype: As for `elmokit.Embedder`.
+            use_cpu: The same as device="cpu".
+            options: `weights_file` and `options_file`, or `model_directory`, which has files of these names or is any
+                model that `elmokit.load` accepts. Others are ignored, as in the original.
+
+        Raises:
+            ValueError: No model is named.
+        """
+        named = "cpu" if use_cpu else None if device is None else str(device)
+        self._embedder = Embedder(_open(options), named, dtype)
+        self.embedding_dimension, self.number_of_layers = self._embedder.dim, self._embedder.num_layers
+        self.warmup_rounds = warmup_rounds
+        self._state = self._embedder.embed([], state="carry").state if warmup_rounds > 0 else None
+        for _ in range(warmup_rounds):
+            self.embed(WARMUP_SEQUENCE)
+
+    def embed(self, sequence: str) -> np.ndarray:
+        """One sequence of T residues -> (L+1, T, 2D) float32."""
+        return next(self.embed_batch([sequence]))
+
+    def embed_batch(self, batch: Sequence[str]) -> Iterator[np.ndarray]:
+        """Sequences -> for each (L+1, T, 2D) float32."""
+        if not batch:
+            return
+        sentences = [list(sequence) for sequence in batch]
+        if self._state is None:
+            yield from self._embedder.embed(sentences, layers="all", state="zeros")
+            return
+        state = _with_rows(self._state, max(len(batch), self._state.h.shape[2]))
+        rows = BiLMState(state.h[:, :, : len(batch)], state.c[:, :, : len(batch)])
+        embeddings = self._embedder.embed(sentences, layers="all", state=rows)
+        assert embeddings.state is not None
+        state.h[:, :, : len(batch)], state.c[:, :, : len(batch)] = embeddings.state.h, embeddings.state.c
+        self._state = state
+        yield from embeddings
+
+    def embed_many(self, sequences: Iterable[str], batch_size: int | None = None) -> Iterator[np.ndarray]:
+        """Sequences -> one after the other (L+1, T, 2D) float32, in batches of fewer than `batch_size` residues.
+
+        A longer sequence is a batch of its own; without `batch_size` every sequence is.
+        """
+        batch: list[str] = []
+        for sequence in sequences:
+            if batch and sum(map(len, batch)) + len(sequence) >= (batch_size or 0):
+                yield from self.embed_batch(batch)
+                batch = []
+            batch.append(sequence)
+        yield from self.embed_batch(batch)
+
+    @staticmethod
+    def reduce_per_protein(embedding: np.ndarray) -> np.ndarray:
+        """(L+1, T, 2D) -> (2D,): the mean over residues of the sum of the layers."""
+        return embedding.sum(0).mean(0)
+
+
+def _with_rows(state: BiLMState, rows: int) -> BiLMState:
+    """A copy of a state, extended with zeros to `rows` rows."""
+    missing = rows - state.h.shape[2]
+    h, c = (torch.nn.functional.pad(part, (0, 0, 0, missing)).clone() for part in (state.h, state.c))
+    return BiLMState(h, c)

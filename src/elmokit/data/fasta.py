@@ -1,0 +1,103 @@
+"""Protein sequences in FASTA format: a line `>HEADER`, then the residues, one letter each, on any number of lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from elmokit.fs.reading import read_lines
+
+RESIDUES = re.compile(r"[A-Za-z*.-]*")  # with the marks of a stop and of gaps
+
+
+@dataclass(frozen=True)
+class FastaRecord:
+    """A sequence: the line of its header (from 1), the header without `>`, and the residues in upper case."""
+
+    line: int
+    header: str
+    sequence: str
+
+
+def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
+    """Stream the sequences of a file (plain, .gz or .zst); white space within residues is left out.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: A line of residues has other characters, or precedes the first header; the message names the line.
+    """
+    line, header, residues = 0, None, []
+    for number, text in enumerate(read_lines(path), start=1):
+        if text.startswith(">"):
+            if header is not None:
+                yield FastaRecord(line, header, "".join(residues))
+            line, header, residues = number, text[1:].strip(), []
+            continue
+        part = "".join(text.split())
+        if part and header is None:
+            raise ValueError(f"{path}, line {number}: residues without a header: is this FASTA? It begins with >NAME")
+        if RESIDUES.fullmatch(part) is None:
+            raise ValueError(f"{path}, line {number}: residues are letters, not {text.strip()[:60]!r}")
+        residues.append(part.upper())
+    if header is not None:
+        yield FastaRecord(line, header, "".join(residues))
+
+
+def _by_length(records: Iterable[FastaRecord], group: int) -> Iterator[tuple[int, FastaRecord]]:
+    """Records with their numbers in the file, the shortest first of every `group` consecutive ones."""
+    numbered = enumerate(records)
+    while together := list(islice(numbered, group)):
+        yield from sorted(together, key=lambda each: len(each[1].sequence))
+
+
+def read_sequences(path: str | Path, group: int = 1) -> Iterator[str]:
+    """Stream the residues alone, the shortest first of every `group` consecutive sequences, which are in memory."""
+    return (record.sequence for _, record in _by_length(read_fasta(path), group))
+
+
+def _identifier(record: FastaRecord, separator: str, field: int) -> str:
+    """The part of a header that names its sequence; empty where there is none."""
+    if field == -1:
+        return record.header
+    fields = record.header.split(separator)
+    return fields[field].strip() if field < len(fields) else ""
+
+
+def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, group: int = 1) -> dict[str, int]:
+    """The names of all sequences: a field of each header, as P69905 of `>sp|P69905|HBA_HUMAN Hemoglobin`.
+
+    Args:
+        path: The file.
+        separator: Separates the fields.
+        field: Number of the field, from 0; -1: the whole header.
+        group: As for `read_sequences`.
+
+    Returns:
+        For each name, in the order of the file, the place at which `read_sequences` has its sequence, from 0.
+
+    Raises:
+        ValueError: A header has no such field, or two sequences have the same name; the message names the line.
+    """
+    if field < -1 or not separator:
+        raise ValueError(f"fields of a header are numbered from 0, -1 is the whole, and a text separates them: {field}")
+    advice = "choose another field, or -1 for the whole header"
+    lines: dict[str, int] = {}
+
+    def named() -> Iterator[FastaRecord]:
+        for record in read_fasta(path):
+            name = _identifier(record, separator, field)
+            if not name:
+                missing = "is empty" if field == -1 else f"has no field {field} between {separator!r}: {advice}"
+                raise ValueError(f"{path}, line {record.line}: the header {record.header[:60]!r} {missing}")
+            if name in lines:
+                first = lines[name]
+                raise ValueError(f"{path}: lines {first} and {record.line} both name a sequence {name!r}: {advice}")
+            lines[name] = record.line
+            yield record
+
+    numbers = [number for number, _ in _by_length(named(), group)]
+    places = dict(zip(numbers, range(len(numbers)), strict=True))
+    return {name: places[number] for number, name in enumerate(lines)}

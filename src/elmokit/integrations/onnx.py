@@ -1,0 +1,32 @@
+"""ONNX: a biLM as a file that onnxruntime and others run without PyTorch. Needs onnx (elmokit's extra `onnx`).
+
+`elmokit convert MODEL --to onnx` does the same on the command line; docs/tutorials/onnx.md shows how the file is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elmokit.checkpoints.formats.onnx_graph import write_onnx
+from elmokit.checkpoints.loading import ModelSource, resolve_model
+from elmokit.nn.bilm import BiLM
+
+__all__ = ["export"]
+
+
+def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a biLM as an ONNX file in float32, with any number of sentences, words and, of a word, characters.
+
+    Args:
+        model: A biLM; or a loaded model, or whatever `elmokit.load` takes, of which the biLM is written. Mix, softmax
+            and tokenizer are left out.
+        path: The file. Its input `ids` (B, T, C) or (B, T), int64, has the ids of `BiLM.forward`; `h` (2, L, B, D) and
+            `c` (2, L, B, H) are the state that rows start from. Its outputs are `layers` (L+1, B, T, 2D), `mask`
+            (B, T), `h_after` and `c_after`. A model with interleaved directions has no state.
+        overwrite: Replace a file with other content.
+
+    Raises:
+        FileExistsError: The file exists with other content, and is not to be overwritten.
+        ValueError: onnx is not installed, or the biLM is prepacked or has more than 2 GB.
+    """
+    write_onnx(model if isinstance(model, BiLM) else resolve_model(model).bilm, path, overwrite)

@@ -1,0 +1,223 @@
+"""`ElmoModule`: ELMo as the first module of a SentenceTransformer (elmokit's extra sentence-transformers)."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from elmokit.checkpoints.loading import ModelSource, resolve_model, save
+from elmokit.checkpoints.loading import load as load_model
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.embed.outputs import layer_weights
+from elmokit.fs.json_files import from_json, read_json
+from elmokit.nn.bilm import BiLMState
+from elmokit.nn.elmo import Elmo
+from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.text.characters import TruncationWarning, truncation_in
+from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
+
+try:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import InputModule
+    from sentence_transformers.util import import_module_class
+except ImportError as error:
+    raise ImportError(
+        "elmokit.integrations.sentence_transformers needs sentence-transformers of version 6: pip install "
+        "'sentence-transformers>=6' (elmokit's extra sentence-transformers)"
+    ) from error
+
+TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
+
+
+def _set_mix(mix: ScalarMix, model: Pretrained, layers: str | int) -> None:
+    """Let a mix compute what `layers` means for a model: "mix" may learn, anything else is fixed."""
+    if layers == "mix":
+        start = model.mix or MixWeights((0.0,) * model.config.num_representations)
+        weights, gamma = torch.tensor(start.weights), start.gamma
+    else:
+        share = layer_weights(model, layers)
+        weights, gamma = (share / share.sum()).log(), float(share.sum())  # -inf leaves a layer out
+    with torch.no_grad():
+        mix.weights.copy_(weights)
+        mix.gamma.fill_(gamma)
+    mix.requires_grad_(layers == "mix")
+
+
+class ElmoModule(InputModule):
+    """Texts -> ELMo's vectors of their words, for a pooling module to follow.
+
+    A saved module is a directory in elmokit's own format with one more file, so that `elmokit.load` reads it too: also
+    what was learned, the mix of the layers and with freeze=False the biLM.
+    """
+
+    config_file_name = "elmo_module.json"  # config.json is that of the biLM
+    config_keys: ClassVar = ["layers", "max_seq_length", "freeze"]
+    save_in_root = False  # a README.md is written there, which would replace the model's card
+
+    def __init__(
+        self,
+        model: ModelSource = None,
+        layers: str | int = "mix",
+        max_seq_length: int | None = None,
+        freeze: bool = True,
+    ) -> None:
+        """Put a pretrained model into a module.
+
+        Args:
+            model: Whatever `elmokit.load` takes, or a loaded model, of which no copy is made.
+            layers: "mix", whose weights learn, or "average", "sum", "top" or the number of a layer, which are fixed.
+            max_seq_length: Words of a text that are read; None: all of them.
+            freeze: Whether the biLM does not learn.
+
+        Raises:
+            ValueError: The model has no such layers, or the vectors of a text would depend on the texts before it.
+            FileNotFoundError, CheckpointError: As `elmokit.load`.
+        """
+        super().__init__()
+        self._model = resolve_model(model)
+        if layers == "all":
+            raise ValueError('a word has one vector here: layers="all" is not one')
+        if self._model.state_policy == "carry":
+            raise ValueError(
+                "this model carries its state from text to text, which sentence-transformers sorts by length: give "
+                'dataclasses.replace(elmokit.load(...), state_policy="zeros")'
+            )
+        self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze
+        self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
+        _set_mix(self._mix, self._model, layers)
+        self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
+
+    @property
+    def _mix(self) -> ScalarMix:
+        return cast(ScalarMix, self.elmo.mixes[0])
+
+    def get_embedding_dimension(self) -> int:
+        """Width of a word's vector."""
+        return self._model.config.output_dim
+
+    # --- Texts to vectors --------------------------------------------------------------------------------------------
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Split texts into words, and encode those.
+
+        Args:
+            inputs: Strings.
+            prompt: A text that is put before each.
+            kwargs: Other settings of `SentenceTransformer.encode`, none of which is used.
+
+        Returns:
+            "input_ids" (B, T, C) or (B, T) int64, as `Elmo` takes them, and "attention_mask" (B, T): 1 for a word, and
+            for one vector of zeros where a text has none; "prompt_length" in words where there is a prompt.
+
+        Raises:
+            ValueError: An input is not a string.
+
+        Warns:
+            TruncationWarning: Words are longer than the model reads.
+        """
+        if others := [text for text in inputs if not isinstance(text, str)]:
+            raise ValueError(f"ElmoModule takes texts as strings, not {others[0]!r:.60}")
+        sentences = [self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs]
+        lengths = torch.tensor([len(words) for words in sentences], dtype=torch.int64)
+        mask = torch.arange(max([1, *map(len, sentences)])) < lengths[:, None]
+        features: dict[str, Any] = {"input_ids": self._ids(sentences, mask), "attention_mask": mask.long()}
+        features["attention_mask"][:, 0] = 1
+        if prompt:
+            features["prompt_length"] = len(self._tokenizer.split(prompt))
+        return features
+
+    def _ids(self, sentences: list[list[str]], mask: Tensor) -> Tensor:
+        """The ids of words, where `mask` is True; zeros elsewhere."""
+        encoder = self._model.bilm.token_encoder
+        words = [word for sentence in sentences for word in sentence]
+        if encoder.count_truncated(words):
+            message = truncation_in(sentences, encoder.count_truncated, encoder.word_limit)
+            warnings.warn(message, TruncationWarning, stacklevel=2)
+        of_words = encoder.ids(words, self._model.vocab).long()
+        ids = of_words.new_zeros(*mask.shape, *of_words.shape[1:])
+        ids[mask] = of_words
+        return ids
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add "token_embeddings" (B, T, 2D) to the features of `preprocess`."""
+        ids = features["input_ids"]
+        features["token_embeddings"] = self.elmo(ids, self._start(len(ids))).representations[0]
+        return features
+
+    def _start(self, rows: int) -> BiLMState | None:
+        """The state that every text starts from; None: zeros."""
+        if self._model.state_policy != "warm" or (state := self._model.warm_state) is None:
+            return None
+        state = state.to(self._model.bilm.device)
+        return BiLMState(*(part.expand(-1, -1, rows, -1) for part in (state.h, state.c)))
+
+    # --- Files -------------------------------------------------------------------------------------------------------
+
+    def pretrained(self) -> Pretrained:
+        """The model as elmokit has it, with what this module has learned."""
+        mix = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
+        start = ScalarMix(len(mix.weights))
+        _set_mix(start, self._model, "mix")
+        unchanged = start.weights.tolist() == list(mix.weights) and start.gamma.item() == mix.gamma
+        return self._model if self.layers != "mix" or unchanged else replace(self._model, mix=mix)
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the model in elmokit's own format, always as safetensors, and the settings of the module."""
+        save(self.pretrained(), output_path, overwrite=True)
+        self.save_config(output_path)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **kwargs: Any,
+    ) -> ElmoModule:
+        """Read what `save` wrote, from a directory or from a model on the Hugging Face Hub.
+
+        The arguments are those of `sentence_transformers.base.modules.Module.load`; errors are those of `ElmoModule`.
+        """
+        place: dict[str, Any] = {
+            "subfolder": subfolder, "token": token, "cache_folder": cache_folder, "revision": revision,
+            "local_files_only": local_files_only,
+        }  # fmt: skip
+        settings = cls.load_config(model_name_or_path, **place)
+        return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
+
+
+def load(directory: str | Path, **settings: Any) -> SentenceTransformer:
+    """Load a saved SentenceTransformer that begins with an `ElmoModule`.
+
+    `SentenceTransformer(directory)` loads no class from outside of its own package without trust_remote_code=True,
+    which would trust all else that the directory names as well. This function trusts `ElmoModule` alone.
+
+    Args:
+        directory: As `SentenceTransformer.save_pretrained` wrote it.
+        settings: Arguments of `SentenceTransformer`, such as `device`; they replace those that were saved.
+
+    Raises:
+        FileNotFoundError: There is no saved SentenceTransformer.
+        ValueError: Its files are damaged, or one of its modules is neither `ElmoModule` nor one of
+            sentence-transformers.
+    """
+    directory = Path(directory)
+    if not (directory / "modules.json").is_file():
+        raise FileNotFoundError(f"{directory} holds no SentenceTransformer: looked for modules.json in it")
+    modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
+    for entry in from_json(list[dict[str, Any]], read_json(directory / "modules.json"), "modules.json"):
+        kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
+        modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])
+    config = read_json(directory / "config_sentence_transformers.json")
+    kept = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+    return SentenceTransformer(modules=modules, **({name: config[name] for name in kept if name in config} | settings))

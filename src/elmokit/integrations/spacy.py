@@ -1,0 +1,223 @@
+"""ELMo in spaCy (elmokit's extra spacy): an architecture for its components, and the component `elmo`.
+
+`elmokit.Elmo.v1` is a layer from which spaCy's own tagger, parser and entity recognizer learn; `nlp.add_pipe("elmo")`
+puts its vectors into `doc.tensor`, from where `token.vector` and `similarity` take them. Installed entry points let
+spaCy's configurations find both without an import.
+"""
+
+# spaCy reads annotations at run time, so they are no strings here.
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain as chain_iterables
+from typing import Any, cast
+
+import numpy as np
+
+from elmokit.checkpoints.pretrained import MixWeights
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import select_layers
+from elmokit.integrations.lazy_embedder import LazyEmbedder
+
+try:
+    from spacy.language import Language
+    from spacy.pipeline.tok2vec import Tok2Vec
+    from spacy.tokens import Doc, Span, Token
+    from spacy.util import registry
+    from spacy.vocab import Vocab
+    from thinc.api import Dropout, Model, chain
+    from thinc.shims import Shim
+    from thinc.types import Floats2d
+except ImportError as error:
+    raise ImportError("elmokit.integrations.spacy needs spaCy: pip install spacy (elmokit's extra spacy)") from error
+
+# --- The layer -------------------------------------------------------------------------------------------------------
+
+
+class FrozenModel(Shim):
+    """A biLM that does not learn, in a layer of thinc. A saved pipeline holds its fingerprint in place of its weights.
+
+    Attributes:
+        lazy_embedder: The model's embedder; copies of a pipeline share it.
+    """
+
+    def __init__(self, lazy_embedder: LazyEmbedder) -> None:
+        super().__init__(None)
+        self.lazy_embedder = lazy_embedder
+
+    def finish_update(self, optimizer: Any) -> None:
+        """Nothing learns."""
+
+    def to_device(self, device_type: str, device_id: int) -> None:
+        """Stay on the device of the embedder: its vectors move."""
+
+    def to_bytes(self) -> bytes:
+        return self.lazy_embedder.get().fingerprint().encode()
+
+    def from_bytes(self, data: bytes) -> "FrozenModel":
+        if data != self.to_bytes():
+            raise ValueError(
+                f"this pipeline was saved with another model than {self.lazy_embedder.arguments[0]!r} is now: restore "
+                'that, or name it, as in spacy.load(path, config={"components.elmo.model.model": "path/of/the/model"})'
+            )
+        return self
+
+
+def _sentences(doc: Doc) -> Iterable[Iterable[Token]]:
+    """The sentences of a document, where it has some; else the whole."""
+    return doc.sents if doc.has_annotation("SENT_START") else [doc]
+
+
+def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[np.ndarray]:
+    """Embed documents, each sentence by itself, or the whole document where its sentences are not known.
+
+    Args:
+        embedder: The model.
+        docs: Documents, the tokens of which are taken as they are.
+        layers: See `Embedder.embed`.
+
+    Returns:
+        Of each document (T, 2D), or (L+1, T, 2D) for all layers, zeros for white space. Words that are longer than the
+        model reads are truncated without a warning.
+    """
+    words = [[[token.text for token in each if not token.is_space] for each in _sentences(doc)] for doc in docs]
+    sentences = [sentence for of_doc in words for sentence in of_doc]
+    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers))
+    shape = (select_layers(embedder.model, layers).count,) if layers == "all" else ()
+    vectors = []
+    for doc, of_doc in zip(docs, words, strict=True):
+        of_all = np.zeros((*shape, len(doc), embedder.dim), np.float32)
+        is_word = [not token.is_space for token in doc]
+        of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *(next(arrays) for _ in of_doc)], axis=-2)
+        vectors.append(of_all)
+    return vectors
+
+
+def _embedder(model: Model) -> Embedder:
+    return cast(FrozenModel, model.shims[0]).lazy_embedder.get()
+
+
+def _fixed_layers(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
+    """Vectors of a fixed choice of layers: nothing learns."""
+    vectors: list[Any] = embed_docs(_embedder(model), docs, layers)
+    return [model.ops.asarray2f(of_doc) for of_doc in vectors], lambda gradients: []
+
+
+def _learned_mix(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
+    """gamma * sum_j softmax(weights)_j h_j (paper equation 1), and its gradient for `weights` and `gamma`."""
+    xp: Any = model.ops.xp
+    layers = [xp.asarray(of_doc) for of_doc in embed_docs(_embedder(model), docs, "all")]
+    gamma: Any = model.get_param("gamma")
+    weights: Any = model.get_param("weights")
+    shares: Any = model.ops.softmax(weights)
+
+    def backprop(gradients: list[Any]) -> list[Doc]:
+        # of the loss, for a share of each layer
+        by_layer = sum(xp.einsum("ltd,td->l", h, d) for h, d in zip(layers, gradients, strict=True))
+        of_gamma = (shares * by_layer).sum(keepdims=True)
+        model.inc_grad("gamma", of_gamma)
+        model.inc_grad("weights", gamma * shares * (by_layer - of_gamma))
+        return []
+
+    return [xp.tensordot(gamma * shares, h, axes=1) for h in layers], backprop
+
+
+@registry.architectures("elmokit.Elmo.v1")
+def elmo_tok2vec(
+    model: str = "en-small",
+    layers: str | int = "mix",
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Model[list[Doc], list[Floats2d]]:
+    """A frozen biLM as a layer of spaCy: documents -> the vectors of their tokens, zeros for white space.
+
+    Args:
+        model: Whatever `elmokit.load` takes by name. A saved pipeline names it too, and does not contain it.
+        layers: "mix", whose weights learn, or "average", "sum", "top" or the number of a layer, which are fixed.
+        device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+        dtype: The number type to compute in, see `Embedder`.
+
+    Returns:
+        A layer of width 2D, with spaCy's dropout on the vectors in training.
+
+    Raises:
+        ValueError: The model has no such layers.
+        FileNotFoundError, CheckpointError: As `elmokit.load`.
+    """
+    lazy_embedder = LazyEmbedder(model, device, dtype)
+    embedder = lazy_embedder.get()
+    if layers == "all":
+        raise ValueError('a token has one vector here: layers="all" is not one')
+    select_layers(embedder.model, layers)
+    forward: Callable = partial(_fixed_layers, layers)
+    params: dict[str, Any] = {}
+    if layers == "mix":
+        mix = embedder.model.mix or MixWeights((0.0,) * embedder.num_layers)
+        forward = _learned_mix
+        params = {"weights": np.array(mix.weights, np.float32), "gamma": np.array([mix.gamma], np.float32)}
+    layer = Model("elmo", forward, params=params, dims={"nO": embedder.dim}, shims=[FrozenModel(lazy_embedder)])
+    with_dropout = chain(layer, Dropout())
+    with_dropout.set_dim("nO", embedder.dim)
+    return with_dropout
+
+
+# --- The component ---------------------------------------------------------------------------------------------------
+
+
+def _token_vector(token: Token) -> Any:
+    return token.doc.tensor[token.i]
+
+
+def _mean_vector(part: Doc | Span) -> Any:
+    """The mean of the words; zeros where there are none."""
+    doc = part.doc if isinstance(part, Span) else part
+    words = [token.i for token in part if not token.is_space]
+    return doc.tensor[words].mean(axis=0) if words else doc.tensor[:0].sum(axis=0)
+
+
+def _has_vector(part: Doc | Span | Token) -> bool:
+    return True
+
+
+def _similarity(part: Doc | Span | Token, other: Any) -> float:
+    """The cosine of both vectors; 0 where one of them is zero."""
+    first, second = part.vector, other.vector
+    if first.shape != second.shape:
+        raise ValueError(f"{other!r} has no vector of ELMo: compare documents, spans and tokens with each other")
+    norms = part.vector_norm * other.vector_norm
+    return float(first @ second / norms) if norms else 0.0
+
+
+class ElmoPipe(Tok2Vec):
+    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and learns with its listeners.
+
+    With `hooks`, `vector` and `similarity` of tokens, spans and documents are those of ELMo in pipelines with static
+    vectors too, spans and documents leave white space out, and two tokens of one word are compared by their vectors,
+    where spaCy itself answers 1 without looking. Hooks are not saved with documents; spaCy says so.
+    """
+
+    def __init__(self, vocab: Vocab, model: Model, name: str = "elmo", hooks: bool = True) -> None:
+        super().__init__(vocab, model, name)
+        self.hooks = hooks
+
+    def set_annotations(self, docs: Sequence[Doc], tokvecses: Sequence[Any]) -> None:
+        """Set `doc.tensor`, (T, 2D), and the hooks."""
+        super().set_annotations(docs, tokvecses)
+        if self.hooks:
+            for doc in docs:
+                shared = {"has_vector": _has_vector, "similarity": _similarity}
+                doc.user_token_hooks |= {"vector": _token_vector, **shared}
+                doc.user_span_hooks |= {"vector": _mean_vector, **shared}
+                doc.user_hooks |= {"vector": _mean_vector, **shared}
+
+
+@Language.factory(
+    "elmo",
+    assigns=["doc.tensor"],
+    default_config={
+        "model": {"@architectures": "elmokit.Elmo.v1", "model": "en-small", "layers": "mix"},
+        "hooks": True,
+    },
+)
+def make_elmo(nlp: Language, name: str, model: Model[list[Doc], list[Floats2d]], hooks: bool) -> ElmoPipe:
+    """The component `elmo` of a pipeline; spaCy calls it with the settings of a configuration."""
+    return ElmoPipe(nlp.vocab, model, name, hooks)

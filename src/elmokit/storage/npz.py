@@ -1,0 +1,62 @@
+"""Vectors by name in NumPy's .npz, written from a complete store, whose index is the comment of the archive.
+
+An .npz file is a zip archive of arrays, which are written one after the other, none of them ever whole in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.json_files import from_json
+from elmokit.fs.reading import open_regular
+from elmokit.storage.store import EmbeddingStore, StoreIndex
+
+CHUNK_ROWS = 4096
+
+
+def _chunks(store: EmbeddingStore, line: int) -> Iterator[np.ndarray]:
+    """The vectors of a line in the order of its array, (T, 2D) or (L+1, T, 2D), some rows at a time."""
+    length, (*layers, _) = store.length(line), store.index.vector_shape
+    for layer in range(*layers) if layers else (...,):
+        for begin in range(0, length, CHUNK_ROWS):
+            vectors = store.vectors(line, slice(begin, begin + CHUNK_ROWS))
+            yield vectors if layer is ... else vectors[:, layer]
+
+
+def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int], pooled: bool = False) -> None:
+    """Write an array for each name, atomically, in the number type of the store.
+
+    Args:
+        store: A complete store.
+        path: The file.
+        lines: For each name the number of its line, in the order of the file.
+        pooled: A line of the store has one vector, which is the array.
+    """
+    dtype = np.dtype(store.index.dtype).newbyteorder("<")
+    *layers, dim = store.index.vector_shape
+    with atomic_path(path) as partial, ZipFile(partial, "w") as archive:
+        for name, line in lines.items():
+            shape = (dim,) if pooled else (*layers, store.length(line), dim)
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            # A ZipInfo of its own has a fixed date, so that equal vectors make equal files.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array_header_1_0(stream, header)
+                for vectors in _chunks(store, line):
+                    stream.write(vectors.astype(dtype, copy=False).tobytes())
+        archive.comment = json.dumps(asdict(store.index)).encode()
+
+
+def read_npz_index(path: Path) -> StoreIndex | None:
+    """The index in a file that `write_npz` wrote; None for any other file."""
+    try:
+        with open_regular(path) as stream, ZipFile(stream) as archive:
+            return from_json(StoreIndex, json.loads(archive.comment))
+    except (OSError, BadZipFile, ValueError, RecursionError):
+        return None

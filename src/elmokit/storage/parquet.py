@@ -1,0 +1,93 @@
+"""Embeddings as rows of a table, a row for each line, and a Parquet file of them (elmokit's extra parquet).
+
+tokens     list of strings
+vectors    list of vectors, a list of 2D numbers each, or for all layers L+1 such lists; float32 or float16
+
+The key `elmokit` of a file's metadata is the index of the store that it was made of, as JSON. A row is in memory as a
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.json_files import from_json
+from elmokit.storage.store import EmbeddingStore, StoreIndex
+
+GROUP_WORDS = 1 << 16  # of the lines that are written together
+INDEX_KEY = b"elmokit"
+
+
+def require_pyarrow() -> Any:
+    """The module pyarrow; ValueError says how to install it where it is missing."""
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
+    except ImportError as error:
+        raise ValueError("Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
+    return pyarrow
+
+
+def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Arrow arrays of the words of lines and of their vectors.
+
+    Args:
+        tokens: The words of each line.
+        vectors: For each line (T, 2D), or (T, L+1, 2D) for all layers; at least one.
+
+    Returns:
+        The columns `tokens` and `vectors`, with a row for each line.
+    """
+    arrow = require_pyarrow()
+    offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+    of_words: Any = arrow.array(np.concatenate(vectors).reshape(-1))
+    for width in reversed(vectors[0].shape[1:]):
+        of_words = arrow.FixedSizeListArray.from_arrays(of_words, width)
+    words = arrow.array(list(chain.from_iterable(tokens)), arrow.string())
+    columns = {"tokens": words, "vectors": of_words}
+    return {name: arrow.ListArray.from_arrays(offsets, values) for name, values in columns.items()}
+
+
+def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]]]:
+    """The lines of a store, some thousand words at a time."""
+    group, words = [], 0
+    for tokens, vectors in store:
+        if group and words + len(tokens) > GROUP_WORDS:
+            yield group
+            group, words = [], 0
+        group.append((tokens, vectors))
+        words += len(tokens)
+    yield group
+
+
+def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
+    """Write the rows of a complete store, atomically."""
+    arrow = require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    of_index = {INDEX_KEY: json.dumps(asdict(store.index)).encode()}
+    empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
+    schema = arrow.table(embedding_columns([[]], [empty])).schema.with_metadata(of_index)
+    with atomic_path(path) as partial, parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
+        for group in _groups(store):
+            columns = embedding_columns(*zip(*group, strict=True))
+            writer.write_table(arrow.table(columns, schema=schema))
+
+
+def read_parquet_index(path: Path) -> StoreIndex | None:
+    """The index in a file that `write_parquet` wrote; None for any other file."""
+    arrow = require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+        return from_json(StoreIndex, json.loads(metadata[INDEX_KEY]))
+    except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
+        return None

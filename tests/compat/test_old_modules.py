@@ -1,0 +1,115 @@
+"""The old libraries' modules by their own names; in processes of their own, as `install` changes what is imported."""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmokit.compat.old_modules import MODULES, TENSORFLOW_HUB
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=120)
+
+
+def output_of(program: str, folder: Path) -> str:
+    """What a program prints that begins with `install()`."""
+    done = run("-c", f"from elmokit.compat import install; install()\n{program}", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("counterpart", sorted({*MODULES.values(), *TENSORFLOW_HUB.values()}))
+def test_counterparts_exist_and_describe_themselves(counterpart: str) -> None:
+    assert importlib.import_module(f"elmokit.compat.{counterpart}").__doc__
+
+
+def test_install_imports_nothing_until_a_module_is_asked_for(tmp_path: Path) -> None:
+    assert output_of("import sys; print('torch' in sys.modules)", tmp_path) == "False\n"
+
+
+def test_old_imports_find_the_new_classes(tmp_path: Path) -> None:
+    program = """
+import allennlp.commands.elmo
+from allennlp.commands import main
+from allennlp.common.checks import ConfigurationError
+from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
+from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
+from allennlp.modules import Elmo, ScalarMix
+from allennlp.modules.elmo import Elmo as Same, _ElmoBiLm, batch_to_ids
+from allennlp.modules.scalar_mix import ScalarMix as SameMix
+from allennlp.modules.token_embedders import ElmoTokenEmbedder
+from allennlp.nn.util import remove_sentence_boundaries
+import bilm
+from bilm import Batcher, TokenBatcher, weight_layers, dump_token_embeddings
+from bilm.data import BidirectionalLMDataset
+from bilm.elmo import weight_layers
+from bilm.model import BidirectionalLanguageModel
+from bilm.training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
+from elmoformanylangs import Embedder
+from elmoformanylangs.elmo import Embedder as SameEmbedder
+from simple_elmo import ElmoModel
+from simple_elmo.elmo_helpers import ElmoModel as SameModel
+import elmokit.compat.allennlp, elmokit.compat.simple_elmo
+assert Elmo is Same is elmokit.compat.allennlp.Elmo and ScalarMix is SameMix and Embedder is SameEmbedder
+assert ElmoModel is SameModel is elmokit.compat.simple_elmo.ElmoModel
+assert allennlp.commands.elmo.ElmoEmbedder is elmokit.compat.allennlp.ElmoEmbedder
+print(allennlp.commands.elmo.DEFAULT_BATCH_SIZE, bilm.Batcher is Batcher)
+"""
+    assert output_of(program, tmp_path) == "64 True\n"
+
+
+def test_tensorflow_hub_is_found_on_request_only(tmp_path: Path) -> None:
+    import_it = (
+        "try:\n    import tensorflow_hub as hub\n    print(hub.KerasLayer.__module__)\nexcept ImportError: print('no')"
+    )
+    if importlib.util.find_spec("tensorflow_hub") is None:
+        assert output_of(import_it, tmp_path) == "no\n"
+        assert output_of(f"install(tensorflow_hub=True)\n{import_it}", tmp_path) == "elmokit.compat.tf_hub\n"
+
+
+def test_an_installed_library_is_found_before(tmp_path: Path) -> None:
+    (tmp_path / "bilm").mkdir()
+    (tmp_path / "bilm" / "__init__.py").write_text("Batcher = 'the real one'")
+    assert output_of("from bilm import Batcher; print(Batcher)", tmp_path) == "the real one\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("import allennlp.models", "elmokit has no allennlp.models: docs/migrating.md names all that there is"),
+        ("from allennlp.data.fields import TextField", "elmokit has no allennlp.data.fields: docs/migrating.md"),
+        ("from allennlp.modules.elmo import Tagger", "cannot import name 'Tagger' from 'allennlp.modules.elmo' (/"),
+        ("import bilm; bilm.Trainer", "elmokit has no bilm.Trainer: docs/migrating.md"),
+    ],
+)
+def test_names_that_do_not_exist_say_where_to_look(statement: str, message: str, tmp_path: Path) -> None:
+    done = run("-c", f"from elmokit.compat import install; install()\n{statement}", folder=tmp_path)
+    assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+
+
+def test_install_twice_is_install_once(tmp_path: Path) -> None:
+    program = "import sys; install(); print(sum('_OldModules' in type(each).__name__ for each in sys.meta_path))"
+    assert output_of(program, tmp_path) == "1\n"
+
+
+def test_a_script_runs_as_it_is(old_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("WORDS = ['the', 'cat']")
+    (tmp_path / "script.py").write_text(
+        "import sys\n"
+        "from helper import WORDS\n"
+        "from allennlp.commands.elmo import ElmoEmbedder\n"
+        "if __name__ == '__main__':\n"
+        "    print(sys.argv[0], ElmoEmbedder(sys.argv[1], sys.argv[2]).embed_sentence(WORDS).shape)\n"
+    )
+    files = str(old_model / "options.json"), str(old_model / "model.hdf5")
+    done = run("-m", "elmokit.compat", str(tmp_path / "script.py"), *files, folder=old_model)
+    assert done.stdout == f"{tmp_path / 'script.py'} (3, 2, 32)\n", done.stderr
+
+
+def test_a_script_that_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
+    done = run("-m", "elmokit.compat", "none.py", folder=tmp_path)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith("there is no script none.py")

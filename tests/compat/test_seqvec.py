@@ -1,0 +1,114 @@
+"""bio_embeddings' SeqVecEmbedder and SeqVec's own ways, on a random model in SeqVec's layout."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.compat.allennlp import ElmoEmbedder
+from elmokit.compat.seqvec import WARMUP_SEQUENCE, SeqVecEmbedder
+from elmokit.embed.files import embed_fasta
+
+
+def proteins(lengths: list[int]) -> list[str]:
+    draw = random.Random(len(lengths))
+    return ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=length)) for length in lengths]
+
+
+@pytest.fixture
+def files(old_model: Path) -> dict[str, Path]:
+    return {"options_file": old_model / "options.json", "weights_file": old_model / "model.hdf5"}
+
+
+def original(files: dict[str, Path]) -> ElmoEmbedder:
+    """The class that SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with AllenNLP."""
+    return ElmoEmbedder(files["options_file"], files["weights_file"])
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Path]) -> None:
+    embedder, elmo = SeqVecEmbedder(**files), original(files)
+    elmo.elmo_bilm._elmo_lstm.stateful = False
+    assert (embedder.embedding_dimension, embedder.number_of_layers) == (32, 3)
+    for sequence in [*proteins([9, 40, 1]), *proteins([9, 40, 1])[::-1]]:
+        assert_close(embedder.embed(sequence), elmo.embed_sentence(list(sequence)))
+    together = list(embedder.embed_batch(proteins([9, 40, 1])))
+    for found, sequence in zip(together, proteins([9, 40, 1]), strict=True):
+        assert_close(found, elmo.embed_sentence(list(sequence)))
+
+
+def test_warm_up_carries_the_state_as_the_original_did(files: dict[str, Path]) -> None:
+    embedder, elmo = SeqVecEmbedder(warmup_rounds=4, **files), original(files)
+    for _ in range(4):
+        elmo.embed_sentence(list(WARMUP_SEQUENCE))
+    for batch in (proteins([9, 40, 1]), proteins([5, 12]), proteins([3, 8, 2, 30]), proteins([7])):
+        expected = elmo.embed_batch([list(sequence) for sequence in batch])
+        for found, vectors in zip(embedder.embed_batch(batch), expected, strict=True):
+            assert_close(found, vectors)
+    assert_close(embedder.embed("MVLS"), elmo.embed_sentence(list("MVLS")))
+
+
+def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(files: dict[str, Path]) -> None:
+    embedder, sequences = SeqVecEmbedder(**files), proteins([4, 9, 50, 2, 7, 0, 20])
+    alone = [embedder.embed(sequence) for sequence in sequences]
+    for batch_size in (None, 10, 21, 1000):  # the fourth is longer than the first two
+        found = list(embedder.embed_many(iter(sequences), batch_size))
+        assert [array.shape for array in found] == [(3, len(sequence), 32) for sequence in sequences]
+        for array, expected in zip(found, alone, strict=True):
+            assert_close(array, expected)
+    assert list(embedder.embed_many([], 10)) == []
+
+
+def test_embed_many_takes_batches_of_so_many_residues(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, batches = SeqVecEmbedder(**files), []
+    monkeypatch.setattr(embedder, "embed_batch", lambda batch: batches.append([*map(len, batch)]) or [])
+    assert list(embedder.embed_many(proteins([4, 5, 50, 2, 7, 9]), 10)) == []
+    assert batches == [[4, 5], [50], [2, 7], [9]]
+
+
+def test_reduce_per_protein_is_the_mean_of_the_sum_of_the_layers() -> None:
+    layers = np.random.default_rng(0).normal(size=(3, 11, 8))
+    expected = [sum(layers[k, t, d] for k in range(3) for t in range(11)) / 11 for d in range(8)]
+    assert_close(SeqVecEmbedder.reduce_per_protein(layers), np.array(expected))
+
+
+def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    expected = SeqVecEmbedder(**files).embed("MVLSPADK")
+    for name, path in files.items():
+        shutil.copy(path, tmp_path / name)
+    assert_close(SeqVecEmbedder(model_directory=tmp_path, use_cpu=True).embed("MVLSPADK"), expected)
+    assert_close(SeqVecEmbedder(model_directory=files["weights_file"].parent, device="cpu").embed("MVLSPADK"), expected)
+    with pytest.raises(ValueError, match="SeqVec is not downloaded"):
+        SeqVecEmbedder(weights_file="weights.hdf5")
+
+
+def test_seqvec_script_gives_what_embed_fasta_writes(files: dict[str, Path], tmp_path: Path) -> None:
+    fasta = tmp_path / "in.fasta"
+    sequences = dict(zip(["P1", "P2", "P3"], proteins([12, 70, 5]), strict=True))
+    fasta.write_text("".join(f">sp|{name}|X\n{sequence}\n" for name, sequence in sequences.items()))
+    elmo, layers = original(files), {}
+    elmo.elmo_bilm._elmo_lstm.stateful = False
+    by_length = sorted(sequences.items(), key=lambda item: len(item[1]))  # the script's order and its processing
+    arrays = elmo.embed_batch([list(sequence) for _, sequence in by_length])
+    for (name, _), array in zip(by_length, arrays, strict=True):
+        layers[name] = array
+    model = files["weights_file"].parent
+    embed_fasta(fasta, tmp_path / "residues.npz", model)
+    embed_fasta(fasta, tmp_path / "proteins.npz", model, protein=True)
+    embed_fasta(fasta, tmp_path / "layers.npz", model, layers="all")
+    with (
+        np.load(tmp_path / "residues.npz") as residues,
+        np.load(tmp_path / "proteins.npz") as pooled,
+        np.load(tmp_path / "layers.npz") as whole,
+    ):
+        for name in sequences:
+            assert_close(residues[name], layers[name].sum(axis=0))
+            assert_close(pooled[name], layers[name].sum(axis=0).mean(axis=0))
+            assert_close(np.concatenate(whole[name], axis=1), np.concatenate(layers[name], axis=1))

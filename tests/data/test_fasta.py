@@ -1,0 +1,87 @@
+"""FASTA: sequences over several lines, names from headers, and errors that name the line."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from elmokit.data.fasta import FastaRecord, read_fasta, read_identifiers, read_sequences
+
+UNIPROT = """\
+>sp|P69905|HBA_HUMAN Hemoglobin subunit alpha
+MVLSPADKTN
+vkaawgkvga
+
+>tr|A0A000|A0A000_9ACTN Uncharacterized
+MSKE WTPQL*
+>sp|Q00000|EMPTY
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_read_fasta_joins_lines_and_reads_upper_case(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.fasta", UNIPROT)
+    assert list(read_fasta(file)) == [
+        FastaRecord(1, "sp|P69905|HBA_HUMAN Hemoglobin subunit alpha", "MVLSPADKTNVKAAWGKVGA"),
+        FastaRecord(5, "tr|A0A000|A0A000_9ACTN Uncharacterized", "MSKEWTPQL*"),
+        FastaRecord(7, "sp|Q00000|EMPTY", ""),
+    ]
+    (tmp_path / "b.fasta.gz").write_bytes(gzip.compress(UNIPROT.replace("\n", "\r\n").encode()))
+    assert list(read_sequences(tmp_path / "b.fasta.gz")) == ["MVLSPADKTNVKAAWGKVGA", "MSKEWTPQL*", ""]
+
+
+@pytest.mark.parametrize(
+    ("separator", "field", "names"),
+    [
+        ("|", 1, ("P69905", "A0A000", "Q00000")),
+        ("|", 0, None),
+        ("_", 0, ("sp|P69905|HBA", "tr|A0A000|A0A000", "sp|Q00000|EMPTY")),
+        ("#", -1, tuple(line[1:] for line in UNIPROT.splitlines() if line.startswith(">"))),
+    ],
+)
+def test_read_identifiers_takes_the_field_or_the_whole_header(
+    tmp_path: Path, separator: str, field: int, names: tuple[str, ...] | None
+) -> None:
+    file = write(tmp_path / "a.fasta", UNIPROT)
+    if names is None:
+        with pytest.raises(ValueError, match="lines 1 and 7 both name a sequence 'sp'"):
+            read_identifiers(file, separator, field)
+    else:
+        assert tuple(read_identifiers(file, separator, field)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("MVLS\n", "line 1: residues without a header"),
+        (">a\nMVLS\nMV1S\n", "line 3: residues are letters, not 'MV1S'"),
+        (">a|b\nMV\n>c\nMV\n", r"line 3: the header 'c' has no field 1 between '\|'"),
+        (">a|\nMV\n", "line 1: the header 'a|' has no field 1"),
+    ],
+)
+def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_identifiers(write(tmp_path / "a.fasta", text))
+
+
+def test_read_identifiers_refuses_an_empty_header_and_a_negative_field(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.fasta", ">\nMV\n")
+    with pytest.raises(ValueError, match="line 1: the header '' is empty"):
+        read_identifiers(file, field=-1)
+    with pytest.raises(ValueError, match="numbered from 0"):
+        read_identifiers(file, field=-2)
+
+
+@pytest.mark.parametrize(("group", "places"), [(1, [0, 1, 2]), (2, [1, 0, 2]), (3, [2, 1, 0])])
+def test_sequences_are_read_by_length_within_groups_and_names_tell_the_place(
+    tmp_path: Path, group: int, places: list[int]
+) -> None:
+    file = write(tmp_path / "a.fasta", UNIPROT)
+    lines = read_identifiers(file, group=group)
+    assert lines == dict(zip(("P69905", "A0A000", "Q00000"), places, strict=True))
+    sequences, in_order = list(read_sequences(file, group)), list(read_sequences(file))
+    assert [sequences[line] for line in lines.values()] == in_order

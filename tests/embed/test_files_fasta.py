@@ -1,0 +1,202 @@
+"""Protein sequences to a file: the vectors of the embedder under the names of the headers, in flat memory."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.cli import main
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_fasta
+from elmokit.embed.pipeline import Sizes
+from elmokit.nn.bilm import BiLM
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+
+
+def sequences(lengths: list[int]) -> dict[str, str]:
+    draw = random.Random(3)
+    return {f"P{number:05d}": "".join(draw.choices(RESIDUES, k=length)) for number, length in enumerate(lengths)}
+
+
+def write_fasta(path: Path, proteins: dict[str, str]) -> Path:
+    lines = []
+    for name, residues in proteins.items():
+        lines += [f">sp|{name}|{name}_HUMAN of chance"] + [residues[i : i + 60] for i in range(0, len(residues), 60)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    torch.manual_seed(5)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    return Embedder(Pretrained(bilm), device="cpu", sizes=Sizes(batch_words=200, min_batch_words=200))
+
+
+PROTEINS = sequences([7, 130, 1, 61, 90, 450, 0, 33])  # the sixth is run in windows
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def read_h5(path: Path) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+
+    def add(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            arrays[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    return arrays
+
+
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {".npz": read_npz, ".h5": read_h5}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("layers", ["sum", "all", 1])
+def test_embed_fasta_writes_the_vectors_of_the_residues_by_name(
+    tmp_path: Path, embedder: Embedder, suffix: str, layers: str | int
+) -> None:
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
+    report = embed_fasta(file, output, embedder, layers=layers, sentences_per_part=3)
+    assert (report.sentences, report.words) == (len(PROTEINS), sum(map(len, PROTEINS.values())))
+    found = READERS[suffix](output)
+    assert list(found) == list(PROTEINS)  # in the order of the file, though they are run by length
+    for name, residues in PROTEINS.items():
+        (expected,) = embedder.embed([list(residues)], layers=layers)
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.fasta", f"out{suffix}"]
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_embed_fasta_of_a_protein_writes_the_mean_of_the_sum_of_the_layers(
+    tmp_path: Path, embedder: Embedder, suffix: str
+) -> None:
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
+    embed_fasta(file, output, embedder, protein=True)
+    found = READERS[suffix](output)
+    for name, residues in PROTEINS.items():
+        (layers,) = embedder.embed([list(residues)], layers="all")
+        expected = layers.sum(axis=0).mean(axis=0) if residues else np.zeros(embedder.dim)
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
+def test_embed_fasta_writes_float16_where_that_is_asked_for(tmp_path: Path, embedder: Embedder) -> None:
+    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
+    for suffix, read in READERS.items():
+        embed_fasta(file, tmp_path / f"out{suffix}", embedder, storage_dtype="float16")
+        assert {array.dtype for array in read(tmp_path / f"out{suffix}").values()} == {np.dtype("float16")}
+
+
+def test_embed_fasta_puts_names_with_a_slash_into_groups_of_hdf5(tmp_path: Path, embedder: Embedder) -> None:
+    domains = {"P1/1-40": "MVLS", "P1/41-80": "PADK", "P2": "TNV"}
+    file = write_fasta(tmp_path / "in.fasta", domains)
+    for suffix, read in READERS.items():
+        embed_fasta(file, tmp_path / f"out{suffix}", embedder)
+        assert {name: len(array) for name, array in read(tmp_path / f"out{suffix}").items()} == {
+            "P1/1-40": 4, "P1/41-80": 4, "P2": 3,
+        }  # fmt: skip
+    write_fasta(tmp_path / "in.fasta", {"P1": "MVLS", "P1/41-80": "PADK"})
+    with pytest.raises(ValueError, match="'P1' would be both a dataset and a group"):
+        embed_fasta(file, tmp_path / "other.h5", embedder)
+    write_fasta(tmp_path / "in.fasta", {"P1": "MVLS", "P1/": "PADK"})
+    with pytest.raises(ValueError, match="'P1/' cannot name a dataset of HDF5"):
+        embed_fasta(file, tmp_path / "other.h5", embedder)
+    embed_fasta(file, tmp_path / "other.npz", embedder)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_finished_output_is_done_and_other_names_need_overwrite(
+    tmp_path: Path, embedder: Embedder, suffix: str
+) -> None:
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
+    embed_fasta(file, output, embedder)
+    before = output.stat().st_mtime_ns
+    assert embed_fasta(file, output, embedder).parts_kept == 1
+    assert output.stat().st_mtime_ns == before
+    with pytest.raises(FileExistsError, match="holds other vectors"):
+        embed_fasta(file, output, embedder, id_field=2)
+    embed_fasta(file, output, embedder, id_field=-1, overwrite=True)
+    assert all(name.endswith("_HUMAN of chance") for name in READERS[suffix](output))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("out.pt", {}, r"name the output out\.pt\.npz"),
+        ("out.npz", {"protein": True, "layers": "all"}, 'other layers than "all"'),
+        ("out.npz", {"protein": True, "storage_dtype": "float16"}, "leave storage_dtype out"),
+        ("out.npz", {"state": "carry"}, "does not go on from the one before it"),
+        ("out.npz", {"sentences_per_part": 0}, "at least 1"),
+    ],
+)
+def test_embed_fasta_refuses_what_it_cannot_write(
+    tmp_path: Path, embedder: Embedder, name: str, options: dict[str, Any], message: str
+) -> None:
+    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
+    with pytest.raises(ValueError, match=message):
+        embed_fasta(file, tmp_path / name, embedder, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.fasta"]
+
+
+def test_command_embeds_proteins_with_the_options_of_the_old_script(
+    tmp_path: Path, embedder: Embedder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(embedder.model, tmp_path / "model")
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
+    command = ["embed", "--fasta", str(file), "--output", str(output), "--model", str(tmp_path / "model")]
+    assert main([*command, "--protein", "--split-char", "_", "--id", "0"]) == 0
+    assert list(read_npz(output)) == [f"sp|{name}|{name}" for name in PROTEINS]
+    assert read_npz(output)["sp|P00001|P00001"].shape == (embedder.dim,)
+    assert main([*command[:1], *command[2:], "--protein"]) == 2
+    assert "add --fasta" in capsys.readouterr().err
+
+
+# --- Memory --------------------------------------------------------------------------------------------------------
+
+STATUS = Path("/proc/self/status")
+
+
+def peak_megabytes(model: Path, file: Path, output: Path) -> float:
+    program = (
+        "import sys; from elmokit.embed.files import embed_fasta; embed_fasta(*sys.argv[1:3], sys.argv[3], "
+        "device='cpu'); print(open('/proc/self/status').read())"
+    )
+    command = [sys.executable, "-c", program, str(file), str(output), str(model)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (peak,) = (line.split()[1] for line in printed.splitlines() if line.startswith("VmHWM"))
+    return int(peak) * 1024 / 1e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
+@pytest.mark.parametrize("suffix", READERS)
+def test_peak_memory_does_not_grow_with_a_sequence(tmp_path: Path, suffix: str) -> None:
+    config = BiLMConfig.preset("tiny")
+    wide = replace(config, lstm=replace(config.lstm, num_layers=1, cell_dim=512, projection_dim=256))
+    save(Pretrained(BiLM(wide)), tmp_path / "model")
+    peaks = {}
+    for length in (10_000, 36_000):  # titin has 35,991 residues
+        file = write_fasta(tmp_path / f"{length}.fasta", sequences([length, 5]))
+        peaks[length] = peak_megabytes(tmp_path / "model", file, tmp_path / f"{length}{suffix}")
+    # The vectors are 53 MB more, all layers 106 MB.
+    assert peaks[36_000] < peaks[10_000] + 15, peaks

@@ -1,0 +1,272 @@
+"""ELMo in spaCy's own pipelines and training, against `Embedder` and PyTorch."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("spacy", reason="spaCy is not installed: make test-integrations")
+import spacy
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from thinc.api import Adam, Model
+
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import MixWeights
+from elmokit.embed.embedder import Embedder
+from elmokit.integrations.spacy import elmo_tok2vec, embed_docs, make_elmo
+from elmokit.nn.scalar_mix import ScalarMix
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ["The children  play in the garden.\n And \n", "Shakespeare wrote the play.", "", " \n", "Hä? 中文 🙂"]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder()
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Any:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    return nlp
+
+
+def words_of(doc: Doc) -> list[str]:
+    return [token.text for token in doc if not token.is_space]
+
+
+# --- Vectors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", ["mix", "average", "sum", "top", 0, -1], ids=str)
+def test_tensor_is_what_the_embedder_computes_and_zero_for_white_space(embedder: Embedder, layers: str | int) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"layers": layers}})
+    for doc in nlp.pipe(TEXTS, batch_size=2):
+        (expected,) = embedder.embed([words_of(doc)], layers)
+        spaces = [token.is_space for token in doc]
+        assert doc.tensor.shape == (len(doc), 256) and doc.tensor.dtype == np.float32
+        np.testing.assert_allclose(doc.tensor[np.logical_not(spaces)], expected, atol=1e-5)
+        assert not doc.tensor[spaces].any()
+
+
+def test_sentences_are_embedded_by_themselves_where_they_are_known(embedder: Embedder) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("elmo")
+    doc = nlp("They play. We watch the play.")
+    expected = embedder.embed([["They", "play", "."], ["We", "watch", "the", "play", "."]])
+    np.testing.assert_allclose(doc.tensor, np.concatenate(expected), atol=1e-5)
+
+
+def test_all_layers_of_documents_are_those_of_the_embedder(nlp: Any, embedder: Embedder) -> None:
+    doc = nlp.make_doc("Shakespeare wrote the play.")
+    (layers,) = embed_docs(embedder, [doc], "all")
+    np.testing.assert_allclose(layers, embedder.embed([words_of(doc)], "all")[0], atol=1e-5)
+
+
+def test_a_long_word_is_truncated_without_a_warning(nlp: Any) -> None:
+    assert np.isfinite(nlp("http://" + "x" * 80).tensor).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "reason"),
+    [
+        ({"layers": "all"}, ValueError, "one vector"),
+        ({"layers": 7}, ValueError, "layers must be"),
+        ({"model": "nowhere"}, FileNotFoundError, "no model 'nowhere'"),
+    ],
+    ids=str,
+)
+def test_settings_that_have_no_meaning_are_refused(config: dict[str, Any], error: type, reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        spacy.blank("en").add_pipe("elmo", config={"model": config})
+
+
+# --- vector and similarity -------------------------------------------------------------------------------------------
+
+
+def cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+def test_similarity_of_one_word_depends_on_its_context(nlp: Any, embedder: Embedder) -> None:
+    game, theatre = nlp("They play  chess."), nlp("He wrote the play.")
+    first, second = embedder.embed([words_of(game), words_of(theatre)])
+    assert game[1].similarity(theatre[3]) == pytest.approx(cosine(first[1], second[3]), abs=1e-5)
+    assert game[1].similarity(theatre[3]) < 0.99
+    assert game[1:4].similarity(theatre[3]) == pytest.approx(cosine(first[1:3].mean(0), second[3]), abs=1e-5)
+    assert game.similarity(theatre) == pytest.approx(cosine(first.mean(0), second.mean(0)), abs=1e-5)
+    assert nlp("").similarity(game) == 0
+
+
+def test_vectors_are_contextual_in_a_pipeline_with_static_vectors() -> None:
+    nlp = spacy.blank("en")
+    nlp.vocab.set_vector("play", np.ones(4, np.float32))
+    static = nlp("play")
+    nlp.add_pipe("elmo")
+    doc = nlp("They play")
+    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (256,)
+    assert doc[1].has_vector and doc.has_vector and doc[:1].has_vector
+    with pytest.raises(ValueError, match="no vector of ELMo"):
+        doc[1].similarity(static[0])
+
+
+def test_without_hooks_static_vectors_stay() -> None:
+    nlp = spacy.blank("en")
+    nlp.vocab.set_vector("play", np.ones(4, np.float32))
+    nlp.add_pipe("elmo", config={"hooks": False})
+    doc = nlp("They play")
+    assert doc[1].vector.tolist() == [1, 1, 1, 1] and doc.tensor.shape == (2, 256)
+
+
+# --- Files, copies and processes -------------------------------------------------------------------------------------
+
+
+def test_a_saved_pipeline_is_small_and_computes_the_same(nlp: Any, tmp_path: Path) -> None:
+    nlp.to_disk(tmp_path / "saved")
+    assert sum(file.stat().st_size for file in (tmp_path / "saved" / "elmo").rglob("*")) < 5000
+    expected = nlp(TEXTS[0]).tensor
+    for again in (spacy.load(tmp_path / "saved"), pickle.loads(pickle.dumps(nlp))):
+        np.testing.assert_array_equal(again(TEXTS[0]).tensor, expected)
+    with pytest.warns(UserWarning, match="W109"):  # of the hooks
+        stored = nlp(TEXTS[0]).to_bytes()
+    np.testing.assert_array_equal(Doc(nlp.vocab).from_bytes(stored).tensor, expected)
+
+
+def test_a_pipeline_refuses_another_model_than_it_was_saved_with(nlp: Any, tmp_path: Path) -> None:
+    other = load(softmax=False)
+    with torch.no_grad():
+        next(other.bilm.parameters()).add_(0.1)
+    save(other, tmp_path / "model")
+    nlp.to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="saved with another model"):
+        spacy.load(tmp_path / "saved", config={"components.elmo.model.model": str(tmp_path / "model")})
+
+
+def test_the_weights_that_a_model_has_for_its_layers_are_used(tmp_path: Path) -> None:
+    weighted = replace(load(softmax=False), mix=MixWeights((0.5, -1.0, 2.0), 1.5))
+    save(weighted, tmp_path / "model")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model")}})
+    doc = nlp("They play chess.")
+    np.testing.assert_allclose(doc.tensor, Embedder(weighted).embed([words_of(doc)])[0], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*W109")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_two_processes_compute_what_one_computes(nlp: Any) -> None:
+    for doc, expected in zip(nlp.pipe(TEXTS, n_process=2, batch_size=2), nlp.pipe(TEXTS), strict=True):
+        np.testing.assert_allclose(doc.tensor, expected.tensor, atol=1e-5)
+
+
+def test_spacy_finds_the_architecture_and_the_component_by_entry_points() -> None:
+    architectures = entry_points(group="spacy_architectures", name="elmokit.Elmo.v1")
+    if not architectures:
+        pytest.skip("elmokit was installed before it had these entry points: make test-integrations")
+    (factory,) = entry_points(group="spacy_factories", name="elmo")
+    assert [point.load() for point in architectures] == [elmo_tok2vec] and factory.load() is make_elmo
+    program = "import spacy; print(spacy.blank('en').add_pipe('elmo').name, spacy.blank('en')('a').tensor.shape)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["elmo", "(0,)"]
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_of_the_mix_is_that_of_pytorch(nlp: Any, embedder: Embedder) -> None:
+    (layer, _) = elmo_tok2vec().layers
+    mix = ScalarMix(3)
+    start = {"weights": np.array([0.3, -0.2, 0.1], np.float32), "gamma": np.array([1.3], np.float32)}
+    with torch.no_grad():
+        for name, parameter in mix.named_parameters():
+            parameter.copy_(torch.from_numpy(start[name]).reshape(parameter.shape))
+            layer.set_param(name, start[name])
+    docs = [nlp.make_doc(text) for text in TEXTS]
+    vectors, backprop = layer.begin_update(docs)
+    draw = np.random.default_rng(0)
+    gradients = [draw.normal(size=of_doc.shape).astype(np.float32) for of_doc in vectors]
+    backprop(gradients)
+    loss = torch.zeros(())
+    for doc, of_doc, gradient in zip(docs, vectors, gradients, strict=True):
+        expected = mix(torch.from_numpy(embed_docs(embedder, [doc], "all")[0]))
+        np.testing.assert_allclose(of_doc, expected.detach().numpy(), atol=1e-5)
+        loss = loss + (expected * torch.from_numpy(gradient)).sum()
+    loss.backward()
+    for name, parameter in mix.named_parameters():
+        np.testing.assert_allclose(layer.get_grad(name).reshape(parameter.shape), parameter.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_updates_change_the_mix_and_never_the_bilm(nlp: Any) -> None:
+    model: Model = elmo_tok2vec()
+    before = model.layers[0].shims[0].lazy_embedder.get().fingerprint()
+    docs = [nlp.make_doc(TEXTS[0])]
+    vectors, backprop = model.begin_update(docs)
+    backprop([np.sign(of_doc) for of_doc in vectors])
+    model.finish_update(Adam(0.1))
+    assert model.layers[0].get_param("weights").any() and model.layers[0].get_param("gamma") != 1
+    assert model.layers[0].shims[0].lazy_embedder.get().fingerprint() == before
+    copied = model.copy()
+    np.testing.assert_array_equal(copied.predict(docs)[0], model.predict(docs)[0])
+
+
+SENTENCES = [
+    ("Anna lives in Berlin", {"entities": [(0, 4, "PERSON"), (14, 20, "PLACE")]}),
+    ("Paris is where Otto works", {"entities": [(0, 5, "PLACE"), (15, 19, "PERSON")]}),
+    ("They eat in the garden", {"entities": []}),
+    ("Maria left Madrid", {"entities": [(0, 5, "PERSON"), (11, 17, "PLACE")]}),
+]
+
+
+def write_corpus(path: Path) -> None:
+    nlp = spacy.blank("en")
+    docs = DocBin()
+    for text, entities in SENTENCES:
+        docs.add(Example.from_dict(nlp.make_doc(text), entities).reference)
+    docs.to_disk(path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Path) -> None:
+    from spacy.cli.train import train
+
+    write_corpus(tmp_path / "train.spacy")
+    overrides = {"training.max_steps": 20, "training.eval_frequency": 10, "training.dropout": 0.0}
+    corpus = str(tmp_path / "train.spacy")
+    paths = {"paths.train": corpus, "paths.dev": corpus}
+    train(ROOT / "examples" / "spacy" / "ner_elmo.cfg", tmp_path / "run", overrides={**overrides, **paths})
+    nlp = spacy.load(tmp_path / "run" / "model-best")
+    examples = [Example.from_dict(nlp.make_doc(text), entities) for text, entities in SENTENCES]
+    assert nlp.evaluate(examples)["ents_f"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_tagger_learns_from_the_frozen_component() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 256, "upstream": "*"}
+    nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": listener}})
+    sentences = {"They play chess": ["P", "V", "N"], "The play ended": ["D", "N", "V"], "We watch": ["P", "V"]}
+    examples = [Example.from_dict(nlp.make_doc(text), {"tags": tags}) for text, tags in sentences.items()]
+    optimizer = nlp.initialize(lambda: examples)
+    weights = nlp.get_pipe("elmo").model.layers[0].get_param("weights").copy()
+    losses = []
+    for _ in range(15):
+        fresh = [Example(nlp.make_doc(example.reference.text), example.reference) for example in examples]
+        losses.append(nlp.update(fresh, sgd=optimizer, annotates=["elmo"], exclude=["elmo"])["tagger"])
+    assert losses[-1] < losses[0] / 2
+    assert [token.tag_ for token in nlp("They play chess")] == ["P", "V", "N"]
+    np.testing.assert_array_equal(nlp.get_pipe("elmo").model.layers[0].get_param("weights"), weights)

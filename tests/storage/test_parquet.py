@@ -1,0 +1,70 @@
+"""A Parquet file of embeddings, as pyarrow and pandas read it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import random_weights
+
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file
+from elmokit.nn.bilm import BiLM
+from elmokit.storage import parquet
+from elmokit.storage.parquet import read_parquet_index
+from elmokit.storage.store import EmbeddingStore, read_index
+
+arrow = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+LINES = ["the cat sat on the mat", "", "yes", "Hä 中文 🙂", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    torch.manual_seed(5)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    random_weights(bilm, seed=5, scale=0.5)
+    return Embedder(Pretrained(bilm, tokenizer="whitespace-1"), "cpu")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("layers", ["mix", "all"])
+@pytest.mark.parametrize("storage_dtype", ["float32", "float16"])
+def test_rows_hold_the_words_and_vectors_of_lines(
+    layers: str, storage_dtype: str, text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "GROUP_WORDS", 4)  # several groups of rows, one of a line that is longer
+    settings = {"layers": layers, "storage_dtype": storage_dtype, "sentences_per_part": 2}
+    embed_file(text, tmp_path / "out.parquet", embedder, **settings)
+    embed_file(text, tmp_path / "store", embedder, **settings)
+    table = arrow.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["tokens", "vectors"] and table["tokens"].to_pylist() == list(map(str.split, LINES))
+    for of_row, (_, vectors) in zip(table["vectors"].to_pylist(), EmbeddingStore(tmp_path / "store"), strict=True):
+        np.testing.assert_array_equal(np.array(of_row, storage_dtype).reshape(vectors.shape), vectors)
+    assert arrow.ParquetFile(tmp_path / "out.parquet").num_row_groups == 3
+    assert read_parquet_index(tmp_path / "out.parquet") == read_index(tmp_path / "store")
+
+
+def test_an_index_is_read_of_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("no table")
+    import pyarrow
+
+    arrow.write_table(pyarrow.table({"a": [1]}), tmp_path / "other.parquet")
+    assert [read_parquet_index(tmp_path / name) for name in ("text.parquet", "other.parquet", "nowhere")] == [None] * 3
+
+
+def test_a_missing_pyarrow_is_named_before_anything_is_computed(
+    text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"pip install pyarrow \(elmokit's extra parquet\)"):
+        embed_file("absent.txt", tmp_path / "out.parquet", embedder)
