@@ -60,6 +60,13 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
 
 
+def test_senses_of_a_word_that_one_long_sentence_repeats_take_the_time_of_one_sentence(server: RunningServer) -> None:
+    before = server.metric("process_cpu_seconds_total")
+    answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2})
+    assert answer.json()["uses_in_corpus"] == 400 and len(answer.json()["uses"]) == 300
+    assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+
+
 def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
     answer = server.post("/score", {"inputs": [VERB, NOUN]}).json()
     for got, expected in zip(answer, score([VERB, NOUN], embedder.model), strict=True):
@@ -99,6 +106,8 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
     [
         ("/compare", {"word": "zebra", "sentences": [VERB, NOUN]}, "sentence 1 has no word 'zebra'"),
         ("/compare", {"word": "play", "sentences": [VERB]}, "at least two uses of 'play'"),
+        ("/compare", {"word": "a", "sentences": ["a " * 101]}, "more than 100 uses of 'a'"),
+        ("/substitutes", {"sentence": "a " * 101}, "name at most 100 words"),
         ("/neighbors", {"word": "play", "sentence": "Nothing."}, "has no word 'play'"),
         ("/senses", {"word": "zebra"}, "a map needs 3"),
         ("/substitutes", {"sentence": VERB, "positions": [9]}, "there is no word 9 in a sentence of 6 words"),

@@ -55,6 +55,17 @@ def test_idle_server_ends_at_once_with_status_0(draining: RunningServer) -> None
         assert server.process.stderr is not None and server.process.stderr.read() == ""
 
 
+def test_work_that_nobody_waits_for_does_not_keep_the_server(draining: RunningServer) -> None:
+    words = [f"word{number}" for number in range(12_000)]  # whose scores take many seconds
+    with draining as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/score", json={"inputs": [words]}, timeout=1)
+        assert server.metric("elmokit_jobs") == 1
+        began = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - began < 10
+        assert server.process.stderr is not None and server.process.stderr.read() == ""
+
+
 def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
