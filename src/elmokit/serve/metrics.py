@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from elmokit.serve.engine import BatchMeter
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
-
+CONTENT_TYPE: str = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 

@@ -28,7 +28,7 @@ def _unpack(
     chunks = max(1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD))
     bounds, overflows = np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(), [0] * chunks
 
-    # C is given addresses: the work itself must hold the arrays, which the caller may let go if it is interrupted.
+    # C is given addresses: the work itself must hold the arrays, which the caller may release if it is interrupted.
     def run(number: int, held: Sequence[np.ndarray] = outs) -> None:
         words = slice(bounds[number], bounds[number + 1])
         fwd, bwd = slots[:, words].contiguous()

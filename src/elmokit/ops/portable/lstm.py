@@ -124,10 +124,10 @@ def _forward_steps(
             gates, hidden = trace.gates[slots], trace.hidden[slots]
             of_cell = trace.cells[slots], trace.previous_c[slots]
             trace.previous_h[slots] = h
-        torch.add(inputs[slots], recurrent.first(state.h, rows), out=gates)
+        torch.add(inputs[slots], recurrent(h), out=gates)
         _cell_forward(gates, c, hidden, clips.cell, of_cell)
         if projection is not None:
-            hidden = projection.first(scratch_hidden if trace is None else hidden, rows)
+            hidden = projection(hidden)
             if clips.projection is not None:
                 hidden.clamp_(-clips.projection, clips.projection)
         h.copy_(hidden)
