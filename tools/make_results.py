@@ -545,8 +545,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory, fit_cost,
-        perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
+        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory,
+        fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 
