@@ -68,9 +68,11 @@ def test_senses_of_a_word_that_one_long_sentence_repeats_take_the_time_of_one_se
 
 
 def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
-    answer = server.post("/score", {"inputs": [VERB, NOUN]}).json()
-    for got, expected in zip(answer, score([VERB, NOUN], embedder.model), strict=True):
-        assert got["words"] == list(expected.words) and got["unknown"] == expected.unknown
+    texts = [VERB, NOUN, "xqzt " + "long" * 30]
+    answer = server.post("/score", {"inputs": texts}).json()
+    for got, expected in zip(answer, score(texts, embedder.model), strict=True):
+        assert got["words"] == list(expected.words)
+        assert (got["unknown"], got["truncated"]) == (expected.unknown, expected.truncated)
         np.testing.assert_allclose(got["forward"], expected.forward, **NEAR)
         np.testing.assert_allclose(got["backward"], expected.backward, **NEAR)
         assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)

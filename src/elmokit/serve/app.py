@@ -28,8 +28,10 @@ async def page() -> Response:
 
 
 @router.get("/health")
-async def health() -> Any:
-    """Whether the process lives."""
+async def health(request: Request) -> Any:
+    """Whether the process lives and can compute: status 503 where it needs to be restarted."""
+    if not request.app.state.service.engine.is_alive:
+        raise RequestError("unhealthy", "the thread that computes has ended: restart the server")
     return {"status": "alive"}
 
 

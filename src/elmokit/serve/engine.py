@@ -100,6 +100,11 @@ class Engine:
         """Whether the queue takes no request, however small."""
         return self._words_waiting >= self.queue_words
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs: it ends by itself only through a defect."""
+        return self._thread.is_alive()
+
     def overloaded(self) -> RequestError:
         """The refusal of a request that finds the queue full; it says when the queue will be half empty."""
         seconds = max(1, math.ceil(self._words_waiting / 2 / self._rate))

@@ -49,7 +49,8 @@ class JobQueue:
         """Start with an empty queue, which refuses jobs when so many wait or run."""
         self.max_waiting, self.waiting = max_waiting, 0
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        threading.Thread(target=self._work, name="elmokit-jobs", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="elmokit-jobs", daemon=True)
+        self._thread.start()
 
     def submit(self, function: Callable[[Job], Any]) -> asyncio.Future[Any]:
         """Queue a job.
@@ -74,9 +75,14 @@ class JobQueue:
         self._jobs.put((submitted, partial(function, job)))
         return result
 
-    def close(self) -> None:
-        """End the thread after the jobs that wait. It is not waited for: a job that nobody wants may still run."""
+    def close(self, timeout: float = 1.0) -> bool:
+        """End the thread after the jobs that wait; whether it has ended within so many seconds.
+
+        A job that was abandoned may go on for long, and nothing can stop it.
+        """
         self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _finish(self) -> None:
         self.waiting -= 1

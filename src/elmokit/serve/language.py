@@ -125,6 +125,7 @@ def _score(result: SentenceScore) -> dict[str, Any]:
         "backward": result.backward.tolist(),
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
         "unknown": result.unknown,
+        "truncated": result.truncated,
     }
 
 

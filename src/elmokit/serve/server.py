@@ -37,6 +37,8 @@ def serve(
 ) -> None:
     """Serve a model until SIGTERM or SIGINT; what was accepted by then is answered before this returns.
 
+    It ends the whole process where work that nobody waits for any more, and that cannot be stopped, would keep it.
+
     Args:
         model: As in `elmokit.load`.
         config: Where to listen, and limits.
@@ -82,7 +84,9 @@ def serve(
                 warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
                 DrainingServer(settings).run([bound])
         finally:
-            service.close()
+            has_ended = service.close()
+    if not has_ended:  # Python would crash, ending under a thread that computes
+        os._exit(0)
 
 
 @contextmanager

@@ -59,10 +59,8 @@ async def _embed(request: Request, sentences: list[Words], output: Output) -> Em
     service: Service = request.app.state.service
     _check_layers(service, output.layers)
     vectors = await answer(request, service.engine.submit(sentences, output), service.config.timeout)
-    if not (truncated := sum(map(service.embedder.count_truncated, sentences))):
-        return Embedded(vectors, {})
-    service.metrics.truncated_words.inc(truncated)
-    return Embedded(vectors, {"x-truncated-words": str(truncated)})
+    truncated = service.count_truncated(sentences)
+    return Embedded(vectors, {"x-truncated-words": str(truncated)} if truncated else {})
 
 
 def _response(chunks: Iterator[bytes], embedded: Embedded) -> Response:
