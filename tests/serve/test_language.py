@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 
 from elmokit.analysis.neighbors import neighbors
@@ -101,6 +102,29 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
     expected = tagger.predict(texts)
     assert [each["words"] for each in answer] == [list(each.words) for each in expected]
     assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
+
+
+def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
+    server_without_words: RunningServer,
+) -> None:
+    info = httpx.get(f"{server_without_words.url}/info").json()
+    assert (info["model"], info["predicts_words"], info["vocabulary"]) == ("wordless", False, None)
+    for path, body in (
+        ("/score", {"inputs": VERB}),
+        ("/substitutes", {"sentence": VERB}),
+        ("/next_words", {"sentence": VERB}),
+    ):
+        answer = server_without_words.post(path, body)
+        assert answer.status_code == 422 and "needs a model with a softmax" in answer.json()["error"]["message"]
+    tokens = server_without_words.post("/tokenize", {"inputs": VERB}).json()[0]
+    assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
+    sentences = ["a play", "they play", "we play", "you play"]
+    clusters = server_without_words.post("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
+    assert all(cluster["substitutes"] == [] for cluster in clusters)
+    missing = server_without_words.post("/senses", {"word": "play"})
+    assert missing.status_code == 422 and "this server has no corpus" in missing.json()["error"]["message"]
+    missing = server_without_words.post("/predict", {"inputs": [VERB]})
+    assert missing.status_code == 404 and "start it with --task-model" in missing.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,18 @@ def test_page_asks_for_the_key_of_a_server_that_needs_one(open_page: Callable[..
         assert not page.locator("#senses select").is_visible()
 
 
+def test_views_that_a_model_cannot_answer_say_so(
+    open_page: Callable[..., Page], server_without_words: RunningServer
+) -> None:
+    page = open_page(server_without_words.url)
+    assert "1.00" in result_of(page, "compare").inner_text()
+    assert page.locator("#model").inner_text().startswith("Model wordless: 3 layers")
+    for view in ("substitutes", "next"):
+        assert page.locator(f"#{view} .error").inner_text() == "This model cannot predict words."
+    assert "no task model" in page.locator("#task .note").inner_text()
+    assert result_of(page, "senses").locator("circle").count() == 16
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast_labels_and_structure_pass_axe(scheme: str, open_page: Callable[..., Page]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: axe-playwright-python")
