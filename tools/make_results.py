@@ -385,6 +385,32 @@ def onnx_throughput() -> str:
     return table("Model | elmokit, words/s | onnxruntime, words/s | Ratio | Largest difference | Recorded", [row])
 
 
+def server() -> str:
+    """The targets of the server."""
+    if not (RESULTS / "serve.json").is_file():
+        return "Not measured yet."
+    each = read("serve")
+    clients, half, over = each["throughput"], each["half_load"], each["overload"]
+    answered, refused = (over["statuses"].get(status, 0) for status in ("200", "429"))
+    lost = sum(over["statuses"].values()) - answered - refused
+    milliseconds = "{:.0f} ms".format
+    bars = [
+        at_least(f"Sentences of {clients['clients']} clients: share of `Embedder`'s speed", 0.6,
+                 clients["share_of_embedder"], percent, each),
+        at_most(f"99 % of {half['requests']:,} sentences at half of that rate", 250, 1000 * half["p99"],
+                milliseconds, each),
+        at_most("Failures at half of that rate", 0, half["failed"], str, each),
+        at_most(f"Ten times that rate for {over['seconds']:.0f} s: requests neither answered nor refused", 0, lost,
+                str, each),
+        at_most(f"99 % of {refused:,} refusals then ({answered:,} requests were answered)", 50,
+                1000 * (over["refused_p99"] or 0), milliseconds, each),
+        at_most("Growth of the server's memory from the second fifth of that time to the last", 20,
+                over["memory_growth_mib"], "{:.0f} MiB".format, each),
+    ]  # fmt: skip
+    rows = ([bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)] for bar in bars)
+    return table("Claim | Target | Measured | Met | Recorded", rows)
+
+
 def preprocessing() -> str:
     """Words a second of everything before the network."""
     figures = read("preprocessing")["one thread"]
@@ -528,8 +554,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
-        perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
+        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory,
+        fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 
