@@ -346,21 +346,30 @@ def proteins() -> str:
     if not (RESULTS / "proteins.json").is_file():
         return "Not measured yet."
     figures = read("proteins")
-    speed = [
-        [dtype, f"{each['elmokit']['words_per_second']:,.0f}", f"{each['allennlp']['peer']['words_per_second']:,.0f}",
-         f"{each['allennlp']['ratio']['median']:.1f}", origin(each)]
-        for dtype, each in figures["speed"]["original"].items() if "allennlp" in each
-    ]  # fmt: skip
-    memory = [[f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
-              for each in figures["memory"]["original"]["sequences"]]  # fmt: skip
-    distances = figures["warm_up"]["original"]["relative_difference"].items()
+    speed = []
+    for size, by_dtype in figures["speed"].items():
+        for dtype, each in by_dtype.items():
+            theirs, ratio = "", ""
+            if "allennlp" in each:
+                theirs = f"{each['allennlp']['peer']['words_per_second']:,.0f}"
+                ratio = f"{each['allennlp']['ratio']['median']:.1f}"
+            speed.append(
+                [f"`{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f}", theirs, ratio, origin(each)]
+            )
+    memory = [
+        [f"`{size}`", f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
+        for size, part in figures["memory"].items()
+        for each in part["sequences"]
+    ]
+    distances = [
+        [f"`{size}`", where, f"{distance:.1e}"]
+        for size, part in figures["warm_up"].items()
+        for where, distance in part["relative_difference"].items()
+    ]
     tables = (
-        table("dtype | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
-        table("One sequence of | Residues/s | Peak MB", memory),
-        table(
-            "Residue | Relative difference after the warm-up",
-            ([where, f"{far:.1e}"] for where, far in distances.items()),
-        ),
+        table("Model | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
+        table("Model | Residues of the sequence | Residues/s | Peak MB", memory),
+        table("Model | Residue | Relative difference after the warm-up", distances),
     )
     return "\n\n".join(tables)
 
@@ -374,6 +383,32 @@ def onnx_throughput() -> str:
     row = [f"`{each['model']}`", f"{each['elmokit_words_per_second']:,.0f}", f"{speed:,.0f} (batch {batch})",
            f"{each['ratio']:.1f}", f"{each['largest_difference']:.1e}", origin(each)]  # fmt: skip
     return table("Model | elmokit, words/s | onnxruntime, words/s | Ratio | Largest difference | Recorded", [row])
+
+
+def server() -> str:
+    """The targets of the server."""
+    if not (RESULTS / "serve.json").is_file():
+        return "Not measured yet."
+    each = read("serve")
+    clients, half, over = each["throughput"], each["half_load"], each["overload"]
+    answered, refused = (over["statuses"].get(status, 0) for status in ("200", "429"))
+    lost = sum(over["statuses"].values()) - answered - refused
+    milliseconds = "{:.0f} ms".format
+    bars = [
+        at_least(f"Sentences of {clients['clients']} clients: share of `Embedder`'s speed", 0.6,
+                 clients["share_of_embedder"], percent, each),
+        at_most(f"99 % of {half['requests']:,} sentences at half of that rate", 250, 1000 * half["p99"],
+                milliseconds, each),
+        at_most("Failures at half of that rate", 0, half["failed"], str, each),
+        at_most(f"Ten times that rate for {over['seconds']:.0f} s: requests neither answered nor refused", 0, lost,
+                str, each),
+        at_most(f"99 % of {refused:,} refusals then ({answered:,} requests were answered)", 50,
+                1000 * (over["refused_p99"] or 0), milliseconds, each),
+        at_most("Growth of the server's memory from the second fifth of that time to the last", 20,
+                over["memory_growth_mib"], "{:.0f} MiB".format, each),
+    ]  # fmt: skip
+    rows = ([bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)] for bar in bars)
+    return table("Claim | Target | Measured | Met | Recorded", rows)
 
 
 def preprocessing() -> str:
@@ -519,8 +554,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
-        long_document_difference, proteins, onnx_throughput, preprocessing, start_up, two_versions, memory, fit_cost,
-        perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
+        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory,
+        fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 

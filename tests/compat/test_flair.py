@@ -1,4 +1,7 @@
-"""flair's `ELMoEmbeddings`, which import `allennlp.commands.elmo`: vectors, and a tagger that is trained and saved."""
+"""flair's `ELMoEmbeddings`, which import `allennlp.commands.elmo`: vectors, and a tagger that is trained and saved.
+
+flair needs an older transformers than other tests do, so these run in an environment of their own, with flair 0.15.1.
+"""
 
 import sys
 import warnings

@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,26 +91,57 @@ def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(
         SeqVecEmbedder(weights_file="weights.hdf5")
 
 
-def test_seqvec_script_gives_what_embed_fasta_writes(files: dict[str, Path], tmp_path: Path) -> None:
-    fasta = tmp_path / "in.fasta"
+# In the manner of SeqVec's script (mheinzinger/SeqVec, seqvec.py): by length, in one batch, one array for each name.
+SCRIPT = """
+import sys
+import numpy as np
+import torch
+from allennlp.commands.elmo import ElmoEmbedder
+
+fasta, options, weights, output = sys.argv[1:]
+sequences = {}
+for line in open(fasta):
+    if line.startswith(">"):
+        name = line.replace(">", "").strip().split("|")[1]
+        sequences[name] = ""
+    else:
+        sequences[name] += "".join(line.split()).upper()
+model = ElmoEmbedder(weight_file=weights, options_file=options, cuda_device=-1)
+batch = sorted(sequences.items(), key=lambda kv: len(sequences[kv[0]]))
+with torch.no_grad():
+    embeddings = model.embed_batch([list(sequence) for _, sequence in batch])
+arrays = {}
+for (name, _), embedding in zip(batch, embeddings):
+    arrays[f"{name} residues"] = embedding.sum(axis=0)
+    arrays[f"{name} protein"] = embedding.sum(axis=0).mean(axis=0)
+    arrays[f"{name} all"] = np.concatenate(embedding, axis=1)
+np.savez(output, **arrays)
+"""
+
+
+def test_script_runs_unchanged_and_gives_what_embed_fasta_writes(files: dict[str, Path], tmp_path: Path) -> None:
+    fasta, script, model = tmp_path / "in.fasta", tmp_path / "script.py", files["weights_file"].parent
     sequences = dict(zip(["P1", "P2", "P3"], proteins([12, 70, 5]), strict=True))
     fasta.write_text("".join(f">sp|{name}|X\n{sequence}\n" for name, sequence in sequences.items()))
-    elmo, layers = original(files), {}
-    elmo.elmo_bilm._elmo_lstm.stateful = False
-    by_length = sorted(sequences.items(), key=lambda item: len(item[1]))  # the script's order and its processing
-    arrays = elmo.embed_batch([list(sequence) for _, sequence in by_length])
-    for (name, _), array in zip(by_length, arrays, strict=True):
-        layers[name] = array
-    model = files["weights_file"].parent
+    script.write_text(SCRIPT)
+    arguments = [script, fasta, files["options_file"], files["weights_file"], tmp_path / "old.npz"]
+    subprocess.run([sys.executable, "-m", "elmokit.compat", *map(str, arguments)], check=True, timeout=120)
     embed_fasta(fasta, tmp_path / "residues.npz", model)
-    embed_fasta(fasta, tmp_path / "proteins.npz", model, protein=True)
-    embed_fasta(fasta, tmp_path / "layers.npz", model, layers="all")
-    with (
-        np.load(tmp_path / "residues.npz") as residues,
-        np.load(tmp_path / "proteins.npz") as pooled,
-        np.load(tmp_path / "layers.npz") as whole,
-    ):
-        for name in sequences:
-            assert_close(residues[name], layers[name].sum(axis=0))
-            assert_close(pooled[name], layers[name].sum(axis=0).mean(axis=0))
-            assert_close(np.concatenate(whole[name], axis=1), np.concatenate(layers[name], axis=1))
+    embed_fasta(fasta, tmp_path / "protein.npz", model, protein=True)
+    embed_fasta(fasta, tmp_path / "all.npz", model, layers="all")
+    with np.load(tmp_path / "old.npz") as old:
+        for kind in ("residues", "protein", "all"):
+            with np.load(tmp_path / f"{kind}.npz") as new:
+                for name in sequences:
+                    found = np.concatenate(new[name], axis=1) if kind == "all" else new[name]
+                    assert_close(found, old[f"{name} {kind}"])
+
+
+def test_bio_embeddings_is_found_by_its_own_name_after_install(tmp_path: Path) -> None:
+    program = (
+        "import elmokit.compat; elmokit.compat.install()\n"
+        "from bio_embeddings.embed import SeqVecEmbedder\n"
+        "from bio_embeddings.embed.seqvec_embedder import SeqVecEmbedder as Same\n"
+        "import elmokit.compat.seqvec; assert SeqVecEmbedder is Same is elmokit.compat.seqvec.SeqVecEmbedder"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path)

@@ -22,13 +22,14 @@ from elmokit.compat.allennlp import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 HUB_URLS = [f"https://tfhub.dev/google/elmo/{version}" for version in (1, 2, 3)]
 NEW_IMPORTS = {
     r"from allennlp\.[a-z_.]+ import": "from elmokit.compat.allennlp import",
+    r"from bio_embeddings\.embed import": "from elmokit.compat.seqvec import",
     r"from bilm import": "from elmokit.compat.bilm_tf import",
     r"from bilm\.": "from elmokit.compat.bilm_tf.",
     r"import tensorflow_hub as hub": "from elmokit.compat import tf_hub as hub",
     r"from elmoformanylangs import": "from elmokit.compat.elmoformanylangs import",
     r"from simple_elmo import": "from elmokit.compat.simple_elmo import",
 }
-OLD_LIBRARIES = ("allennlp", "bilm", "elmoformanylangs", "simple_elmo", "tensorflow_hub")
+OLD_LIBRARIES = ("allennlp", "bilm", "bio_embeddings", "elmoformanylangs", "simple_elmo", "tensorflow_hub")
 
 
 @pytest.fixture(autouse=True)
@@ -382,10 +383,11 @@ trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
 def test_allennlp_token_embedder_from_a_configuration(run: Run) -> None:
     result = run("""
 from allennlp.modules.elmo import batch_to_ids
+from allennlp.common import Params
 from allennlp.modules.token_embedders import ElmoTokenEmbedder
 
-params = {"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
-          "dropout": 0.0, "projection_dim": 20}
+params = Params({"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
+                 "dropout": 0.0, "projection_dim": 20})
 embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params)
 embedded = embedder(batch_to_ids([["the", "cat"], ["dogs", "are"]]))
 """)
@@ -561,6 +563,24 @@ text = vocab.decode(ids[1:-1])
 chars = UnicodeCharsVocabulary('model/vocab.txt', 50).encode_chars('the cat is here')
 """)
     assert result["text"] == "the cat is <UNK>" and result["chars"].shape == (6, 50)
+
+
+# --- bio_embeddings ----------------------------------------------------------------------------------------------
+
+
+def test_bio_embeddings_embeds_proteins(run: Run) -> None:
+    result = run("""
+import numpy as np
+from bio_embeddings.embed import SeqVecEmbedder
+
+embedder = SeqVecEmbedder(options_file="model/options.json", weights_file="model/model.hdf5")
+sequences = ["MKV", "SEQWENCE", "A"]
+embeddings = list(embedder.embed_many(sequences, batch_size=5000))
+per_protein = np.stack([embedder.reduce_per_protein(each) for each in embeddings])
+one = embedder.embed("SEQWENCE")
+""")
+    assert [array.shape for array in result["embeddings"]] == [(3, 3, 32), (3, 8, 32), (3, 1, 32)]
+    assert abs(result["one"] - result["embeddings"][1]).max() < 1e-5 and result["per_protein"].shape == (3, 32)
 
 
 # --- TensorFlow Hub ----------------------------------------------------------------------------------------------

@@ -62,17 +62,6 @@ def test_sentence_reader_resumes_from_every_position(files: list[Path]) -> None:
         assert sentences(resumed, 45 - taken) == whole[taken:]
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_sentence_reader_ranks_share_each_pass(files: list[Path], world: int) -> None:
-    of_worker: list[list[str]] = []
-    for rank in range(world):
-        reader, taken = SentenceReader(files, seed=4, rank=rank, world=world), []
-        while (words := next(reader)) and reader.position.epoch == 0:
-            taken.append(" ".join(words))
-        of_worker.append(taken)
-    assert sum(map(Counter, of_worker), Counter()) == everything(files)
-
-
 def test_sentence_reader_repeats_a_single_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "one.txt", b"just this")
     report = check_corpus([file])

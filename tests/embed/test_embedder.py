@@ -261,15 +261,21 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pyt
     lengths = [90, 3, 70, 5, 0, 88, 4, 71, 120]
     sentences = [[f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)]
     embedder = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=100, min_batch_words=100, rows=8))
-    run, plan = [], Pipeline.plan
+    run, sizes, plan = [], [], Pipeline.plan
 
     def planned(self: Pipeline, batch: Sequence[Sequence[str]], *given: Any) -> Plan:
         run.extend(map(len, batch))
+        sizes.append(sum(map(len, batch)))
         return plan(self, batch, *given)
 
     monkeypatch.setattr(Pipeline, "plan", planned)
     found = embedder.embed(sentences)
     assert run == sorted(lengths) and found.tokens == sentences
+    assert sizes == [
+        3 + 4 + 5 + 70 + 71,
+        88 + 90,
+        120,
+    ]  # about 200 words, for more rows; the last one is run in windows
     for vectors, sentence in zip(found, sentences, strict=True):
         np.testing.assert_allclose(vectors, embedder.embed([sentence])[0], atol=1e-6)
     run.clear()

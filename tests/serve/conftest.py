@@ -46,6 +46,24 @@ def server(tagger: TaskModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
+@pytest.fixture(scope="session")
+def server_without_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """It serves a tiny model without a vocabulary, and nothing else."""
+    import torch
+    from running_server import RunningServer
+
+    from elmokit.checkpoints.loading import save
+    from elmokit.checkpoints.pretrained import Pretrained
+    from elmokit.config import BiLMConfig
+    from elmokit.nn.bilm import BiLM
+
+    torch.manual_seed(3)
+    directory = tmp_path_factory.mktemp("serve") / "wordless"
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), directory)
+    with RunningServer(directory, "--device", "cpu") as running:
+        yield running
+
+
 @pytest.fixture
 def corpus() -> Path:
     from running_server import CORPUS

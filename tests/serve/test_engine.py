@@ -200,6 +200,23 @@ def test_failure_is_only_that_of_the_request_that_caused_it(
     assert [isinstance(result, ValueError) for result in results] == [False, False, True, False]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_engine_whose_thread_has_ended_says_so(embedder: GatedEmbedder) -> None:
+    def fail(words: int) -> None:
+        raise RuntimeError("a defect")
+
+    embedder.gate.set()
+    engine = Engine(embedder, meter=BatchMeter(embedded=fail))
+    assert engine.is_alive
+
+    async def run() -> None:
+        await engine.submit([["a"]], MEAN)
+
+    asyncio.run(run())
+    engine.close()
+    assert not engine.is_alive
+
+
 def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine], embedder: GatedEmbedder) -> None:
     engine = make_engine()
 

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 
 from elmokit.analysis.neighbors import neighbors
@@ -60,10 +61,19 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
 
 
+def test_senses_of_a_word_that_one_long_sentence_repeats_take_the_time_of_one_sentence(server: RunningServer) -> None:
+    before = server.metric("process_cpu_seconds_total")
+    answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2})
+    assert answer.json()["uses_in_corpus"] == 400 and len(answer.json()["uses"]) == 300
+    assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+
+
 def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
-    answer = server.post("/score", {"inputs": [VERB, NOUN]}).json()
-    for got, expected in zip(answer, score([VERB, NOUN], embedder.model), strict=True):
-        assert got["words"] == list(expected.words) and got["unknown"] == expected.unknown
+    texts = [VERB, NOUN, "xqzt " + "long" * 30]
+    answer = server.post("/score", {"inputs": texts}).json()
+    for got, expected in zip(answer, score(texts, embedder.model), strict=True):
+        assert got["words"] == list(expected.words)
+        assert (got["unknown"], got["truncated"]) == (expected.unknown, expected.truncated)
         np.testing.assert_allclose(got["forward"], expected.forward, **NEAR)
         np.testing.assert_allclose(got["backward"], expected.backward, **NEAR)
         assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)
@@ -94,11 +104,36 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
     assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
 
 
+def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
+    server_without_words: RunningServer,
+) -> None:
+    info = httpx.get(f"{server_without_words.url}/info").json()
+    assert (info["model"], info["predicts_words"], info["vocabulary"]) == ("wordless", False, None)
+    for path, body in (
+        ("/score", {"inputs": VERB}),
+        ("/substitutes", {"sentence": VERB}),
+        ("/next_words", {"sentence": VERB}),
+    ):
+        answer = server_without_words.post(path, body)
+        assert answer.status_code == 422 and "needs a model with a softmax" in answer.json()["error"]["message"]
+    tokens = server_without_words.post("/tokenize", {"inputs": VERB}).json()[0]
+    assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
+    sentences = ["a play", "they play", "we play", "you play"]
+    clusters = server_without_words.post("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
+    assert all(cluster["substitutes"] == [] for cluster in clusters)
+    missing = server_without_words.post("/senses", {"word": "play"})
+    assert missing.status_code == 422 and "this server has no corpus" in missing.json()["error"]["message"]
+    missing = server_without_words.post("/predict", {"inputs": [VERB]})
+    assert missing.status_code == 404 and "start it with --task-model" in missing.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
         ("/compare", {"word": "zebra", "sentences": [VERB, NOUN]}, "sentence 1 has no word 'zebra'"),
         ("/compare", {"word": "play", "sentences": [VERB]}, "at least two uses of 'play'"),
+        ("/compare", {"word": "a", "sentences": ["a " * 101]}, "more than 100 uses of 'a'"),
+        ("/substitutes", {"sentence": "a " * 101}, "name at most 100 words"),
         ("/neighbors", {"word": "play", "sentence": "Nothing."}, "has no word 'play'"),
         ("/senses", {"word": "zebra"}, "a map needs 3"),
         ("/substitutes", {"sentence": VERB, "positions": [9]}, "there is no word 9 in a sentence of 6 words"),

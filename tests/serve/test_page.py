@@ -18,7 +18,7 @@ import httpx
 from running_server import RunningServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
 VIEWS = ("compare", "senses", "neighbors", "substitutes", "next", "task")
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -58,15 +58,22 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, server: RunningServer) -> Iterator[Callable[..., Page]]:
-    """Called, opens the page; in the end there was no error in it, and it asked no other host."""
+    """Called, opens the page; in the end there was no error in it, and it asked no other host.
+
+    With `refusals`, requests may be refused, which the browser logs as errors, although the page shows them.
+    """
     opened: list[Page] = []
     complaints: list[str] = []
 
-    def open_one(url: str = server.url, **options: object) -> Page:
+    def open_one(url: str = server.url, refusals: bool = False, **options: object) -> Page:
+        def hear(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning") and not (refusals and "Failed to load resource" in message.text):
+                complaints.append(message.text)
+
         page = browser.new_page(**options)
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("console", hear)
         page.on("request", lambda request: None if request.url.startswith(url) else complaints.append(request.url))
         page.goto(url + "/")
         opened.append(page)
@@ -75,8 +82,7 @@ def open_page(browser: Browser, server: RunningServer) -> Iterator[Callable[...,
     yield open_one
     for page in opened:
         page.close()
-    # A refused request is shown by the view; that the browser logs it, too, is no error of the page.
-    assert [each for each in complaints if "Failed to load resource" not in each and "data:," not in each] == []
+    assert [each for each in complaints if each != "data:,"] == []  # the empty icon
 
 
 def result_of(page: Page, view: str) -> Locator:
@@ -153,7 +159,7 @@ def test_forms_answer_for_words_of_the_reader(open_page: Callable[..., Page]) ->
 
 
 def test_errors_are_shown_in_words_and_text_is_never_markup(open_page: Callable[..., Page]) -> None:
-    page = open_page()
+    page = open_page(refusals=True)
     assert "Sentence 1 has no word 'zebra'" in submit(page, "compare", word="zebra").locator(".error").inner_text()
     status = page.locator("#announcement")
     assert "has no word" in status.inner_text()
@@ -167,7 +173,7 @@ def test_errors_are_shown_in_words_and_text_is_never_markup(open_page: Callable[
 
 
 def test_server_that_has_gone_is_an_error_in_words(open_page: Callable[..., Page]) -> None:
-    page = open_page()
+    page = open_page(refusals=True)
     result_of(page, "compare")
     page.route("**/compare", lambda route: route.abort())
     assert "The server does not answer" in submit(page, "compare", word="play").inner_text()
@@ -175,7 +181,7 @@ def test_server_that_has_gone_is_an_error_in_words(open_page: Callable[..., Page
 
 def test_page_asks_for_the_key_of_a_server_that_needs_one(open_page: Callable[..., Page]) -> None:
     with RunningServer("--device", "cpu", "--api-key", "secret") as locked:
-        page = open_page(locked.url)
+        page = open_page(locked.url, refusals=True)
         key = page.get_by_label("This server needs its API key")
         key.fill("wrong")
         key.press("Enter")
@@ -187,10 +193,22 @@ def test_page_asks_for_the_key_of_a_server_that_needs_one(open_page: Callable[..
         assert not page.locator("#senses select").is_visible()
 
 
+def test_views_that_a_model_cannot_answer_say_so(
+    open_page: Callable[..., Page], server_without_words: RunningServer
+) -> None:
+    page = open_page(server_without_words.url)
+    assert "1.00" in result_of(page, "compare").inner_text()
+    assert page.locator("#model").inner_text().startswith("Model wordless: 3 layers")
+    for view in ("substitutes", "next"):
+        assert page.locator(f"#{view} .error").inner_text() == "This model cannot predict words."
+    assert "no task model" in page.locator("#task .note").inner_text()
+    assert result_of(page, "senses").locator("circle").count() == 16
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast_labels_and_structure_pass_axe(scheme: str, open_page: Callable[..., Page]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: axe-playwright-python")
-    page = open_page(color_scheme=scheme, reduced_motion="reduce")
+    page = open_page(refusals=True, color_scheme=scheme, reduced_motion="reduce")
     for view in VIEWS:
         result_of(page, view)
     submit(page, "compare", word="zebra")  # an error

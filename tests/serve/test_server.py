@@ -39,8 +39,9 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: Runnin
             thread.start()
         server.wait_until("elmokit_jobs", 2)
         server.process.terminate()
-        time.sleep(0.3)
-        assert client.post("/embed", json={"inputs": "a"}).status_code == 503
+        while (answer := client.post("/embed", json={"inputs": "a"})).status_code == 200:
+            pass  # the signal is on its way
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "draining"
         assert client.get("/ready").status_code == 503 and client.get("/health").status_code == 200
         for thread in accepted:
             thread.join(60)
@@ -50,6 +51,17 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: Runnin
 
 def test_idle_server_ends_at_once_with_status_0(draining: RunningServer) -> None:
     with draining as server, socket.create_connection(("127.0.0.1", server.port)):  # of a client that says nothing
+        began = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - began < 10
+        assert server.process.stderr is not None and server.process.stderr.read() == ""
+
+
+def test_work_that_nobody_waits_for_does_not_keep_the_server(draining: RunningServer) -> None:
+    words = [f"word{number}" for number in range(12_000)]  # whose scores take many seconds
+    with draining as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/score", json={"inputs": [words]}, timeout=1)
+        assert server.metric("elmokit_jobs") == 1
         began = time.monotonic()
         assert server.stop() == 0 and time.monotonic() - began < 10
         assert server.process.stderr is not None and server.process.stderr.read() == ""

@@ -48,6 +48,19 @@ def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, e
             client.embeddings.create(model="en-small", input="a", dimensions=100)
 
 
+def test_large_answer_in_chunks_is_that_of_small_ones(server: RunningServer) -> None:
+    texts = [f"text {number}" for number in range(600)]  # more numbers than go into one chunk
+    answer = server.post("/v1/embeddings", {"input": texts})
+    assert answer.headers.get("transfer-encoding") == "chunked"
+    data = answer.json()["data"]
+    assert [each["index"] for each in data] == list(range(600)) and answer.json()["usage"]["total_tokens"] == 1200
+    for first in (0, 255, 256, 590):
+        small = server.post("/v1/embeddings", {"input": texts[first : first + 10]})
+        assert "transfer-encoding" not in small.headers
+        vectors = [each["embedding"] for each in data[first : first + 10]]
+        np.testing.assert_allclose(vectors, [each["embedding"] for each in small.json()["data"]], **NEAR)
+
+
 def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(server: RunningServer, embedder: Embedder) -> None:
     requests = 60
 

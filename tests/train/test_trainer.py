@@ -37,7 +37,7 @@ def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
     twin = trainer(of.settings)
     window = next(twin.stream)
     words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
-    layers, _ = twin.bilm.run(words, window.tokens, twin.packing)
+    layers, _ = twin.bilm.run(words, window.tokens, Packing.rectangle(of.settings.unroll_steps, of.settings.batch_size))
     logits = layers[-1] @ of.softmax.weight.T + of.softmax.bias
     loss = torch.stack([F.cross_entropy(logits[d], window.targets[d]) for d in range(2)]).mean()
     return list(torch.autograd.grad(factor * loss, [*twin.bilm.parameters(), *of.softmax.parameters()]))
@@ -112,8 +112,8 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
         run = trainer(settings, recipe=recipe_of_run, fresh_starts=fresh_starts)
         num_resets = total = 0
         for _ in range(400):
-            window = next(run.stream)
-            resets = run._with_fresh_starts(window).resets
+            window, (part,) = next(run.stream), run._parts
+            resets = part.packing(window, run._draw_fresh_starts()).resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -196,12 +196,12 @@ def test_train_step_leaves_frozen_weights_unchanged(settings: PretrainConfig) ->
 
 def test_trainer_carries_state_without_gradient(settings: PretrainConfig) -> None:
     run = trainer(settings)
-    assert not run.state.h.any()
+    assert not run.whole_state().h.any()
     run.train_step()
-    first = run.state
+    first = run.whole_state()
     assert first.h.any() and first.c.any() and not first.h.requires_grad
     run.train_step()
-    assert not torch.equal(run.state.h, first.h)
+    assert not torch.equal(run.whole_state().h, first.h)
 
 
 def test_trainer_draws_new_negatives_per_direction_and_step(

@@ -108,9 +108,13 @@ class WordMap:
 
 
 def _vectors(uses: list[Use], embedder: Embedder) -> np.ndarray:
-    """All layers of each use, (N, L+1, 2D)."""
-    embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
-    return np.stack([layers[:, use.position] for use, layers in embedded])
+    """All layers of each use, (N, L+1, 2D); each distinct sentence is embedded once."""
+    by_sentence: dict[tuple[str, ...], list[Use]] = {}
+    for use in uses:
+        by_sentence.setdefault(use.sentence, []).append(use)
+    embedded = all_layers(by_sentence, lambda sentence: sentence, embedder, single_sentence_state(embedder))
+    vectors = {use: layers[:, use.position] for sentence, layers in embedded for use in by_sentence[sentence]}
+    return np.stack([vectors[use] for use in uses])
 
 
 def _planes(vectors: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Run a script for an old library as it is: python -m elmokit.compat [--tensorflow-hub] SCRIPT ARGS..."""
+"""Run a script, or with -m a module, for an old library as it is: python -m elmokit.compat [-m] SCRIPT ARGS..."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -16,15 +17,19 @@ def main() -> None:
         description="Run a Python script that was written for AllenNLP, bilm-tf, ELMoForManyLangs or simple_elmo.",
     )
     parser.add_argument("--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too")
-    parser.add_argument("script", type=Path)
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m")
+    parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
     options = parser.parse_args()
-    if not options.script.is_file():
+    if not options.is_module and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     install(tensorflow_hub=options.tensorflow_hub)
-    sys.argv = [str(options.script), *options.arguments]
-    sys.path[0] = str(options.script.parent)
-    runpy.run_path(str(options.script), run_name="__main__")
+    sys.argv = [options.script, *options.arguments]
+    sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).parent)
+    if options.is_module:
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(options.script, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from typing import Any
 MODULES = {
     "allennlp.commands": "allennlp.command",
     "allennlp.commands.elmo": "allennlp.embedder",
+    "allennlp.common": "allennlp.configuration",
     "allennlp.common.checks": "allennlp.configuration",
+    "allennlp.common.params": "allennlp.configuration",
     "allennlp.data.token_indexers": "allennlp.indexer",
     "allennlp.data.token_indexers.elmo_indexer": "allennlp.indexer",
     "allennlp.modules": "allennlp",
@@ -23,11 +25,15 @@ MODULES = {
     "allennlp.modules.token_embedders": "allennlp.token_embedder",
     "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.token_embedder",
     "allennlp.nn.util": "allennlp.boundaries",
+    "bio_embeddings.embed": "seqvec",
+    "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "bilm": "bilm_tf",
     "bilm.data": "bilm_tf.data",
     "bilm.elmo": "bilm_tf.elmo",
     "bilm.model": "bilm_tf.model",
     "bilm.training": "bilm_tf.training",
+    "bio_embeddings.embed": "seqvec",
+    "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "elmoformanylangs": "elmoformanylangs",
     "elmoformanylangs.elmo": "elmoformanylangs.embedder",
     "simple_elmo": "simple_elmo",
@@ -57,11 +63,11 @@ class _OldModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
+        module.__file__ = __file__  # Python names it where a name cannot be imported from the module
         if counterpart := self._modules.get(name):
             source = import_module(f"elmokit.compat.{counterpart}")
             vars(module).update({key: value for key, value in vars(source).items() if not key.startswith("__")})
-            module.__doc__ = source.__doc__
-            module.__file__ = source.__file__  # Python names it where a name cannot be imported from the module
+            module.__doc__, module.__file__ = source.__doc__, source.__file__
 
         def missing(attribute: str) -> Any:
             raise AttributeError(_missing(f"{name}.{attribute}"))

@@ -158,20 +158,16 @@ class SentenceReader:
     In each pass, the files are shuffled, and the sentences within blocks of lines.
     """
 
-    def __init__(
-        self, files: Sequence[Path], seed: int, position: Position = Position(), rank: int = 0, world: int = 1
-    ) -> None:
+    def __init__(self, files: Sequence[Path], seed: int, position: Position = Position()) -> None:
         """Start reading.
 
         Args:
             files: Text files (plain, .gz or .zst) with one sentence per line.
             seed: Seed of the order.
             position: Where to start.
-            rank: Index of this process, which reads every `world`-th sentence of a block.
-            world: Number of processes.
         """
         self.position = position
-        self._files, self._seed, self._rank, self._world = list(files), seed, rank, world
+        self._files, self._seed = list(files), seed
         self._sentences = self._read()
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -192,9 +188,7 @@ class SentenceReader:
     def _read_file(self, number: int) -> Iterator[list[str]]:
         lines = (line for line in read_lines(self._files[number]) if line.strip())
         for block in islice(_blocks(lines), self.position.block, None):
-            order = self._shuffled(len(block), self.position.epoch, number, self.position.block)[
-                self._rank :: self._world
-            ]
+            order = self._shuffled(len(block), self.position.epoch, number, self.position.block)
             for index in order[self.position.taken :]:
                 self.position = replace(self.position, taken=self.position.taken + 1)
                 yield block[index].split()

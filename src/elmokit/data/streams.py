@@ -87,19 +87,28 @@ class TrainingStream:
         return self
 
     def __next__(self) -> TrainingWindow:
-        columns: list[list[list[str]]] = [[], [], [], []]
+        return self.next_parts([slice(None)])[0]
+
+    def next_parts(self, parts: Sequence[slice]) -> list[TrainingWindow]:
+        """The next window, of which each part has some of the rows; rows outside of all parts are passed over."""
+        begins = []
         for number, row in enumerate(self._rows):
             if len(row[0]) < self._done[number] + self._steps:
                 self._fill(number)
-            begin, end = self._done[number], self._done[number] + self._steps
-            for column, words in zip(columns, row, strict=True):
-                column.append(words[begin:end])
-            self._done[number] = end
+            begins.append(self._done[number])
+            self._done[number] += self._steps
+        return [self._window(self._rows[part], begins[part]) for part in parts]
+
+    def _window(self, rows: list[list[list[str]]], begins: list[int]) -> TrainingWindow:
+        columns = [
+            [row[column][begin : begin + self._steps] for row, begin in zip(rows, begins, strict=True)]
+            for column in range(4)
+        ]
         inputs, targets = ([self._time_major(columns[c]) for c in chosen] for chosen in ((0, 2), (1, 3)))
         words, indices = number_words(chain(*inputs))
         tokens, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (indices, self._vocab.ids(chain(*targets))))
-        begins = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
-        return TrainingWindow(words, tokens, target_ids, begins)
+        is_begin = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
+        return TrainingWindow(words, tokens, target_ids, is_begin)
 
     def _fill(self, number: int) -> None:
         """Refill a row that has too few words for a window."""

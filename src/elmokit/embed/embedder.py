@@ -382,8 +382,11 @@ class Embedder:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
-        order = range(len(tokens)) if embeddings.state is not None else running_order(tokens, self._pipeline.sizes)
-        batches = split_evenly([tokens[number] for number in order], self._pipeline.sizes.batch_words)
+        order, sizes = range(len(tokens)), self._pipeline.sizes
+        words = sizes.batch_words
+        if embeddings.state is None:
+            order, words = running_order(tokens, sizes), sizes.words_of(tokens)
+        batches = split_evenly([tokens[number] for number in order], sizes.batch_words, words)
         vectors: list[np.ndarray] = []
         for result in self._results(batches, spec, state, batch_size):
             vectors += result.vectors

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import HalfVectors, RunningPool
-from elmokit.embed.pipeline import split_evenly
+from elmokit.embed.pipeline import Sizes, split_evenly
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLMState
 from elmokit.storage.checksum import UNSEALED, is_intact, seal
@@ -108,9 +108,10 @@ def _missing_parts(job: FileJob, directory: Path, kept: Set[int], progress: Prog
         progress.skip(job, lines)
 
 
-def _batches_of(part: _Part, longest: int) -> Iterator[_Batch]:
+def _batches_of(part: _Part, sizes: Sizes) -> Iterator[_Batch]:
     line = 0
-    for sentences, is_long in split_evenly(part.words.sentences(), longest):
+    whole = part.words.sentences()
+    for sentences, is_long in split_evenly(whole, sizes.batch_words, sizes.words_of(whole)):
         yield _Batch(part, line, cast(list[SpooledSentence], sentences), is_long)
         line += len(sentences)
 
@@ -199,9 +200,9 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     """
     index = job.index
     kept, state = _finished_parts(job, directory, begin_store(directory, index))
-    progress, longest = Progress(job.text), job.embedder.sizes.batch_words
+    progress, sizes = Progress(job.text), job.embedder.sizes
     parts = _missing_parts(job, directory, kept, progress)
-    batches = chain.from_iterable(_batches_of(part, longest) for part in parts)
+    batches = chain.from_iterable(_batches_of(part, sizes) for part in parts)
     with (
         progress.bar,
         closing(cast(Generator, _records(job, batches, state, progress))) as records,

@@ -33,6 +33,7 @@ from elmokit.text.characters import BOS, EOS
 Sentences = Sequence[Sequence[str]]
 
 GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
+LONG_FACTOR = 2  # as many words in a batch of long sentences
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Sizes:
         bytes_of_word = 4 * config.num_representations * config.output_dim
         words = min(sizes.batch_words, max(sizes.min_batch_words, sizes.max_layer_bytes // bytes_of_word))
         return replace(sizes, batch_words=factor * words, rows=factor * sizes.rows)
+
+    def are_long(self, sentences: Sentences) -> bool:
+        """Whether sentences are so long that a batch would have fewer of them than rows."""
+        return sum(map(len, sentences)) * self.rows > len(sentences) * self.batch_words
+
+    def words_of(self, sentences: Sentences) -> int:
+        """How many words of these sentences are a batch: more of long ones, so that it has more rows."""
+        return self.batch_words * (LONG_FACTOR if self.are_long(sentences) else 1)
 
 
 # --- Plan ------------------------------------------------------------------------------------------------------------
@@ -84,11 +93,13 @@ def split_batches(
             yield batch, is_long
 
 
-def split_evenly(sentences: Sentences, longest: int) -> Iterator[tuple[list[Sequence[str]], bool]]:
+def split_evenly(
+    sentences: Sentences, longest: int, words: int | None = None
+) -> Iterator[tuple[list[Sequence[str]], bool]]:
     """As `split_batches`, of sentences that are all there: a small last batch would cost nearly as much as a whole
     one."""
-    words = sum(map(len, sentences)) + 2 * len(sentences)
-    return split_batches(sentences, longest, ceil(words / max(1, ceil(words / longest))) or None)
+    total = sum(map(len, sentences)) + 2 * len(sentences)
+    return split_batches(sentences, longest, ceil(total / max(1, ceil(total / (words or longest)))) or None)
 
 
 def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
@@ -98,7 +109,7 @@ def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
     each is a row: they are run by length, so that the rows of a batch end together and not one by one.
     """
     numbers = list(range(len(sentences)))
-    if sum(map(len, sentences)) * sizes.rows > len(sentences) * sizes.batch_words:
+    if sizes.are_long(sentences):
         numbers.sort(key=lambda number: len(sentences[number]))
     return numbers
 

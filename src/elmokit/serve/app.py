@@ -10,11 +10,12 @@ from starlette.exceptions import HTTPException
 
 import elmokit
 from elmokit.serve import language, vectors
-from elmokit.serve.errors import RequestError, error_response
+from elmokit.serve.errors import STATUSES, RequestError, error_response
 from elmokit.serve.exchange import json_response
 from elmokit.serve.gate import Gate
 from elmokit.serve.metrics import CONTENT_TYPE
 from elmokit.serve.page import page_response
+from elmokit.serve.schemas import ErrorAnswer
 from elmokit.serve.service import Service
 
 router = APIRouter(tags=["server"])
@@ -27,8 +28,10 @@ async def page() -> Response:
 
 
 @router.get("/health")
-async def health() -> Any:
-    """Whether the process lives."""
+async def health(request: Request) -> Any:
+    """Whether the process lives and can compute: status 503 where it needs to be restarted."""
+    if not request.app.state.service.engine.is_alive:
+        raise RequestError("unhealthy", "the thread that computes has ended: restart the server")
     return {"status": "alive"}
 
 
@@ -72,10 +75,13 @@ def create_app(service: Service) -> FastAPI:
 
     FastAPI's own pages of documentation load scripts from another host, so there are none: /openapi.json is there.
     """
-    app = FastAPI(title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
+        responses={status: {"model": ErrorAnswer} for status in sorted(set(STATUSES.values()))},
+    )  # fmt: skip
     app.state.service = service
     endpoints = set()
-    for each in (router, vectors.router, language.router):
+    for each in (vectors.router, language.router, router):  # tried in this order
         app.include_router(each)
         endpoints |= {route.path for route in each.routes if isinstance(route, APIRoute)}
     app.add_exception_handler(RequestError, _refused)

@@ -18,6 +18,7 @@ STATUSES = {
     "internal_error": 500,
     "draining": 503,
     "timeout": 503,
+    "unhealthy": 503,
 }
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only logs and metrics see it
 REASONS_SHOWN = 3  # of why a body is not valid

@@ -83,8 +83,8 @@ async def answer(request: Request, result: asyncio.Future[Result], timeout: floa
 class JsonRoute(APIRoute):
     """A route whose endpoint takes the request and its body, `endpoint(request, body)`, and returns JSON values.
 
-    The body is JSON whatever its content type says, and pydantic reads it from its bytes: whatever is wrong with it is
-    one error, and the time of FastAPI's general way, as long as a sentence takes to embed, is saved.
+    The body is JSON whatever its content type says, and pydantic reads it from its bytes, so that whatever is wrong
+    with it is one kind of error.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

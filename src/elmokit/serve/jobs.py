@@ -7,15 +7,15 @@ for vectors.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from elmokit.serve.errors import RequestError
 
-logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 RETRY_AFTER = 2  # seconds, about as long as a job takes
@@ -48,7 +48,9 @@ class JobQueue:
     def __init__(self, max_waiting: int = 32) -> None:
         """Start with an empty queue, which refuses jobs when so many wait or run."""
         self.max_waiting, self.waiting = max_waiting, 0
-        self._thread = ThreadPoolExecutor(1, "elmokit-jobs")
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="elmokit-jobs", daemon=True)
+        self._thread.start()
 
     def submit(self, function: Callable[[Job], Any]) -> asyncio.Future[Any]:
         """Queue a job.
@@ -65,17 +67,32 @@ class JobQueue:
         """
         if self.waiting >= self.max_waiting:
             raise RequestError("overloaded", "too many requests are waiting: try again later", RETRY_AFTER)
-        job, loop = Job(), asyncio.get_running_loop()
+        job, loop, submitted = Job(), asyncio.get_running_loop(), Future[Any]()
         self.waiting += 1
-        submitted = self._thread.submit(function, job)
         submitted.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish))
         result = asyncio.wrap_future(submitted)
         result.add_done_callback(lambda future: job.abandon() if future.cancelled() else None)
+        self._jobs.put((submitted, partial(function, job)))
         return result
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """End the thread after the jobs that wait; whether it has ended within so many seconds.
+
+        A job that was abandoned may go on for long, and nothing can stop it.
+        """
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _finish(self) -> None:
         self.waiting -= 1
 
-    def close(self) -> None:
-        """Run what waits, and end the thread."""
-        self._thread.shutdown()
+    def _work(self) -> None:
+        while next_job := self._jobs.get():
+            future, function = next_job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+            del next_job, future, function  # not kept until the next job comes

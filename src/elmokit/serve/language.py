@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 
 from elmokit.analysis.neighbors import SearchConfig, nearest_uses
+from elmokit.analysis.similarity import Comparison
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, uses_in_each
 from elmokit.analysis.word_map import MapConfig, map_uses
@@ -18,6 +19,7 @@ from elmokit.serve.errors import RequestError
 from elmokit.serve.exchange import JsonRoute, answer
 from elmokit.serve.jobs import Job
 from elmokit.serve.schemas import (
+    MAX_COUNT,
     CompareRequest,
     NeighborsRequest,
     NextWordsRequest,
@@ -55,7 +57,13 @@ async def compare(request: Request, body: CompareRequest) -> Any:
     """The cosine similarities of all uses of a word, for each layer and for their mix."""
     service: Service = request.app.state.service
     sentences = await service.words_of(body.sentences)
-    comparison = await _run(request, lambda job: compare_uses(body.word, sentences, service.embedder))
+
+    def compare_all(job: Job) -> Comparison:
+        if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # whose similarities grow with the square
+            raise ValueError(f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer sentences")
+        return compare_uses(body.word, sentences, service.embedder)
+
+    comparison = await _run(request, compare_all)
     layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
     return {"word": body.word, "uses": list(map(_use, comparison.uses)), "layers": layers}
 
@@ -117,6 +125,7 @@ def _score(result: SentenceScore) -> dict[str, Any]:
         "backward": result.backward.tolist(),
         "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
         "unknown": result.unknown,
+        "truncated": result.truncated,
     }
 
 
@@ -128,6 +137,8 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     model = service.embedder.model
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
     positions = list(range(len(words))) if body.positions is None else body.positions
+    if len(positions) > MAX_COUNT:
+        raise RequestError("invalid_request", f"positions: name at most {MAX_COUNT} words of a long sentence")
     results = await _run(request, lambda job: scoring.substitutes(words, model, positions=positions, **options))
     return [
         {"word": words[position], "position": position, "candidates": list(map(_candidate, candidates))}

@@ -35,6 +35,21 @@ class Own(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ErrorDetails(BaseModel):
+    """Why a request was not answered; `code` is a key of `elmokit.serve.errors.STATUSES`."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is an error, in the form of OpenAI's API."""
+
+    error: ErrorDetails
+
+
 # --- OpenAI ----------------------------------------------------------------------------------------------------------
 
 

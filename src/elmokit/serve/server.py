@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from elmokit.serve.config import ServeConfig
 
 NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 SWITCH_INTERVAL = 0.0005  # seconds
+KEEP_ALIVE = 65  # seconds until an idle connection is closed: longer than the clients and proxies that keep one
 
 
 def require_libraries() -> None:
@@ -34,6 +36,8 @@ def serve(
     dtype: str | None = None,
 ) -> None:
     """Serve a model until SIGTERM or SIGINT; what was accepted by then is answered before this returns.
+
+    It ends the whole process where work that nobody waits for any more, and that cannot be stopped, would keep it.
 
     Args:
         model: As in `elmokit.load`.
@@ -72,16 +76,32 @@ def serve(
     with _bound_socket(config.host, config.port) as bound:
         service = Service.load(model, replace(config, api_key=key), device, dtype)
         settings = uvicorn.Config(
-            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
-        )
-        # The threads that compute need the interpreter for moments only, but often: with Python's default interval each
-        # would wait 5 ms for an event loop that is busy.
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
+            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+        )  # fmt: skip
         try:
-            DrainingServer(settings).run([bound])
+            with _short_switch_interval(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
+                DrainingServer(settings).run([bound])
         finally:
-            service.close()
+            has_ended = service.close()
+    if not has_ended:  # Python would crash, ending under a thread that computes
+        os._exit(0)
+
+
+@contextmanager
+def _short_switch_interval() -> Iterator[None]:
+    """Let threads have the interpreter soon.
+
+    Those that compute need it for moments only, but often: with Python's default interval each would wait 5 ms for an
+    event loop that is busy.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ from elmokit.tasks.task_model import TaskModel, load_task_model
 from elmokit.text.tokenizers import get_tokenizer
 
 Words = Sequence[str]
-INLINE_CHARACTERS = 20_000  # tokenized on the event loop, in about a millisecond; longer texts on a thread
+INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts on a thread
 
 
 class Service:
@@ -74,15 +74,16 @@ class Service:
             FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or there is no such corpus.
         """
         embedder = Embedder(model, device, dtype, softmax=True)
-        name = DEFAULT_MODEL if model is None else Path(model).name
+        embedder.embed([["a"]])  # the first sentence takes longer, and is nobody's
+        name = DEFAULT_MODEL if model is None else Path(model).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         return cls(embedder, config, name, task_model)
 
-    def close(self) -> None:
-        """Finish what waits, and end the threads."""
+    def close(self) -> bool:
+        """Finish what waits, and end the threads; False where one still runs, on work that nobody waits for."""
         self.engine.close()
-        self.jobs.close()
         self._tokenizing.shutdown()
+        return self.jobs.close()
 
     @property
     def predicts_words(self) -> bool:
@@ -114,14 +115,23 @@ class Service:
         return self._tokenize(text) if isinstance(text, str) else text
 
     async def words_of(self, texts: Sequence[Text]) -> list[Words]:
-        """The words of each text. RequestError if they are too many for a request."""
+        """The words of each text; those that are too long for the model are counted.
+
+        Raises:
+            RequestError: The words are too many for a request.
+        """
         if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
             sentences = list(map(self.split, texts))
         else:
             loop = asyncio.get_running_loop()
             sentences = await loop.run_in_executor(self._tokenizing, lambda: list(map(self.split, texts)))
         self.check_words(sentences)
+        self.metrics.truncated_words.inc(self.count_truncated(sentences))
         return sentences
+
+    def count_truncated(self, sentences: Iterable[Words]) -> int:
+        """How many words of sentences are longer than the model reads, so that it sees their beginning only."""
+        return sum(map(self.embedder.count_truncated, sentences))
 
     def check_words(self, sentences: Iterable[Words]) -> None:
         """RequestError if sentences are too long for a request."""

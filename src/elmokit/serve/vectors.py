@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -16,7 +17,7 @@ from safetensors.numpy import save as to_safetensors
 from elmokit.embed.outputs import Pooling
 from elmokit.serve.engine import Output
 from elmokit.serve.errors import RequestError
-from elmokit.serve.exchange import JsonRoute, answer, json_response
+from elmokit.serve.exchange import JsonRoute, answer
 from elmokit.serve.schemas import (
     EmbedAllRequest,
     EmbeddingsRequest,
@@ -47,17 +48,32 @@ def _check_layers(service: Service, layers: str | int) -> None:
         raise RequestError("invalid_request", f"layers: this model has the layers 0 to {last}")
 
 
-async def _embed(
-    request: Request, sentences: list[Words], output: Output, headers: dict[str, str] | None = None
-) -> list[np.ndarray]:
-    """The vectors of sentences; words that the model reads only the beginning of are counted."""
+class Embedded(NamedTuple):
+    """The vectors of sentences, and the headers of the answer: how many words the model read only the beginning of."""
+
+    vectors: list[np.ndarray]
+    headers: dict[str, str]
+
+
+async def _embed(request: Request, sentences: list[Words], output: Output) -> Embedded:
     service: Service = request.app.state.service
     _check_layers(service, output.layers)
-    if truncated := sum(map(service.embedder.count_truncated, sentences)):
-        service.metrics.truncated_words.inc(truncated)
-        if headers is not None:
-            headers["x-truncated-words"] = str(truncated)
-    return await answer(request, service.engine.submit(sentences, output), service.config.timeout)
+    vectors = await answer(request, service.engine.submit(sentences, output), service.config.timeout)
+    truncated = service.count_truncated(sentences)
+    return Embedded(vectors, {"x-truncated-words": str(truncated)} if truncated else {})
+
+
+def _response(chunks: Iterator[bytes], embedded: Embedded) -> Response:
+    """Vectors as JSON; while many become JSON, other requests have their turn between the chunks."""
+    if sum(vector.size for vector in embedded.vectors) <= NUMBERS_AT_ONCE:
+        return Response(b"".join(chunks), headers=embedded.headers, media_type="application/json")
+    return StreamingResponse(_in_turns(chunks), headers=embedded.headers, media_type="application/json")
+
+
+async def _in_turns(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        await asyncio.sleep(0)
 
 
 # --- OpenAI ----------------------------------------------------------------------------------------------------------
@@ -70,17 +86,26 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Any:
     if body.model not in (None, service.name):
         raise RequestError("not_found", f"there is no model {body.model!r}: this server has {service.name!r}")
     _check_dim(service, body.dimensions)
-    sentences, headers = await service.words_of(_as_list(body.input)), {}
-    vectors = await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH), headers)
+    sentences = await service.words_of(_as_list(body.input))
+    embedded = await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
-    data = [
-        {"object": "embedding", "index": index, "embedding": encode(vector)} for index, vector in enumerate(vectors)
-    ]
     words = sum(map(len, sentences))
     usage = {"prompt_tokens": words, "total_tokens": words}
-    response = json_response({"object": "list", "data": data, "model": service.name, "usage": usage})
-    response.headers.update(headers)
-    return response
+    head = to_json({"object": "list", "model": service.name, "usage": usage})[:-1] + b',"data":['
+    return _response(_embedding_objects(embedded.vectors, encode, head), embedded)
+
+
+def _embedding_objects(vectors: list[np.ndarray], encode: Callable[[np.ndarray], Any], head: bytes) -> Iterator[bytes]:
+    """An object of OpenAI's API in chunks, from its fields before "data" on."""
+    yield head
+    step = max(1, NUMBERS_AT_ONCE // vectors[0].size)
+    for begin in range(0, len(vectors), step):
+        data = [
+            {"object": "embedding", "index": index, "embedding": encode(vector)}
+            for index, vector in enumerate(vectors[begin : begin + step], start=begin)
+        ]
+        yield b"," * bool(begin) + to_json(data)[1:-1]
+    yield b"]}"
 
 
 def _base64(vector: np.ndarray) -> str:
@@ -103,34 +128,26 @@ async def embed(request: Request, body: EmbedRequest) -> Any:
     """A vector for each text: a list of lists of numbers."""
     service: Service = request.app.state.service
     _check_dim(service, body.dimensions)
-    sentences, headers = await service.words_of(_as_list(body.inputs)), {}
-    output = Output(body.layers, Pooling(body.pooling, body.normalize))
-    return _matrices(await _embed(request, sentences, output, headers), headers)
+    sentences = await service.words_of(_as_list(body.inputs))
+    embedded = await _embed(request, sentences, Output(body.layers, Pooling(body.pooling, body.normalize)))
+    return _response(_arrays(embedded.vectors), embedded)
 
 
 @router.post("/embed_all")
 async def embed_all(request: Request, body: EmbedAllRequest) -> Any:
     """A vector for each word of each text; as safetensors for clients that accept application/octet-stream."""
     service: Service = request.app.state.service
-    sentences, headers = await service.words_of(_as_list(body.inputs)), {}
-    vectors = await _embed(request, sentences, Output(body.layers), headers)
+    sentences = await service.words_of(_as_list(body.inputs))
+    embedded = await _embed(request, sentences, Output(body.layers))
     if "application/octet-stream" not in request.headers.get("accept", ""):
-        return _matrices(vectors, headers)
-    arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(vectors)}
+        return _response(_arrays(embedded.vectors), embedded)
+    arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(embedded.vectors)}
     content = to_safetensors(arrays, {"tokens": json.dumps(sentences)})
-    return Response(content, headers=headers, media_type="application/octet-stream")
+    return Response(content, headers=embedded.headers, media_type="application/octet-stream")
 
 
-def _matrices(arrays: list[np.ndarray], headers: dict[str, str]) -> Response:
-    """Arrays as JSON, in chunks where they are large."""
-    if sum(array.size for array in arrays) <= NUMBERS_AT_ONCE:
-        response = json_response([array.tolist() for array in arrays])
-        response.headers.update(headers)
-        return response
-    return StreamingResponse(_json_chunks(arrays), headers=headers, media_type="application/json")
-
-
-async def _json_chunks(arrays: list[np.ndarray]) -> AsyncIterator[bytes]:
+def _arrays(arrays: list[np.ndarray]) -> Iterator[bytes]:
+    """Arrays as JSON, in chunks."""
     for number, array in enumerate(arrays):
         yield b",[" if number else b"[["
         step = max(1, NUMBERS_AT_ONCE // max(1, array[:1].size))
@@ -145,8 +162,8 @@ async def similarity(request: Request, body: SimilarityRequest) -> Any:
     """The cosine of one sentence's vector and that of each other: a list of numbers."""
     service: Service = request.app.state.service
     sentences = await service.words_of([body.inputs.source_sentence, *body.inputs.sentences])
-    vectors = np.stack(await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH)))
-    return (vectors[1:] @ vectors[0]).tolist()
+    source, *others = (await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))).vectors
+    return [float(vector @ source) for vector in others]
 
 
 @router.post("/tokenize")

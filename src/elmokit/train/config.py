@@ -57,6 +57,8 @@ class PretrainConfig:
     """Step of the checkpoint to cool down from (default: the latest)."""
     batch_size: int = 128
     """Rows of the token stream (parallel streams of sentences)."""
+    accumulation: int = 1
+    """Parts of a batch whose gradients are added up one after the other, to save memory."""
     unroll_steps: int = 20
     """Time steps per window: the LSTM state is carried from one window to the next, gradients are not."""
     num_samples: int = 8192
@@ -98,6 +100,7 @@ class PretrainConfig:
         _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
         for name in (
             "batch_size",
+            "accumulation",
             "unroll_steps",
             "log_every",
             "evaluate_every",

@@ -79,13 +79,17 @@ class _Loop:
         self.recoveries = 0  # since the last checkpoint
         self.saved_step = trainer.step
         self.start_time = time.monotonic()
-        self.progress = ProgressBar(total=trainer.last_step, initial=trainer.step, unit=" steps", desc="train")
+        self.processes = trainer.processes
+        self.progress = ProgressBar(
+            total=trainer.last_step, initial=trainer.step, unit=" steps", desc="train",
+            disable=not self.processes.is_first,
+        )  # fmt: skip
         self._begin_interval()
 
     def run(self, stop: threading.Event) -> Reason:
         """Run the remaining steps. KeyboardInterrupt if `stop` is set before the last."""
         trainer, settings = self.trainer, self.settings
-        if latest_snapshot(self.checkpoints) is None:
+        if self.processes.of_first(lambda: latest_snapshot(self.checkpoints)) is None:
             self._save()  # so that there is always a checkpoint to recover from
         while (reason := self._reason_to_end()) is None:
             self.losses.append(trainer.train_step())
@@ -96,9 +100,10 @@ class _Loop:
                 continue
             if self.heldout and step % settings.evaluate_every == 0 and not last:
                 self._evaluate()
-            if stop.is_set() or last or step % settings.checkpoint_every == 0:
+            is_stopped = self.processes.any(stop.is_set())
+            if is_stopped or last or step % settings.checkpoint_every == 0:
                 self._checkpoint()
-            if stop.is_set() and not last:
+            if is_stopped and not last:
                 raise KeyboardInterrupt(
                     f"stopped at step {step}; run the same command again to resume from step {self.saved_step}"
                 )
@@ -115,8 +120,10 @@ class _Loop:
         # In runs with a planned end, last_step already accounts for max_words.
         if trainer.last_step is None and trainer.step * self.words_per_step >= (settings.max_words or math.inf):
             return "words"
-        if time.monotonic() - self.start_time >= 3600 * (settings.max_hours or math.inf):
-            return "hours"
+        if settings.max_hours is not None:
+            is_over = time.monotonic() - self.start_time >= 3600 * settings.max_hours
+            if self.processes.any(is_over):
+                return "hours"
         return None
 
     def _begin_interval(self) -> None:
@@ -141,17 +148,20 @@ class _Loop:
         return not trainer.monitor.has_diverged(mean, gradient_norm)
 
     def _print(self, event: str) -> None:
-        self.progress.clear()
-        print(event, flush=True)
+        if self.processes.is_first:
+            self.progress.clear()
+            print(event, flush=True)
 
     def _evaluate(self) -> None:
         trainer = self.trainer
-        perplexity = trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
+        perplexity = self.processes.of_first(
+            lambda: trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
+        )
         self.tracker.event("heldout", trainer.step, **asdict(perplexity))
         unknown = f"{perplexity.unknown_share:.1%} of the words unknown"
         self._print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}, {unknown}")
         if trainer.early_stopping.improves(perplexity.mean, trainer.step) and self.settings.patience is not None:
-            write_snapshot(self.best, trainer.step, trainer.snapshot(), keep=1)
+            self._write(self.best, keep=1)
         self._begin_interval()
 
     def _checkpoint(self) -> None:
@@ -165,15 +175,19 @@ class _Loop:
 
     def _save(self) -> None:
         self.saved_step = self.trainer.step
-        write_snapshot(self.checkpoints, self.trainer.step, self.trainer.snapshot(), self.settings.keep_checkpoints)
+        self._write(self.checkpoints, self.settings.keep_checkpoints)
+
+    def _write(self, directory: Path, keep: int) -> None:
+        snapshot = self.trainer.snapshot()
+        self.processes.of_first(lambda: write_snapshot(directory, self.trainer.step, snapshot, keep))
 
     def _recover(self) -> None:
         """Restore the last checkpoint, which precedes the divergence, and lower the learning rate."""
-        diverged_at, last = self.trainer.step, latest_snapshot(self.checkpoints)
-        assert last is not None, "`run` writes a checkpoint before the first step"
+        diverged_at = self.trainer.step
         self.recoveries += 1
-        if self.recoveries > RECOVERIES_PER_CHECKPOINT:
-            last = remove_latest_snapshot(self.checkpoints)
+        find = remove_latest_snapshot if self.recoveries > RECOVERIES_PER_CHECKPOINT else latest_snapshot
+        last = self.processes.of_first(lambda: find(self.checkpoints))
+        assert last is not None, "`run` writes a checkpoint before the first step"
         # Divide by 2, then 4, then 8: a spike costs little, and a rate that is far too high is soon low enough.
         rate_factor = self.trainer.rate_factor * 0.5**self.recoveries
         if rate_factor < MIN_RATE_FACTOR:
@@ -212,10 +226,11 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
             the last checkpoint before.
         ValueError: The loss diverged repeatedly.
     """
-    last = latest_snapshot(directory / CHECKPOINTS)
+    processes = trainer.processes
+    last = processes.of_first(lambda: latest_snapshot(directory / CHECKPOINTS))
     if last is not None:
         trainer.restore(read_snapshot(last))
-    with closing(Tracker(directory, trainer.settings.tensorboard)) as tracker:
+    with closing(Tracker(directory if processes.is_first else None, trainer.settings.tensorboard)) as tracker:
         kind = "start" if last is None else "resume"
         tracker.event(
             kind, trainer.step, total_steps=trainer.last_step, settings=asdict(trainer.settings), **asdict(report)
@@ -223,9 +238,9 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
         with closing(loop.progress), _stop_request() as stop:
             reason = loop.run(stop)
-        best = latest_snapshot(directory / BEST)
+        best = processes.of_first(lambda: latest_snapshot(directory / BEST))
         if trainer.settings.patience is not None and best is not None:
             trainer.restore(read_snapshot(best), of_any_cycle=True)
-        perplexity = trainer.heldout_perplexity(heldout, None) if heldout else None
+        perplexity = processes.of_first(lambda: trainer.heldout_perplexity(heldout, None)) if heldout else None
         tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
     return Outcome(reason, time.monotonic() - loop.start_time, perplexity)

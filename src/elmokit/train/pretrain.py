@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from elmokit.checkpoints.loading import save
 from elmokit.config import BiLMConfig
@@ -23,6 +24,7 @@ from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
+from elmokit.train.processes import joined_processes
 from elmokit.train.schedule import CoolDown
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
@@ -110,6 +112,15 @@ def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> str | None:
     return tokenizer_for(None, settings.language).name if name is None else get_tokenizer(name).name
 
 
+class _Text(NamedTuple):
+    """Tokenized files to train on, held-out ones, and the name of their tokenizer."""
+
+    files: list[Path]
+    heldout: list[Path]
+    report: CorpusReport
+    tokenizer: str | None
+
+
 @dataclass(frozen=True)
 class PretrainReport:
     """The outcome of pretraining.
@@ -164,9 +175,13 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
     return "\n".join(lines) + "\n"
 
 
-def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown, Path]:
-    """The cool-down of the settings, and its directory, which is given a copy of the initial checkpoint."""
-    assert settings.cool_down is not None
+def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown | None, Path]:
+    """The cool-down of the settings, if they ask for one, and the directory of the run.
+
+    The directory of a cool-down is given a copy of the initial checkpoint.
+    """
+    if settings.cool_down is None:
+        return None, settings.output
     begin = settings.cool_down_from
     checkpoints = settings.output / CHECKPOINTS
     if begin is None:
@@ -195,7 +210,8 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     often as wanted.
 
     Args:
-        settings: The text, the model and the optimization; a call with the same settings resumes a run.
+        settings: The text, the model and the optimization; a call with the same settings resumes a run. Processes that
+            `torchrun` started share each batch, and end with the model of one process but for rounding.
 
     Returns:
         The directory of the model, and a summary of the run.
@@ -206,6 +222,20 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
+    with joined_processes() as processes:
+        text = processes.of_first(lambda: _text_of(settings))
+        cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
+        with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):
+            vocab = processes.of_first(lambda: vocabulary(settings, text.files))
+            config = _model_config(settings, vocab)
+            steps = total_steps(settings, text.report)
+            trainer = Trainer(settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes)
+            outcome = train(trainer, directory, text.report, text.heldout)
+            return processes.of_first(lambda: _finish(trainer, text, outcome, directory))
+
+
+def _text_of(settings: PretrainConfig) -> _Text:
+    """Find the text, tokenize it where it is raw, count it, and print its size."""
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
@@ -216,20 +246,17 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     print_statistics("corpus", report)
     if heldout:
         print_statistics("held-out text", check_corpus(heldout))
-    cool_down, directory = None, settings.output
-    if settings.cool_down is not None:
-        cool_down, directory = _cool_down(settings, report)
-    with only_one_in(directory), pytorch_threads(settings.threads):
-        vocab = vocabulary(settings, files)
-        config = _model_config(settings, vocab)
-        trainer = Trainer(settings, config, vocab, files, total_steps(settings, report), report.digest, cool_down)
-        outcome = train(trainer, directory, report, heldout)
-        if outcome.perplexity is not None:
-            advice = "raise vocab_size or lower min_count"
-            warn_of_unknown(outcome.perplexity.unknown_share, "held-out text", advice)
-        words = round(trainer.step * words_per_step(settings, report))
-        model = None
-        if outcome.reason != "hours" or trainer.last_step is None:
-            model = directory / "model"
-            save(trainer.pretrained(tokenizer, _card(trainer, report, words, outcome)), model, overwrite=True)
+    return _Text(files, heldout, report, tokenizer)
+
+
+def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) -> PretrainReport:
+    """Write the model, unless a run with a planned end was stopped before it."""
+    if outcome.perplexity is not None:
+        advice = "raise vocab_size or lower min_count"
+        warn_of_unknown(outcome.perplexity.unknown_share, "held-out text", advice)
+    words = round(trainer.step * words_per_step(trainer.settings, text.report))
+    model = None
+    if outcome.reason != "hours" or trainer.last_step is None:
+        model = directory / "model"
+        save(trainer.pretrained(text.tokenizer, _card(trainer, text.report, words, outcome)), model, overwrite=True)
     return PretrainReport(model, outcome.reason, trainer.step, words, outcome.perplexity)

@@ -32,13 +32,16 @@ def _end_last_line(log: Path) -> None:
 
 
 class Tracker:
-    """Appends events to `log.jsonl`; a resumed run continues the file."""
+    """Appends events to `log.jsonl`; a resumed run continues the file. Without a directory it does nothing."""
 
-    def __init__(self, directory: Path, tensorboard: bool = False) -> None:
+    def __init__(self, directory: Path | None, tensorboard: bool = False) -> None:
+        self._file: Any = None
+        self._writer: Any = None
+        if directory is None:
+            return
         directory.mkdir(parents=True, exist_ok=True)
         _end_last_line(directory / "log.jsonl")
         self._file = (directory / "log.jsonl").open("a", encoding="utf-8")
-        self._writer: Any = None
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -50,6 +53,8 @@ class Tracker:
 
     def event(self, kind: str, step: int, **values: Any) -> None:
         """Append one line: time (seconds since 1970), kind of event, step, values."""
+        if self._file is None:
+            return
         record = {"time": round(time.time(), 3), "event": kind, "step": step, **values}
         self._file.write(json.dumps(record, default=str) + "\n")
         self._file.flush()
@@ -59,6 +64,7 @@ class Tracker:
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._writer is not None:
             self._writer.close()

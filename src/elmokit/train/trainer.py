@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -24,7 +24,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
@@ -33,6 +33,7 @@ from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
 from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
+from elmokit.train.processes import ALONE, Processes
 from elmokit.train.schedule import CoolDown, Schedule
 from elmokit.train.snapshots import Snapshot, add_prefix
 
@@ -40,7 +41,7 @@ from elmokit.train.snapshots import Snapshot, add_prefix
 FREE_SETTINGS = {
     "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
     "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language", "tensorboard",
-    "max_hours", "patience", "cool_down", "cool_down_from",
+    "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
 }  # fmt: skip
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}
@@ -127,6 +128,23 @@ def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
     return matrices
 
 
+class _Part:
+    """Some rows of the batch, which are computed together, and their state."""
+
+    state: BiLMState
+
+    def __init__(self, rows: slice, settings: PretrainConfig) -> None:
+        self.rows, count = rows, rows.stop - rows.start
+        self.share = count / settings.batch_size
+        self._packing = Packing.rectangle(settings.unroll_steps, count)
+
+    def packing(self, window: TrainingWindow, fresh_starts: Tensor | None) -> Packing:
+        """The packing of its window; `fresh_starts` (T, B) are those of the whole batch."""
+        if fresh_starts is None:
+            return self._packing
+        return replace(self._packing, resets=window.begins & fresh_starts[:, self.rows].flatten())
+
+
 class Trainer:
     """A model in training, with everything that a training step reads and changes."""
 
@@ -139,6 +157,7 @@ class Trainer:
         total_steps: int | None,
         corpus: str = "",
         cool_down: CoolDown | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         """Initialize a model with random weights, at step 0.
 
@@ -150,6 +169,7 @@ class Trainer:
             total_steps: Steps of the whole run; None without a planned end.
             corpus: Digest of the corpus; snapshots of another corpus are rejected.
             cool_down: The end of a run with a constant schedule.
+            processes: The processes that share each batch; all of them make the same calls.
         """
         check_predicts(config)
         seed_everything(settings.seed)
@@ -173,8 +193,9 @@ class Trainer:
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
         self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
         self.draws = torch.Generator().manual_seed(settings.seed)
-        self.state = self.bilm.initial_state(settings.batch_size)
-        self.packing = Packing.rectangle(settings.unroll_steps, settings.batch_size)
+        self.processes = processes
+        self._parts = [_Part(rows, settings) for rows in processes.parts(settings.batch_size, settings.accumulation)]
+        self._set_state(self.bilm.initial_state(settings.batch_size))
         self._files = files
         self.read_from(Position(), None)
         self.step = 0
@@ -191,46 +212,80 @@ class Trainer:
         Returns:
             The mean losses of the two directions in nats per word, (2,).
         """
-        losses = self._losses(next(self.stream))
-        loss = losses.mean()
-        (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
+        windows = self.stream.next_parts([part.rows for part in self._parts])
+        fresh_starts, samples = self._draw_fresh_starts(), self._draw_samples()
+        of_parts = []
+        for part, window in zip(self._parts, windows, strict=True):
+            losses = part.share * self._losses(part, window, fresh_starts, samples)
+            loss = losses.mean()
+            (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
+            of_parts.append(losses.detach())
+        losses = torch.stack(of_parts).sum(dim=0)
+        self._exchange(losses, windows, samples)
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
         self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         self.optimizer.step(self.learning_rate)
         for parameter in self.parameters:
             parameter.grad = None
         self.step += 1
-        return losses.detach()
+        return losses
 
-    def _losses(self, window: TrainingWindow) -> Tensor:
+    def _draw_fresh_starts(self) -> Tensor | None:
+        """Where the state of a sentence that begins there is reset, (T, B); None: nowhere."""
+        if not self.recipe.fresh_starts:
+            return None
+        drawn = torch.rand(self.settings.unroll_steps * self.settings.batch_size, generator=self.draws)
+        return (drawn < self.recipe.fresh_starts).view(self.settings.unroll_steps, -1)
+
+    def _draw_samples(self) -> list[Samples]:
+        """The negative classes of each direction; none with the full softmax."""
+        return [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in range(2)]
+
+    def _exchange(self, losses: Tensor, windows: Sequence[TrainingWindow], samples: Sequence[Samples]) -> None:
+        """Sum losses and gradients over all processes; of the softmax, the rows that a sampled one has read."""
+        gradients = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
+        if samples:
+            targets = [window.targets.flatten() for window in windows]
+            ids = torch.cat([*(drawn.ids for drawn in samples), *targets]).to(self.device)
+            self.processes.sum_rows([gradients.pop(each) for each in (self.softmax.weight, self.softmax.bias)], ids)
+        self.processes.sum([losses, *gradients.values()])
+
+    def _losses(
+        self, part: _Part, window: TrainingWindow, fresh_starts: Tensor | None, samples: Sequence[Samples]
+    ) -> Tensor:
+        """Mean losses of both directions on some rows, (2,); moves their state on."""
+        if self.processes.count > 1 and self.settings.dropout:
+            torch.manual_seed(hash((self.settings.seed, self.step, part.rows.start)))  # not the same for all rows
         tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
             words = self.bilm.word_vectors(window.words, self.vocab)
-            packing = self._with_fresh_starts(window)
-            layers, state = self.bilm.run(words, tokens, packing, self.state, dropout=self.settings.dropout)
-            self.state = BiLMState(state.h.detach(), state.c.detach())
-            return self._softmax_losses(layers[-1], targets).mean(dim=1)
+            packing = part.packing(window, fresh_starts)
+            layers, state = self.bilm.run(words, tokens, packing, part.state, dropout=self.settings.dropout)
+            part.state = BiLMState(state.h.detach(), state.c.detach())
+            if self.sampler is not None:
+                return self.softmax.sampled_losses(layers[-1], targets, samples, self.sampler).mean(dim=1)
+            return torch.stack([self.softmax.log_losses(layers[-1][d], targets[d]) for d in range(2)]).mean(dim=1)
 
-    def _with_fresh_starts(self, window: TrainingWindow) -> Packing:
-        if not self.recipe.fresh_starts:
-            return self.packing
-        drawn = torch.rand(window.begins.shape, generator=self.draws) < self.recipe.fresh_starts
-        return replace(self.packing, resets=window.begins & drawn)
+    def _set_state(self, state: BiLMState) -> None:
+        """Give each part the state of its rows."""
+        for part in self._parts:
+            part.state = BiLMState(state.h[:, :, part.rows], state.c[:, :, part.rows])
 
-    def _softmax_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        if self.sampler is None:
-            return torch.stack([self.softmax.log_losses(hidden[d], targets[d]) for d in range(2)])
-        samples = [self.sampler.sample(self.draws) for _ in range(2)]
-        return self.softmax.sampled_losses(hidden, targets, samples, self.sampler)
+    def whole_state(self) -> BiLMState:
+        """The state of all rows of the batch, in main memory, gathered from all processes."""
+        own = [BiLMState(part.state.h.cpu(), part.state.c.cpu()) for part in self._parts]
+        states = list(chain.from_iterable(self.processes.gather(own)))
+        return BiLMState(*(torch.cat([getattr(state, name) for state in states], dim=2) for name in ("h", "c")))
 
     def snapshot(self) -> Snapshot:
-        """The complete state of the run, from which `restore` resumes exactly."""
+        """The complete state of the run, from which `restore` resumes exactly, on any number of processes."""
+        state = self.whole_state()
         tensors = (
             add_prefix("bilm", self.bilm.state_dict())
             | add_prefix("softmax", self.softmax.state_dict())
             | add_prefix("optimizer", self.optimizer.tensors())
-            | add_prefix("state", {"h": self.state.h, "c": self.state.c})
+            | add_prefix("state", {"h": state.h, "c": state.c})
             | add_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
         )
         if self.device.type == "cuda":
@@ -290,9 +345,10 @@ class Trainer:
         self.softmax.load_state_dict(snapshot.with_prefix("softmax"))
         self.optimizer.restore(optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
         state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.with_prefix("state").items()})
-        if (state.h.shape, state.c.shape) != (self.state.h.shape, self.state.c.shape):
+        expected = self.bilm.initial_state(self.settings.batch_size)
+        if (state.h.shape, state.c.shape) != (expected.h.shape, expected.c.shape):
             raise ValueError(f"its state has the shapes {tuple(state.h.shape)} and {tuple(state.c.shape)}")
-        self.state = state
+        self._set_state(state)
         random = snapshot.with_prefix("random")
         torch.set_rng_state(random["torch"])
         self.draws.set_state(random["draws"])

@@ -12,7 +12,7 @@ from allennlp_state import allennlp_state_dict
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import describe, load
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 
@@ -74,6 +74,11 @@ def test_model_of_allennlp_loads_with_its_mix(form: str, files: Path, bilm: BiLM
     model = load(path)
     assert_same(model.bilm, bilm)
     assert model.mix is not None and model.mix.weights == (0.0, 1.0, 2.0) and model.mix.gamma == 1.5
+
+
+def test_model_of_allennlp_is_described_by_its_files(files: Path, tmp_path: Path) -> None:
+    description = describe(write_model(tmp_path / "model", files))
+    assert (description["format"], set(description["files"])) == ("AllenNLP model", {"weights.th", "config.json"})
 
 
 def test_archived_options_are_read(files: Path, bilm: BiLM, tmp_path: Path) -> None:

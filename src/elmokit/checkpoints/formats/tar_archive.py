@@ -1,8 +1,10 @@
 """Archives of tar: `model.tar.gz` of AllenNLP, the module of TensorFlow Hub, or what people packed themselves.
 
-Only plain files are unpacked, below a temporary directory; links and names that lead out of it are ignored.
+Only plain files are unpacked, below a temporary directory; links and names that lead out of it are ignored. Archives
+are compressed by gzip, or not at all.
 """
 
+import errno
 import shutil
 import tarfile
 import tempfile
@@ -10,12 +12,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from elmokit.checkpoints.errors import CheckpointError
 
 # Weights compress by a tenth. An archive that expands beyond this is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 MAX_MEMBERS = 10_000
+GZIP = b"\x1f\x8b"
 DAMAGED = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError)
 
 
@@ -25,9 +29,14 @@ def _target(folder: Path, name: str) -> Path | None:
     return None if ".." in parts or not parts else folder.joinpath(*parts)
 
 
+def _mode(path: Path) -> Literal["r:gz", "r:"]:
+    with path.open("rb") as file:
+        return "r:gz" if file.read(len(GZIP)) == GZIP else "r:"
+
+
 def _unpack(path: Path, folder: Path) -> None:
     allowed = ALWAYS_ALLOWED + MAX_EXPANSION * path.stat().st_size
-    with tarfile.open(path, "r:*") as archive:
+    with tarfile.open(path, _mode(path)) as archive:
         for number, member in enumerate(archive):
             allowed -= member.size if member.isreg() else 0
             if number >= MAX_MEMBERS or allowed < 0:
@@ -49,10 +58,13 @@ def unpacked(path: Path) -> Iterator[Path]:
 
     Raises:
         CheckpointError: The archive is damaged.
+        OSError: There is no space for it.
     """
     with tempfile.TemporaryDirectory(prefix="elmokit-") as name:
         try:
             _unpack(path, Path(name))
         except DAMAGED as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise
             raise CheckpointError(f"{path} cannot be read as an archive of a model: {error}") from error
         yield Path(name)

@@ -1,7 +1,7 @@
 """AllenNLP's ELMo: all that `allennlp.modules.elmo`, `allennlp.commands.elmo` and the modules near them had."""
 
 from elmokit.compat.allennlp.boundaries import add_sentence_boundary_token_ids, remove_sentence_boundaries
-from elmokit.compat.allennlp.configuration import ConfigurationError
+from elmokit.compat.allennlp.configuration import ConfigurationError, Params
 from elmokit.compat.allennlp.elmo import Elmo, _ElmoBiLm, _ElmoCharacterEncoder, batch_to_ids
 from elmokit.compat.allennlp.embedder import DEFAULT_BATCH_SIZE, ElmoEmbedder, allennlp_elmo
 from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
@@ -19,6 +19,7 @@ __all__ = [
     "Elmo",
     "ElmoEmbedder",
     "ElmoTokenEmbedder",
+    "Params",
     "ScalarMix",
     "_ElmoBiLm",
     "_ElmoCharacterEncoder",

@@ -1,4 +1,4 @@
-"""AllenNLP's way to build a class from the settings of a configuration file (common/from_params.py, checks.py)."""
+"""AllenNLP's way to build a class from settings (common/params.py, common/from_params.py, common/checks.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ Built = TypeVar("Built", bound="FromParams")
 
 class ConfigurationError(ValueError):
     """AllenNLP's error of wrong settings or arguments."""
+
+
+class Params(dict[str, Any]):
+    """AllenNLP's settings of a class: a dictionary is all that `from_params` needs."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings."""
+        return dict(self)
 
 
 class FromParams:

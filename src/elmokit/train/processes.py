@@ -1,0 +1,123 @@
+"""Pretraining on several processes, as `torchrun` starts them: each computes its rows of every batch.
+
+All of them read the same text and draw the same numbers, so the order of the text, the negative classes and the loss
+are those of one process with the same batch. The first process alone writes files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process among those of a run. Where it is alone, nothing is exchanged."""
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device = CPU  # through which they exchange
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the files of the run."""
+        return self.rank == 0
+
+    def parts(self, batch_size: int, accumulation: int) -> list[slice]:
+        """The rows of a batch that this process computes, in `accumulation` parts, one after the other.
+
+        Raises:
+            ValueError: There are fewer rows than parts of all processes.
+        """
+        parts = self.count * accumulation
+        if batch_size < parts:
+            raise ValueError(
+                f"a batch of {batch_size} rows has no row for each of {self.count} processes times {accumulation} parts"
+            )
+        bounds = [number * batch_size // parts for number in range(parts + 1)]
+        own = range(self.rank * accumulation, (self.rank + 1) * accumulation)
+        return [slice(bounds[number], bounds[number + 1]) for number in own]
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        if self.count == 1:
+            return
+        together = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(together)
+        for tensor, summed in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(summed.view_as(tensor))
+
+    def sum_rows(self, tensors: Sequence[Tensor], ids: Tensor) -> None:
+        """`sum` of tensors that are zero but for the rows `ids` of each process, of which alone are exchanged."""
+        if self.count == 1:
+            return
+        is_exchanged = torch.zeros(len(tensors[0]), dtype=torch.uint8, device=ids.device)
+        is_exchanged[ids] = 1
+        dist.all_reduce(is_exchanged, dist.ReduceOp.MAX)
+        rows = is_exchanged.nonzero().flatten()
+        parts = [tensor[rows] for tensor in tensors]
+        self.sum(parts)
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor[rows] = part
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in the order of their ranks."""
+        values: list[Any] = [value]
+        if self.count > 1:
+            values = [None] * self.count
+            dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.count == 1:
+            return flag
+        of_any = torch.tensor([flag], dtype=torch.uint8, device=self.device)
+        dist.all_reduce(of_any, dist.ReduceOp.MAX)
+        return bool(of_any)
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """The result of a call that the first process makes, while the others wait; its error is raised in all."""
+        if self.count == 1:
+            return make()
+        result: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                result[0] = make()
+            except Exception as error:
+                result[1] = error
+        dist.broadcast_object_list(result)
+        if result[1] is not None:
+            raise result[1]
+        return result[0]
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """Join the other processes that `torchrun` started, if it did: over NCCL where there is a GPU, else over Gloo."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    device = CPU
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if device == CPU else "nccl")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), device)
+    finally:
+        dist.destroy_process_group()

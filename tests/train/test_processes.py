@@ -1,0 +1,83 @@
+"""Pretraining on several processes: the loss, the model and the snapshots of one process, but for rounding."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_run import WORDS_PER_SENTENCE, write_text
+
+from elmokit.train.processes import ALONE, Processes
+
+BATCH, UNROLL = 7, 8
+OPTIONS = ["--preset", "tiny", "--batch-size", str(BATCH), "--unroll-steps", str(UNROLL), "--num-samples", "6"]
+OPTIONS += ["--min-count", "1", "--no-tokenize", "--dropout", "0"]
+OPTIONS += ["--fresh-starts", "0.2", "--dtype", "float32", "--log-every", "1", "--device", "cpu", "--threads", "1"]
+OPTIONS += ["--schedule", "constant", "--recipe", "modern", "--checkpoint-every", "50", "--evaluate-every", "60"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_row_of_a_batch_is_computed_once(count: int, accumulation: int) -> None:
+    rows = [row for rank in range(count) for part in Processes(rank, count).parts(7, accumulation)
+            for row in range(7)[part]]  # fmt: skip
+    assert rows == list(range(7))
+
+
+def test_a_batch_with_fewer_rows_than_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 5 rows has no row for each of 3 processes times 2 parts"):
+        Processes(0, 3).parts(5, 2)
+
+
+def test_one_process_exchanges_nothing() -> None:
+    assert ALONE.is_first and ALONE.any(True) and not ALONE.any(False)
+    assert ALONE.gather("x") == ["x"] and ALONE.of_first(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        ALONE.of_first(lambda: 1 // 0)
+
+
+@pytest.fixture(scope="module")
+def pretrain(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Called, runs `elmokit pretrain` on so many processes until it has made so many steps."""
+    text = write_text(tmp_path_factory.mktemp("corpus") / "text.txt")
+    words_per_step = BATCH * UNROLL * WORDS_PER_SENTENCE / (WORDS_PER_SENTENCE + 1)
+
+    def run(output: Path, processes: int, steps: int, *options: str) -> Path:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [sys.executable, *(launcher if processes > 1 else []), "-m", "elmokit", "pretrain", "--corpus", text]
+        command += ["--heldout", text, "--output", output, "--max-words", str(round(steps * words_per_step)), *OPTIONS]
+        found = subprocess.run([*map(str, command), *options], capture_output=True, text=True, timeout=300)
+        assert found.returncode == 0, found.stderr[-3000:]
+        return output
+
+    return run
+
+
+def losses(output: Path) -> np.ndarray:
+    """The losses of both directions at every step, in the order of the log."""
+    events = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    return np.array([[event["loss_forward"], event["loss_backward"]] for event in events if event["event"] == "train"])
+
+
+@pytest.mark.slow
+def test_two_processes_and_parts_of_a_batch_have_the_losses_of_one_process(
+    pretrain: Callable[..., Path], tmp_path: Path
+) -> None:
+    expected = losses(pretrain(tmp_path / "one", 1, 200))
+    assert len(expected) == 200
+    for name, processes, options in (("two", 2, []), ("parts", 1, ["--accumulation", "3"])):
+        found = losses(pretrain(tmp_path / name, processes, 200, *options))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_on_another_number_of_processes(pretrain: Callable[..., Path], tmp_path: Path) -> None:
+    expected = losses(pretrain(tmp_path / "one", 1, 120))
+    run = tmp_path / "run"
+    for processes, steps in ((2, 40), (3, 80), (1, 120)):
+        pretrain(run, processes, steps)
+    np.testing.assert_allclose(losses(run), expected, rtol=0, atol=1e-5)
+    assert (run / "model" / "config.json").is_file()
