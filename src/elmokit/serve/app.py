@@ -55,8 +55,7 @@ async def metrics(request: Request) -> Response:
     return Response(request.app.state.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
+async def _refused(request: Request, error: Any) -> Response:
     return error_response(error)
 
 
