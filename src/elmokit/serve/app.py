@@ -60,7 +60,6 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 async def _not_found(request: Request, error: Any) -> Response:
-    assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     return error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
 
