@@ -25,8 +25,6 @@ MODULES = {
     "allennlp.modules.token_embedders": "allennlp.token_embedder",
     "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.token_embedder",
     "allennlp.nn.util": "allennlp.boundaries",
-    "bio_embeddings.embed": "seqvec",
-    "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "bilm": "bilm_tf",
     "bilm.data": "bilm_tf.data",
     "bilm.elmo": "bilm_tf.elmo",

@@ -55,13 +55,11 @@ async def metrics(request: Request) -> Response:
     return Response(request.app.state.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
+async def _refused(request: Request, error: Any) -> Response:
     return error_response(error)
 
 
 async def _not_found(request: Request, error: Any) -> Response:
-    assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     return error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
 
