@@ -288,6 +288,20 @@ def pretraining() -> str:
     return table("Model, dtype | Peer | elmokit | Peer | Ratio (pairs) | Roofline | Peak MiB | Recorded", rows)
 
 
+def large_runs() -> str:
+    """What large runs need, computed from the rates on two cores."""
+    words, sentences, dim = 10_000_000_000, 1_000_000_000, 256
+    rows = []
+    for dtype in DTYPES:
+        rate = read("embed_throughput")[f"small {dtype} file bilm-tf"]["elmokit"]["words_per_second"]
+        hours = sentences * SENTENCE / rate / 3600
+        vectors = f"{sentences * dim * 2 / 1e12:.1f} TB, of each word {sentences * SENTENCE * dim * 2 / 1e12:.0f} TB"
+        rows.append([f"embed {sentences:,} sentences of {SENTENCE} words, `small`, {dtype}", f"{hours:,.0f}", vectors])
+    rate = read("pretrain_throughput")["small bfloat16 bilm-tf"]["elmokit"]["words_per_second"]
+    rows.append([f"pretrain `small` on {words:,} words, bfloat16", f"{words / rate / 3600:,.0f}", "one model"])
+    return table("Run | Hours of two cores | Output", rows)
+
+
 def precision() -> str:
     """Perplexity of two runs that differ in the number type of their products."""
     figures = read("pretrain_precision")["small"]
@@ -553,7 +567,8 @@ def spacy() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
-        bars, numbers, files, reliability, throughput, latency, pretraining, precision, file_to_file, long_document,
+        bars, numbers, files, reliability, throughput, latency, pretraining, precision, large_runs, file_to_file,
+        long_document,
         long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory,
         fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
