@@ -1,9 +1,9 @@
-"""Generate docs/results.md, and the table of the README, from benchmarks/results/*.json and a template.
+"""Generate docs/results.md, and the tables of the READMEs, from benchmarks/results/*.json and a template.
 
-    python tools/make_results.py           # writes both
+    python tools/make_results.py           # writes them
     python tools/make_results.py --check   # status 1 where one of them is not what the result files say
 
-A line {{ name }} of docs/results.template.md becomes the table that the function `name` below returns; the README has
+A line {{ name }} of docs/results.template.md becomes the table that the function `name` below returns; a README has
 its table between two marked lines. Needs the standard library only.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TEMPLATE = ROOT / "docs" / "results.template.md"
 OUTPUT = ROOT / "docs" / "results.md"
-README = ROOT / "README.md"
+READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import integrations_table  # noqa: E402
 from intrinsic_table import table as intrinsic_table  # noqa: E402
@@ -575,8 +575,28 @@ TABLES: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
+# What the table of the README says, in the language of another README.
+TRANSLATIONS = {
+    "en": {},
+    "zh-CN": {
+        "Measured on two CPU cores": "在两个 CPU 核上测得",
+        "Embedding, ": "计算向量，",
+        "Pretraining, ": "预训练，",
+        "held-out perplexity, seven domains": "留出文本（七个领域）的困惑度",
+        "Tagging with a tenth of UD EWT: ELMo / character CNN / untrained biLM": (
+            "用 UD EWT 的十分之一训练词性标注：ELMo / 字符 CNN / 未训练的 biLM"
+        ),
+        "first `en-small`": "第一版 `en-small`",
+        "words/s": "词/秒",
+        "words": "词",
+        " x bilm-tf": " 倍于 bilm-tf",
+        ": ": "：",
+    },
+}
+
+
 def readme_table() -> str:
-    """The few figures that the README shows."""
+    """The few figures that a README shows, in English."""
     speed, training = read("embed_throughput"), read("pretrain_throughput")["small bfloat16 bilm-tf"]
     rows = []
     for size in SIZES:
@@ -604,14 +624,22 @@ def results() -> str:
     return re.sub(r"^\{\{ (\w+) \}\}$", lambda match: TABLES[match[1]](), text, flags=re.MULTILINE)
 
 
-def readme() -> str:
-    """The README with its table as it is to be."""
+def readme(language: str) -> str:
+    """A README with its table as it is to be."""
     begin, end = MARKS
-    before, marked, rest = README.read_text(encoding="utf-8").partition(f"{begin}\n")
+    path, content = READMES[language], readme_table()
+    before, marked, rest = path.read_text(encoding="utf-8").partition(f"{begin}\n")
     _, end_marked, after = rest.partition(f"{end}\n")
     if not (marked and end_marked):
-        raise SystemExit(f"{README} lacks the lines {begin} and {end}, between which its table belongs")
-    return f"{before}{begin}\n{readme_table()}\n{end}\n{after}"
+        raise SystemExit(f"{path} lacks the lines {begin} and {end}, between which its table belongs")
+    for english, translated in TRANSLATIONS[language].items():
+        content = content.replace(english, translated)
+    return f"{before}{begin}\n{content}\n{end}\n{after}"
+
+
+def documents() -> dict[Path, str]:
+    """The generated documents as they are to be."""
+    return {OUTPUT: results()} | {path: readme(language) for language, path in READMES.items()}
 
 
 def missing_paths(text: str) -> list[str]:
@@ -630,7 +658,7 @@ def origin_problems() -> list[str]:
 def problems() -> list[str]:
     """Everything that is wrong with the result files and with what is made of them."""
     messages = origin_problems()
-    for path, content in ((OUTPUT, results()), (README, readme())):
+    for path, content in documents().items():
         if path.read_text(encoding="utf-8") != content:
             messages.append(f"{path.name} is not what the result files say: run tools/make_results.py")
     unused = sorted({path.stem for path in RESULTS.glob("*.json")} - USED)
@@ -642,8 +670,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where something is out of date")
     if not parser.parse_args(argv).check:
-        OUTPUT.write_text(results(), encoding="utf-8")
-        README.write_text(readme(), encoding="utf-8")
+        for path, content in documents().items():
+            path.write_text(content, encoding="utf-8")
     messages = problems()
     print("\n".join(messages), file=sys.stderr)
     return 1 if messages else 0

@@ -1,5 +1,6 @@
 """The Python and the commands of the README and of docs/python.md run as they stand, from top to bottom, in a clone."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import get_args
@@ -10,7 +11,7 @@ from document_examples import blocks_of, claimed_value, run_command, run_python
 from elmokit.cli.verbs import Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PYTHON = ROOT / "README.md", ROOT / "docs" / "python.md"
+README, CHINESE, PYTHON = ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "python.md"
 
 
 @pytest.fixture
@@ -44,8 +45,26 @@ def test_commands_of_the_readme_run() -> None:
         run_command(line)
 
 
-def test_readme_names_every_verb() -> None:
-    readme = README.read_text(encoding="utf-8").replace("\n", " ")
+def without_comments(code: str) -> list[str]:
+    """The lines of code, which are the same in every language."""
+    return [line for line in re.sub(r"(^|  )# .*$", "", code, flags=re.MULTILINE).splitlines() if line.strip()]
+
+
+def test_readmes_have_the_same_sections_code_links_and_rows_in_every_language() -> None:
+    english, chinese = (path.read_text(encoding="utf-8") for path in (README, CHINESE))
+    for pattern in (r"^#+ ", r"^- ", r"^\|", r"^!\["):
+        counts = [len(re.findall(pattern, text, re.MULTILINE)) for text in (english, chinese)]
+        assert counts[0] == counts[1], pattern
+    links = [sorted(re.findall(r"\]\(([^)]+)\)", text)) for text in (english, chinese)]
+    assert [link for link in links[0] if "README" not in link] == [link for link in links[1] if "README" not in link]
+    for language in ("python", "console"):
+        blocks = [[without_comments(block) for block in blocks_of(path, language)] for path in (README, CHINESE)]
+        assert blocks[0] == blocks[1]
+
+
+@pytest.mark.parametrize("path", [README, CHINESE], ids=["English", "Chinese"])
+def test_readme_names_every_verb(path: Path) -> None:
+    readme = path.read_text(encoding="utf-8").replace("\n", " ")
     assert [verb for verb in map(name_of, get_args(Verb)) if f"elmokit {verb}" not in readme] == []
 
 

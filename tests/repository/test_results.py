@@ -19,10 +19,10 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     shutil.copytree(module.RESULTS, tmp_path / "results")
-    for name in ("TEMPLATE", "OUTPUT", "README"):
-        copy = tmp_path / getattr(module, name).name
-        shutil.copyfile(getattr(module, name), copy)
-        monkeypatch.setattr(module, name, copy)
+    for name in ("TEMPLATE", "OUTPUT"):
+        monkeypatch.setattr(module, name, Path(shutil.copy(getattr(module, name), tmp_path)))
+    copies = {language: Path(shutil.copy(path, tmp_path)) for language, path in module.READMES.items()}
+    monkeypatch.setattr(module, "READMES", copies)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
     return module
 
@@ -48,7 +48,7 @@ def test_check_fails_when_a_figure_changes_until_the_documents_are_made_again(to
     assert tool.main(["--check"]) == 1
     assert tool.main([]) == 0
     assert "12,345" in tool.OUTPUT.read_text(encoding="utf-8")
-    assert "12,345" in tool.README.read_text(encoding="utf-8")
+    assert all("12,345" in readme.read_text(encoding="utf-8") for readme in tool.READMES.values())
 
 
 def test_a_target_that_is_missed_is_marked(tool: ModuleType) -> None:
