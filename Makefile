@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # read, write and split text. The slow ones kill processes and learn for a while, and do so on the fastest backend.
 OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train tasks compat)
 
-.PHONY: demo test test-integrations test-portable test-reference test-kernels check clean
+.PHONY: demo docs test test-integrations test-portable test-reference test-kernels check clean
 
 # Real vectors of real sentences from the bundled English model.
 demo: .venv/installed
@@ -38,6 +38,10 @@ test-reference: .venv/installed-dev
 test-kernels: .venv/installed-dev
 	$(BIN)/python tools/test_kernels.py
 
+# The documentation as a site, in build/site; a link or a name that leads nowhere is an error.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 check: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -59,6 +63,10 @@ clean:
 .venv/installed-dev: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@ .venv/installed
+
+.venv/installed-docs: .venv/installed-dev
+	$(PIP_INSTALL) mkdocs-material 'mkdocstrings[python]'
+	touch $@
 
 EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,serve,sklearn,spacy
 TESTED_WITH := sentence-transformers[train] axe-playwright-python httpx onnxruntime openai pandas playwright

@@ -21,9 +21,9 @@ from elmokit.nn.softmax import FullSoftmax
 WITHOUT_SIGNATURE = ["CheckpointError", "Embeddings", "StatePolicy", "TruncationWarning", "__version__"]
 PRETRAINING = (
     "epochs=1.0, max_words=None, max_hours=None, patience=None, cool_down=None, cool_down_from=None, batch_size=128, "
-    "unroll_steps=20, num_samples=8192, learning_rate=None, fresh_starts=None, dropout=0.1, dtype='auto', device=None, "
-    "threads=None, seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, checkpoint_every=200, "
-    "keep_checkpoints=2, tokenize=True, tokenizer=None, language=None, tensorboard=False"
+    "accumulation=1, unroll_steps=20, num_samples=8192, learning_rate=None, fresh_starts=None, dropout=0.1, "
+    "dtype='auto', device=None, threads=None, seed=0, log_every=20, evaluate_every=500, evaluate_words=20000, "
+    "checkpoint_every=200, keep_checkpoints=2, tokenize=True, tokenizer=None, language=None, tensorboard=False"
 )
 FINETUNING = (
     "tokenize=True, language=None, new_vocab=False, epochs=2.0, softmax_epochs=1.0, max_words=None, vocab_size=50000, "

@@ -91,7 +91,7 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
     assert broken_links(document) == []
 
 
-@pytest.mark.parametrize("name", ["architecture", "formats", "results", "migrating"])
+@pytest.mark.parametrize("name", ["architecture", "formats", "results", "migrating", "how-elmo-works"])
 def test_files_and_objects_that_a_document_names_exist(name: str) -> None:
     assert missing_references(ROOT / "docs" / f"{name}.md") == []
 
@@ -103,6 +103,15 @@ def test_a_broken_link_and_a_missing_object_are_found(tmp_path: Path) -> None:
     )
     assert broken_links(document) == ["#there", "gone.md"]
     assert missing_references(document) == ["nn/bilm.py:BiLM.walk", "nn/x.py"]
+
+
+def test_reference_has_every_public_name() -> None:
+    described = re.findall(r"^::: elmokit\.([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    for place in described:
+        module, name = place.rsplit(".", 1)
+        assert defines(PACKAGE / f"{module.replace('.', '/')}.py", name), place
+    names = {place.rsplit(".", 1)[1] for place in described}
+    assert set(elmokit.__all__) - names == {"__version__"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/migrating.md", "docs/architecture.md"])

@@ -11,7 +11,8 @@ from document_examples import blocks_of, claimed_value, run_command, run_python
 from elmokit.cli.verbs import Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
-README, CHINESE, PYTHON = ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "python.md"
+README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+INDEX, PYTHON = ROOT / "docs" / "index.md", ROOT / "docs" / "python.md"
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: None) ->
 
 @pytest.mark.usefixtures("clone")
 def test_python_of_the_readme_runs_and_gives_what_it_says() -> None:
-    assert run_python(README) >= 4
+    assert run_python(README) >= 4 and run_python(INDEX) == 1
 
 
 @pytest.mark.slow
