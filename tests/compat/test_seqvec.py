@@ -30,7 +30,7 @@ def original(files: dict[str, Path]) -> ElmoEmbedder:
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Path]) -> None:

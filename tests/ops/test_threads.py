@@ -260,6 +260,27 @@ assert stopped > 3, stopped
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
+def test_a_process_that_ends_after_an_interruption_waits_for_what_is_running() -> None:
+    """Python would stop threads within PyTorch, which aborts the process."""
+    code = """
+import os, signal, threading, time, torch
+from elmokit.ops.threads import run_side_by_side
+torch.set_num_threads(2)
+running = threading.Barrier(3)
+def task():
+    running.wait()
+    time.sleep(0.5)
+    print("ended", flush=True)
+threading.Thread(target=lambda: (running.wait(), os.kill(os.getpid(), signal.SIGINT))).start()
+try:
+    run_side_by_side([task, task])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert found.stdout.split() == ["interrupted", "ended", "ended"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_child_that_is_forked_while_a_thread_embeds_does_not_hang() -> None:

@@ -7,15 +7,16 @@ what it reads and writes, so nothing is freed under it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain, islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -29,11 +30,15 @@ class _Pool:
     """A number of threads that run tasks in the order in which they were submitted."""
 
     def __init__(self, size: int) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         before = torch.get_num_threads()
         ready = threading.Barrier(size + 1)
-        for number in range(size):
-            threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True)
+            for number in range(size)
+        ]
+        for thread in self._threads:
+            thread.start()
         try:
             ready.wait()
         finally:
@@ -44,19 +49,29 @@ class _Pool:
         torch.get_num_threads()  # a new thread takes over the remembered setting once: let that be before the next line
         torch.set_num_threads(1)
         ready.wait()
-        while True:
-            future, task = self._tasks.get()
+        while (submitted := self._tasks.get()) is not None:
+            future, task = submitted
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(task())
                 except BaseException as error:
                     future.set_exception(error)
-            del future, task  # what the task holds is not kept until the next one comes
+            del submitted, future, task  # what the task holds is not kept until the next one comes
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
         self._tasks.put((future, task))
         return future
+
+    def close(self) -> None:
+        """Cancel what has not begun, and wait for what has."""
+        with suppress(Empty):
+            while (submitted := self._tasks.get_nowait()) is not None:
+                submitted[0].cancel()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
 
 
 class _OfThread(threading.local):
@@ -86,6 +101,17 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    """Tasks of an interrupted call may still run. Python stops their threads when it ends, which within PyTorch aborts
+    the process."""
+    for kind in ("items", "work"):  # items wait for work
+        for pool in [pool for (of_pool, _), pool in _pools.items() if of_pool == kind]:
+            pool.close()
+
+
+atexit.register(_at_exit)
 
 
 def num_threads() -> int:
