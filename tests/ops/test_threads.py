@@ -269,7 +269,7 @@ torch.set_num_threads(2)
 running = threading.Barrier(3)
 def task():
     running.wait()
-    time.sleep(0.5)
+    time.sleep(2)
     print("ended", flush=True)
 threading.Thread(target=lambda: (running.wait(), os.kill(os.getpid(), signal.SIGINT))).start()
 try:
@@ -278,7 +278,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
-    assert found.stdout.split() == ["interrupted", "ended", "ended"]
+    assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2
 
 
 @pytest.mark.slow
