@@ -438,7 +438,8 @@ def test_prepare_interrupted_while_writing_shards_ends_with_the_same_bytes(
     assert no_litter(tmp_path)
 
 
-PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:]))"
+PREPARE = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # which nohup has it ignore
+PREPARE += "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def descendants(pid: int) -> list[int]:
