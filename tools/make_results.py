@@ -455,6 +455,24 @@ def two_versions() -> str:
     return table(head, rows)
 
 
+def threads() -> str:
+    """The speed on other numbers of threads than there are cores."""
+    rows = []
+    for size, figures in read("threads").items():
+        ratios = (f"{number}: {ratio:.2f}" for number, ratio in figures["ratios"].items())
+        rows.append([f"`{size}`, float32", figures["threads_of_base"], ", ".join(ratios), origin(figures)])
+    return table("Model | Cores | Threads: speed as a multiple of that on as many threads as cores | Recorded", rows)
+
+
+def busy_neighbour() -> str:
+    """`Elmo` in a training loop while another process is busy."""
+    rows = []
+    for kind, figures in read("busy_neighbour").items():
+        idle, beside = (median(pair[side] for pair in figures["idle_and_beside"]) for side in range(2))
+        rows.append([f"`Elmo`, {kind}", f"{idle:,.0f}", f"{beside:,.0f}", percent(figures["ratio"]), origin(figures)])
+    return table("Loop | Idle, words/s | With one busy process, words/s | Share | Recorded", rows)
+
+
 def memory() -> str:
     """Embedding a large file."""
     each = read("embed_memory")
@@ -569,7 +587,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, large_runs, file_to_file,
         long_document,
-        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, memory,
+        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, threads,
+        busy_neighbour, memory,
         fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip

@@ -1,0 +1,72 @@
+"""The speed of embedding on several numbers of threads, as a multiple of that on as many as there are cores.
+
+    python benchmarks/speed/threads.py TEXT --models DIRECTORY [--repeats 5]
+
+TEXT is tokenized, one sentence a line; DIRECTORY has the models `small` and `original` of peers/make_models.py. Runs on
+either number of threads alternate, each with an empty word cache; the median of the pairs counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import elmokit
+
+THREADS = (1, 3, 4, 8)
+WORDS = {"small": 16_000, "original": 4_000}
+
+
+def words_per_second(embedder: elmokit.Embedder, sentences: list[list[str]], threads: int) -> float:
+    """Of all layers of the sentences."""
+    torch.set_num_threads(threads)
+    embedder.clear_word_cache()
+    started = time.perf_counter()
+    embedder.embed(sentences, layers="all")
+    return sum(map(len, sentences)) / (time.perf_counter() - started)
+
+
+def first_sentences(text: Path, words: int) -> list[list[str]]:
+    """Sentences from the beginning of a text, with at least so many words."""
+    sentences: list[list[str]] = []
+    with text.open(encoding="utf-8") as lines:
+        for line in lines:
+            sentences.append(line.split())
+            words -= len(sentences[-1])
+            if words <= 0:
+                break
+    return sentences
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    sys.path.append(str(Path(__file__).parents[1]))
+    from result_files import RESULTS, write_result
+
+    cores = os.cpu_count() or 1
+    for size, words in WORDS.items():
+        embedder = elmokit.Embedder(arguments.models / size, "cpu")
+        sentences, ratios = first_sentences(arguments.text, words), {}
+        words_per_second(embedder, sentences, cores)  # the first pass allocates
+        for threads in THREADS:
+            pairs = [
+                [words_per_second(embedder, sentences, each) for each in (cores, threads)]
+                for _ in range(arguments.repeats)
+            ]
+            ratios[str(threads)] = median(other / ours for ours, other in pairs)
+            print(f"{size:9} {threads} threads: {ratios[str(threads)]:.2f} of {cores}", flush=True)
+        write_result(RESULTS / "threads.json", {"words": words, "threads_of_base": cores, "ratios": ratios}, size)
+
+
+if __name__ == "__main__":
+    main()
