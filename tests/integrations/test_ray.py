@@ -148,7 +148,7 @@ class TestCluster:
 
     def test_rows_that_kill_every_process_end_the_job(self, cluster: str, tmp_path: Path) -> None:
         write_source(tmp_path / "source")
-        with pytest.raises(ValueError, match="a process was killed 4 times at the same rows"):
+        with pytest.raises(ValueError, match="a process died 4 times at the same rows"):
             embed_parquet(tmp_path / "source", tmp_path / "target", Lethal(), num_actors=1)
 
     def test_a_row_without_text_is_named(self, cluster: str, tmp_path: Path) -> None:

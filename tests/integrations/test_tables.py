@@ -74,11 +74,11 @@ def test_a_model_named_by_a_relative_path_is_found_from_another_directory(
     check(pickle.loads(pickle.dumps(embed))({"text": TEXTS}), embedder, TEXTS)
 
 
-def test_words_that_are_truncated_are_counted() -> None:
+def test_words_of_all_batches_are_counted_and_those_that_are_truncated() -> None:
     embed = EmbedWords()
     embed({"text": ["a " + "b" * 60, "c"]})
     embed({"text": ["d" * 60]})
-    assert embed.truncated_words == 2
+    assert (embed.words, embed.truncated_words) == (4, 2)
 
 
 def test_unusable_rows_and_settings_are_refused() -> None:

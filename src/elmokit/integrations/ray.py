@@ -51,7 +51,10 @@ class _Job:
         if not file.exists():
             with atomic_path(file) as partial:
                 partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
+        try:
+            before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
+        except ValueError as error:
+            raise ValueError(f"{file} is not the job of a cluster ({error}): name another directory") from error
         differences = [f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name]]
         if differences:
             raise FileExistsError(f"{target} holds another job ({'; '.join(differences)}): name another directory")
@@ -116,23 +119,20 @@ class _Worker:
 
     def write(self, part: _Part) -> _Written:
         """Write the file of a part, unless it is there: the process may have been killed after it had written it."""
-        words, truncated = 0, self._embed.truncated_words
+        words, truncated = self._embed.words, self._embed.truncated_words
 
         def tables() -> Iterator[Any]:
-            nonlocal words
             first = part.first
             for rows in read_rows(part.source, part.first, part.rows, self._batch_size):
                 try:
-                    table = self._embed(rows)
+                    yield self._embed(rows)
                 except ValueError as error:
                     raise ValueError(f"{part.source}, from row {first} on: {error}") from error
                 first += len(rows)
-                words += sum(map(len, table["tokens"].to_pylist()))
-                yield table
 
         if not part.output.exists():
             write_tables(tables(), part.output)
-        return _Written(part, words, self._embed.truncated_words - truncated)
+        return _Written(part, self._embed.words - words, self._embed.truncated_words - truncated)
 
 
 def _write_parts(
@@ -158,8 +158,8 @@ def _write_parts(
         raise error.cause from error  # the worker's own
     except (RayActorError, OutOfMemoryError) as error:
         raise ValueError(
-            f"a process was killed {RETRIES + 1} times at the same rows, often for want of memory: lower batch_size, "
-            "or num_actors"
+            f"a process died {RETRIES + 1} times at the same rows; if it lacked memory, lower batch_size or num_actors "
+            f"({str(error).strip().splitlines()[-1]})"
         ) from error
     finally:
         for actor in actors:

@@ -29,7 +29,8 @@ class EmbedWords:
     depends on how rows are batched.
 
     Attributes:
-        truncated_words: How many words were longer than the model reads, in all batches so far.
+        words: How many words there were in all batches so far.
+        truncated_words: How many of them were longer than the model reads.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class EmbedWords:
         if storage_dtype not in STORAGE_DTYPES:
             raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
         self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
-        self.truncated_words = 0
+        self.words = self.truncated_words = 0
         if isinstance(model, str | Path) and Path(model).expanduser().exists():
             model = Path(model).expanduser().absolute()  # a copy may run in another directory
         self._embedder = LazyEmbedder(model, device, dtype)
@@ -106,6 +107,7 @@ class EmbedWords:
         for part in self._embedder.get().embed_stream(texts, self.layers, tokenize=self.tokenize):
             tokens += part.tokens
             vectors += map(self._stored, part)
+            self.words += sum(map(len, part.tokens))
             self.truncated_words += part.truncated_words
         return tokens, vectors
 
