@@ -234,6 +234,7 @@ def embed_parquet(
     if min(sentences_per_part, batch_size) < 1:
         raise ValueError("sentences_per_part and batch_size must be at least 1")
     embed, start = embed or EmbedWords(), time.perf_counter()
+    output = Path(target)
     # Processes on other machines may run in other directories.
     source, target = (Path(path).expanduser().absolute() for path in (source, target))
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
@@ -252,4 +253,4 @@ def embed_parquet(
                 bar.update(written.part.rows)
     seconds = time.perf_counter() - start
     kept, speed = len(parts) - len(missing), round(words / seconds, 1)
-    return TablesReport(target, rows, len(parts), kept, words, truncated, round(seconds, 3), speed)
+    return TablesReport(output, rows, len(parts), kept, words, truncated, round(seconds, 3), speed)
