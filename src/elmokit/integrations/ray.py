@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def _write_parts(
 ) -> Iterator[_Written]:
     """Have a pool of Ray's actors write the files of parts; each part when it is written."""
     try:
-        import ray  # pyright: ignore[reportMissingImports]  (an extra)
+        ray: Any = import_module("ray")  # where there is no Ray, pyright would take `import ray` for this file
         from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
         from ray.util import ActorPool  # pyright: ignore[reportMissingImports]
     except ImportError as error:
