@@ -146,6 +146,21 @@ class TestCluster:
         assert (report.files, report.files_kept, report.words) == (5, 5, 0)
         assert {path: path.stat().st_mtime_ns for path in output_files(tmp_path / "target").values()} == before
 
+    def test_a_pipeline_of_ray_data_maps_batches(self, cluster: str, tmp_path: Path) -> None:
+        import ray
+
+        texts = write_source(tmp_path / "source")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        workers = ray.data.ActorPoolStrategy(size=1)
+        rows = ray.data.read_parquet(str(tmp_path / "source")).map_batches(
+            EmbedWords, fn_constructor_args=("text",), batch_format="pyarrow", batch_size=7, compute=workers
+        )
+        embedded = sorted(rows.take_all(), key=lambda row: row["id"])
+        expected = Embedder().embed(texts)
+        assert [list(row["tokens"]) for row in embedded] == expected.tokens
+        for row, vectors in zip(embedded, expected, strict=True):
+            np.testing.assert_allclose(np.stack(list(row["vectors"])), vectors, atol=1e-5, rtol=1e-3)
+
     def test_rows_that_kill_every_process_end_the_job(self, cluster: str, tmp_path: Path) -> None:
         write_source(tmp_path / "source")
         with pytest.raises(ValueError, match="a process died 4 times at the same rows"):

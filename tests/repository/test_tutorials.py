@@ -70,7 +70,8 @@ def test_a_tutorial_that_shows_something_else_is_found(tmp_path: Path, monkeypat
     document = tmp_path / "document.md"
     document.write_text(
         "<!-- file: a.txt -->\n```text\nthree\n```\n"
-        '```python\nimport pathlib\nprint(pathlib.Path("a.txt").read_text(), 0.25)\n```\n<!-- output -->\n```text\nthree\n 0.2\n```\n'
+        '```python\nfrom pathlib import Path\nprint(Path("a.txt").read_text(), 0.25)\n```\n'
+        "<!-- output -->\n```text\nthree\n 0.2\n```\n"
         "```python\nprint(1)  # 1\n```\n<!-- output -->\n```text\n2\n```\n"
     )
     right, wrong = run_tutorial(document)
