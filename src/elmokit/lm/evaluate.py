@@ -94,7 +94,7 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
 
 def check_predicts(config: BiLMConfig) -> None:
     """ValueError if the directions are interleaved: each has then seen the words that the other should predict."""
-    if config.lstm.interleaved:
+    if config.sequence_encoder.merges_directions:
         raise ValueError("this model's directions are interleaved, so it cannot predict words, only embed them")
 
 

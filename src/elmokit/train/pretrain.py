@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if config.num_words is None:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
-    return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
+    return replace(config, num_words=len(vocab), boundary_words=(vocab.bos, vocab.eos))
 
 
 def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
