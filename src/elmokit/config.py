@@ -181,6 +181,13 @@ class EfmlEncoderConfig:
 
 
 # --- Sequence encoders -----------------------------------------------------------------------------------------------
+#
+# What the rest of the program asks of each:
+#   predicts_words     whether it can be a language model
+#   merges_directions  whether a position's layers have seen the words on both sides, so that only hidden words can be
+#                      predicted
+#   carries_state      whether a text can go on from the state that the one before it left
+#   state_shape        of one row and direction: layers, and the widths of h and c in each
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,7 @@ class LSTMConfig:
         forget_bias: Added to the forget gate.
     """
 
+    predicts_words: ClassVar[bool] = True
     merges_directions: ClassVar[bool] = False
     carries_state: ClassVar[bool] = True
 
@@ -231,7 +239,7 @@ class LSTMConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one row and direction: layers, and the widths of h and of c in each."""
+        """L layers with an output and a cell."""
         return self.num_layers, self.projection_dim, self.cell_dim
 
 
@@ -271,6 +279,11 @@ class InterleavedConfig:
         )
 
     @property
+    def predicts_words(self) -> bool:
+        """Whether there is a vector that hides a word, for the model to predict it."""
+        return self.projects_layers
+
+    @property
     def num_representations(self) -> int:
         """L + 1: the token layer and every layer; without projections the top alone."""
         return self.num_layers + 1 if self.projects_layers else 1
@@ -288,6 +301,7 @@ class TransformerConfig:
         context: How many positions a position attends to at most: itself and those before it.
     """
 
+    predicts_words: ClassVar[bool] = True
     merges_directions: ClassVar[bool] = False
     carries_state: ClassVar[bool] = False
     state_shape: ClassVar[tuple[int, int, int]] = NO_STATE
@@ -332,6 +346,7 @@ class GatedCNNConfig:
         width: Positions that a convolution reads: its own and those before it.
     """
 
+    predicts_words: ClassVar[bool] = True
     merges_directions: ClassVar[bool] = False
     carries_state: ClassVar[bool] = True
 
@@ -357,7 +372,7 @@ class GatedCNNConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one row and direction: layers, and as the width of h the last inputs of each; c has no elements."""
+        """L layers with the last `width` - 1 inputs of each."""
         return self.num_layers, (self.width - 1) * self.projection_dim, 0
 
 
@@ -460,11 +475,14 @@ class BiLMConfig:
             )
 
     @property
+    def encoder_name(self) -> str:
+        """The field of the sequence encoder: `lstm`, `interleaved`, `transformer` or `gated_cnn`."""
+        return next(name for name in SEQUENCE_ENCODERS if getattr(self, name) is not None)
+
+    @property
     def sequence_encoder(self) -> SequenceEncoderConfig:
         """The one that is set."""
-        encoder = self.lstm or self.interleaved or self.transformer or self.gated_cnn
-        assert encoder is not None
-        return encoder
+        return getattr(self, self.encoder_name)
 
     @property
     def output_dim(self) -> int:
