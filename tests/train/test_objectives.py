@@ -106,9 +106,7 @@ def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(settings: P
 
 @pytest.mark.parametrize("samples", [0, 6])
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_parts_of_a_batch_have_the_losses_of_the_whole(
-    settings: PretrainConfig, encoder: str, samples: int
-) -> None:
+def test_parts_of_a_batch_have_the_losses_of_the_whole(settings: PretrainConfig, encoder: str, samples: int) -> None:
     runs = [trainer(settings, encoder, accumulation=parts, **EXACT | {"num_samples": samples}) for parts in (1, 3)]
     whole, parts = (torch.stack([run.train_step() for _ in range(5)]) for run in runs)
     torch.testing.assert_close(parts, whole, atol=2e-6, rtol=0)
@@ -266,4 +264,6 @@ def test_long_sentences_are_cut_counted_and_reported(settings: PretrainConfig, t
     run = trainer(replace(settings, corpus=(text,)), "transformer")
     for _ in range(10):
         run.train_step()
-    assert run.objective.cut_sentences > 0 and run.snapshot().progress["sentences"]["cut"] == run.objective.cut_sentences
+    assert (
+        run.objective.cut_sentences > 0 and run.snapshot().progress["sentences"]["cut"] == run.objective.cut_sentences
+    )

@@ -162,7 +162,7 @@ class Trainer:
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
         self.bilm = BiLM(config).to(self.device)
-        self.softmax = FullSoftmax(len(vocab), config.output_dim // 2).to(self.device)
+        self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
         self.recipe = recipe_of(settings)
         self.schedule = Schedule(self.recipe.schedule, total_steps, cool_down)
