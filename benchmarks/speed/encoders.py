@@ -24,20 +24,19 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).parents[1]
-sys.path.append(str(BENCHMARKS))
-from result_files import RESULTS, write_result  # noqa: E402
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
 
-from elmokit.checkpoints.pretrained import Pretrained  # noqa: E402
-from elmokit.config import BiLMConfig  # noqa: E402
-from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.fs.reading import read_lines  # noqa: E402
-from elmokit.nn.bilm import BiLM  # noqa: E402
-from elmokit.text.vocab import Vocab, count_words  # noqa: E402
-from elmokit.train.config import PretrainConfig  # noqa: E402
-from elmokit.train.trainer import Trainer  # noqa: E402
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.fs.reading import read_lines
+from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
+from elmokit.train.trainer import Trainer
 
-RECIPES = BENCHMARKS.parent / "recipes" / "encoders"
+RECIPES = Path(__file__).parents[2] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
 DTYPES = ("bfloat16", "float32")
 MORE_STEPS_THAN_ASKED = 1_000_000

@@ -1,9 +1,9 @@
-"""Training of a Transformer biLM beside the loop that one would write today: torch.nn.TransformerEncoder, padded batches.
+"""Training of a Transformer biLM, beside a loop over torch.nn.TransformerEncoder on padded batches.
 
     python benchmarks/speed/transformer_training.py TEXT [--preset small-transformer] [--dtypes bfloat16] [--steps 5]
 
-TEXT is tokenized, one sentence a line. Both sides read the same batches of whole sentences and train a model of the same
-size with the same token encoder, softmax, number of samples, dropout and optimizer; reading the text is part of a step.
+TEXT is tokenized, one sentence a line. Both sides read the same batches of whole sentences and train a model of the
+same size with the same token encoder, softmax, number of samples, dropout and optimizer; reading is part of a step.
 The plain loop pads each batch to its longest sentence, or with --sorted makes batches of sentences of similar length,
 which a program that shuffles its text cannot always do. Its attention has no mask but the causal one, since padding
 comes last, and the loss is taken of real positions only. Both stay loaded and take so many steps in turn, after a
@@ -31,19 +31,19 @@ import torch
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from result_files import RESULTS, write_result  # noqa: E402
+from result_files import RESULTS, write_result
 
-from elmokit.config import BiLMConfig, TransformerConfig  # noqa: E402
-from elmokit.data.corpus import SentenceReader  # noqa: E402
-from elmokit.data.streams import SentenceStream, number_words  # noqa: E402
-from elmokit.nn.softmax import FullSoftmax, LogUniformSampler  # noqa: E402
-from elmokit.nn.token_encoders import token_encoder  # noqa: E402
-from elmokit.runtime import pick_dtype  # noqa: E402
-from elmokit.text.characters import BOS, EOS  # noqa: E402
-from elmokit.text.vocab import Vocab, count_words  # noqa: E402
-from elmokit.train.config import PretrainConfig  # noqa: E402
-from elmokit.train.optim import clip_gradients, make_optimizer, recipe  # noqa: E402
-from elmokit.train.trainer import Trainer  # noqa: E402
+from elmokit.config import BiLMConfig, TransformerConfig
+from elmokit.data.corpus import SentenceReader
+from elmokit.data.streams import SentenceStream, number_words
+from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
+from elmokit.nn.token_encoders import token_encoder
+from elmokit.runtime import pick_dtype
+from elmokit.text.characters import BOS, EOS
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
+from elmokit.train.optim import clip_gradients, make_optimizer, recipe
+from elmokit.train.trainer import Trainer
 
 MORE_STEPS_THAN_ASKED = 1_000_000
 DTYPES = ("bfloat16", "float32")

@@ -28,8 +28,11 @@ class PretrainConfig:
     """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
     """Held-out text for the perplexity during training (or pseudo-perplexity, where directions are merged)."""
-    preset: Literal["tiny", "small", "medium", "original"] = "small"
-    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94)."""
+    preset: Literal[
+        "tiny", "small", "medium", "original", "small-interleaved", "small-transformer", "small-gated-cnn"
+    ] = "small"
+    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94); or
+    small with another sequence encoder in the place of the LSTMs."""
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
