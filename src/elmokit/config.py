@@ -274,9 +274,7 @@ class InterleavedConfig:
         _check_bool("interleaved.projects_layers", self.projects_layers)
 
     def __str__(self) -> str:
-        return (
-            f"{self.num_layers} interleaved layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
-        )
+        return f"{self.num_layers} interleaved layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
 
     @property
     def predicts_words(self) -> bool:
@@ -325,7 +323,7 @@ class TransformerConfig:
 
     def __str__(self) -> str:
         return (
-            f"{self.num_layers} layers of 2 x {self.num_heads} attention heads and {self.feedforward_dim} hidden units, "
+            f"{self.num_layers} layers of 2 x {self.num_heads} heads and {self.feedforward_dim} hidden units "
             f"in {self.projection_dim} dimensions"
         )
 
@@ -483,6 +481,12 @@ class BiLMConfig:
     def sequence_encoder(self) -> SequenceEncoderConfig:
         """The one that is set."""
         return getattr(self, self.encoder_name)
+
+    def lstm_for(self, purpose: str) -> LSTMConfig:
+        """The LSTMs, for a purpose that has no other sequence encoder; ValueError where the model has another."""
+        if self.lstm is None:
+            raise ValueError(f"{purpose} for LSTMs only, and this model's sequence encoder is {self.encoder_name}")
+        return self.lstm
 
     @property
     def output_dim(self) -> int:

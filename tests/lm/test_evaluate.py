@@ -11,7 +11,7 @@ import torch
 from oracle import Oracle, log_softmax, random_weights
 
 from elmokit.checkpoints.loading import Pretrained, load, save
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -121,7 +121,7 @@ def test_perplexity_raises_for_empty_text_and_invalid_arguments() -> None:
 @pytest.mark.parametrize("state", ["carry", "zeros"])
 def test_perplexity_raises_for_interleaved_directions(state: str) -> None:
     _, softmax, vocab = small()
-    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
+    bilm = BiLM(replace(CONFIG, lstm=None, interleaved=InterleavedConfig(2, 5, 4, projects_layers=False))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import log_softmax, random_weights
+from sequence_encoders import LayerOracle
 from toy_encoders import CONFIGS
 
 from elmokit.checkpoints.loading import Pretrained, save
@@ -18,7 +19,6 @@ from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
 from elmokit.lm.scoring import MaskedScore, next_words, score, score_file, substitutes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.ops.packing import Packing
 from elmokit.text.vocab import Vocab
 
 # The vocabularies of tests have a handful of words.
@@ -42,16 +42,13 @@ def model() -> Pretrained:
 
 @torch.no_grad()
 def brute_force(model: Pretrained, words: Sequence[str], position: int) -> np.ndarray:
-    """Log p of every word at a position whose word is replaced by the mask, by definition."""
+    """Log p of every word at a position whose word is replaced by the mask, by the formulas."""
     assert model.softmax is not None
-    ids = model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)
-    vectors = torch.cat([model.bilm.token_encoder(ids), model.bilm.sequence_encoder.mask[None]])
-    tokens = torch.arange(len(words) + 2)
-    tokens[position + 1] = len(words) + 2
-    layers, _ = model.bilm.run(vectors, torch.stack([tokens, tokens.flip(0)]), Packing.rectangle(len(tokens), 1))
-    hidden = layers[-1, 0, position + 1] + layers[-1, 1].flip(0)[position + 1]
+    vectors = model.bilm.token_encoder(model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)).numpy()
+    vectors[position + 1] = model.bilm.sequence_encoder.mask.numpy()
+    forward, backward = np.split(LayerOracle(model.bilm).layers(vectors)[-1, position + 1], 2)
     weight, bias = (parameter.numpy() for parameter in model.softmax.parameters())
-    return log_softmax((hidden.numpy() @ weight.T + bias)[None])[0]
+    return log_softmax(((forward + backward) @ weight.T + bias)[None])[0]
 
 
 def log_p(model: Pretrained, words: Sequence[str]) -> list[float]:

@@ -24,7 +24,7 @@ from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENT
 import elmokit.train.snapshots as snapshots
 from elmokit.checkpoints.formats.efml_settings import read_config
 from elmokit.checkpoints.loading import load
-from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -431,7 +431,7 @@ def test_pretrain_accepts_an_elmoformanylangs_config(settings: PretrainConfig, t
 
 
 def test_pretrain_refuses_interleaved_directions(settings: PretrainConfig, tmp_path: Path) -> None:
-    config = BiLMConfig(LSTMConfig(1, 8, 4, interleaved=True))
+    config = BiLMConfig(None, interleaved=InterleavedConfig(1, 8, 4, projects_layers=False))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))

@@ -50,7 +50,7 @@ def all_layers(
         items: Annotated sentences of any type.
         words_of: Returns the T tokens of an item.
         embedder: The model.
-        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
             the model's policy by default.
 
     Yields:

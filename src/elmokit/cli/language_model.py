@@ -148,7 +148,7 @@ class Score:
     overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"
-    """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
+    """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
     """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
     device: Device = None
@@ -176,7 +176,7 @@ class Substitutes:
     """Context: the words before (forward), the words after (backward), or both."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """Initial LSTM state: zeros, or the model's warm state."""
+    """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
 
     def run(self) -> None:
@@ -205,7 +205,7 @@ class NextWords:
     """Predict the word after the given words (forward), or the word before them (backward)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """Initial LSTM state: zeros, or the model's warm state."""
+    """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
 
     def run(self) -> None:

@@ -19,8 +19,8 @@ from elmokit.ops.packing import Packing, Segments
 class InterleavedLSTM(nn.Module):
     """Plain LSTMs of both directions, whose outputs are projected to 2D after each layer, with a residual connection.
 
-    Without projections it is ELMoForManyLangs' encoder `lstm` (its modules/lstm.py): layers read the 2H outputs below as
-    they are, and those of the top one are projected to D in each direction. There is no state to carry: the backward
+    Without projections it is ELMoForManyLangs' encoder `lstm` (its modules/lstm.py): layers read the 2H outputs below
+    as they are, and those of the top one are projected to D in each direction. There is no state to carry: the backward
     direction would have to know what comes after.
     """
 
@@ -28,12 +28,8 @@ class InterleavedLSTM(nn.Module):
         super().__init__()
         self.config, cells, dim = config, config.cell_dim, config.projection_dim
         inputs = [dim, *[2 * (dim if config.projects_layers else cells)] * (config.num_layers - 1)]
-        self.stacks = nn.ModuleList(
-            nn.ModuleDict(
-                {"layers": nn.ModuleList(LSTMLayer(width, cells, cells, NO_CLIPS, config.forget_bias) for width in inputs)}
-            )
-            for _ in range(2)
-        )
+        layer = partial(LSTMLayer, cell_dim=cells, output_dim=cells, clips=NO_CLIPS, forget_bias=config.forget_bias)
+        self.stacks = nn.ModuleList(nn.ModuleDict({"layers": nn.ModuleList(map(layer, inputs))}) for _ in range(2))
         if config.projects_layers:
             self.projections = nn.ModuleList(Projection(2 * cells, 2 * dim) for _ in inputs)
             self.mask = nn.Parameter(torch.zeros(dim))  # stands for a word that is hidden, to be predicted

@@ -197,9 +197,7 @@ def check_state(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> N
         return
     if state.h.dim() == 4 and state.h.shape[2] != rows:
         raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(
-        f"the state is of another model: its h and c are {[*shapes]}, those of this one {[*expected]}"
-    )
+    raise ValueError(f"the state is of another model: its h and c are {[*shapes]}, those of this one {[*expected]}")
 
 
 def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None) -> None:

@@ -31,8 +31,9 @@ class PretrainConfig:
     preset: Literal[
         "tiny", "small", "medium", "original", "small-interleaved", "small-transformer", "small-gated-cnn"
     ] = "small"
-    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94); or
-    small with another sequence encoder in the place of the LSTMs."""
+    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94);
+    or another sequence encoder than LSTMs: small-interleaved (256; 13.6), small-transformer (256; 13.6) or
+    small-gated-cnn (256; 13.6)."""
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
