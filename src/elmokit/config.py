@@ -386,7 +386,7 @@ SEQUENCE_ENCODERS: dict[str, type[SequenceEncoderConfig]] = {
 # --- As JSON values --------------------------------------------------------------------------------------------------
 
 # Names on disk of what is called otherwise here; they stay, so that files and fingerprints do.
-EFML_ON_DISK, JOINS_DIRECTIONS = "words_and_characters", "joins_directions"
+EFML_ON_DISK, INTERLEAVED_ON_DISK = "words_and_characters", "joins_directions"
 
 
 def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
@@ -412,10 +412,10 @@ def _efml_from_dict(values: dict[str, Any]) -> EfmlEncoderConfig:
 
 
 def _efml_lstm_to_dict(config: InterleavedConfig) -> dict[str, Any]:
-    """ELMoForManyLangs' encoder `lstm`, which files call an LSTM that joins directions."""
+    """ELMoForManyLangs' encoder `lstm` as files have it: LSTMs with a mark."""
     sizes = config.num_layers, config.cell_dim, config.projection_dim
     plain = LSTMConfig(*sizes, None, None, use_skip_connections=False, forget_bias=config.forget_bias)
-    return dataclasses.asdict(plain) | {JOINS_DIRECTIONS: True}
+    return dataclasses.asdict(plain) | {INTERLEAVED_ON_DISK: True}
 
 
 def _efml_lstm_from_dict(values: dict[str, Any]) -> InterleavedConfig:
@@ -528,8 +528,8 @@ class BiLMConfig:
             values["boundary_words"] = tuple(values["boundary_words"])
         if values["lstm"] is not None:
             lstm = dict(values["lstm"])
-            joins_directions = lstm.pop(JOINS_DIRECTIONS, lstm.pop("interleaved", False))
-            _check_bool(f"lstm.{JOINS_DIRECTIONS}", joins_directions)
+            joins_directions = lstm.pop(INTERLEAVED_ON_DISK, lstm.pop("interleaved", False))
+            _check_bool(f"lstm.{INTERLEAVED_ON_DISK}", joins_directions)
             if joins_directions:
                 return BiLMConfig(**values | {"lstm": None, "interleaved": _efml_lstm_from_dict(lstm)})
             values["lstm"] = lstm

@@ -5,13 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.inference import prepack
-from elmokit.ops.packing import Packing, pack_sentences
-from tests.support.oracle import random_weights
-from tests.support.sequence_encoders import (
+from oracle import random_weights
+from sequence_encoders import (
     CARRYING,
     CONFIGS,
     DIM,
@@ -22,6 +17,11 @@ from tests.support.sequence_encoders import (
     random_bilm,
     random_sentences,
 )
+from torch import Tensor
+
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import prepack
+from elmokit.ops.packing import Packing, pack_sentences
 
 # Shorter than the context of the Transformer and than the width of the convolutions, as long, and several times longer.
 LENGTHS = [3, 1, 17, 5, 6, 2, 4, 33, 16]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
+from oracle import Oracle, random_weights, sigmoid
 
-from elmokit.config import BiLMConfig, GatedCNNConfig, InterleavedConfig, LSTMConfig, TransformerConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, GatedCNNConfig, InterleavedConfig, LSTMConfig, TransformerConfig
 from elmokit.nn.bilm import BiLM
-from tests.support.oracle import Oracle, sigmoid
 
 DIM, NUM_WORDS = 8, 20
 LSTM = LSTMConfig(2, 12, DIM, cell_clip=1.0, proj_clip=0.8)
@@ -22,6 +23,7 @@ CONFIGS = {
     "transformer": BiLMConfig(None, None, NUM_WORDS, transformer=TransformerConfig(3, DIM, 2, 16, context=5)),
     "gated_cnn": BiLMConfig(None, None, NUM_WORDS, gated_cnn=GatedCNNConfig(3, DIM, 12, width=3)),
 }
+CHARACTERS = CharCNNConfig(4, ((1, 8), (2, 8)), num_highway=1)
 CARRYING = [name for name, config in CONFIGS.items() if config.sequence_encoder.carries_state]
 STATELESS = [name for name in CONFIGS if name not in CARRYING]
 INDEPENDENT = [name for name, config in CONFIGS.items() if not config.sequence_encoder.merges_directions]
@@ -150,11 +152,10 @@ def rotated(x: np.ndarray, position: int) -> np.ndarray:
     return turned
 
 
-def random_bilm(name: str, seed: int = 1, scale: float = 0.5) -> BiLM:
-    """A model with large random weights, float64, without gradients."""
-    from tests.support.oracle import random_weights
-
-    bilm = BiLM(CONFIGS[name]).double()
+def random_bilm(name: str, seed: int = 1, scale: float = 0.5, characters: bool = False) -> BiLM:
+    """A model of words, or of characters, with large random weights, float64, without gradients."""
+    config = replace(CONFIGS[name], char_cnn=CHARACTERS, num_words=None) if characters else CONFIGS[name]
+    bilm = BiLM(config).double()
     random_weights(bilm, seed, scale)
     return bilm.requires_grad_(False)
 
