@@ -76,7 +76,7 @@ def test_objective_is_that_of_the_sequence_encoder(
 def test_training_lowers_the_loss(settings: PretrainConfig, encoder: str, recipe: str) -> None:
     run = trainer(settings, encoder, recipe=recipe, dropout=0.0, learning_rate=0.01, num_samples=0, batch_size=8)
     losses = torch.stack([run.train_step().mean() for _ in range(40)])
-    assert losses[-5:].mean() < 0.75 * losses[:5].mean()
+    assert losses[-5:].mean() < 0.85 * losses[:5].mean()
 
 
 def test_likelihood_of_sentences_equals_that_of_each_by_itself(settings: PretrainConfig) -> None:

@@ -20,7 +20,7 @@ from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, STORAGE_DTYPES, load_native, write_native
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.config import BiLMConfig
+from elmokit.config import EFML_ON_DISK, BiLMConfig
 from elmokit.fs.atomic import atomic_directory
 
 __all__ = [

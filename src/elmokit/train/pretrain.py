@@ -175,7 +175,9 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
             f"- the loss diverged during training; the learning rate was multiplied by {trainer.rate_factor:g}"
         )
     if trainer.objective.cut_sentences:
-        lines.append(f"- sentences longer than a batch, which were cut into pieces: {trainer.objective.cut_sentences:,}")
+        lines.append(
+            f"- sentences longer than a batch, which were cut into pieces: {trainer.objective.cut_sentences:,}"
+        )
     unknown = "" if final is None else f"{final.unknown_share:.1%} of the words unknown"
     if isinstance(final, PseudoPerplexity):
         lines.append(f"- held-out pseudo-perplexity (exact softmax): {final.value:.2f}; {unknown}")
