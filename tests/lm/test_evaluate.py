@@ -194,7 +194,7 @@ def test_evaluate_accepts_directories_and_repeated_files(tmp_path: Path) -> None
     assert list(result.files) == [a, b, f"{a} (2)"]
     assert result.files[a] == result.files[f"{a} (2)"] and result.total.predictions == 13
     table = [line.split() for line in str(result).splitlines()]
-    assert table[0][0] == "forward" and [row[0] for row in table[1:]] == [a, b, a, "all"]
+    assert table[0][:2] == ["perplexity", "forward"] and [row[0] for row in table[1:]] == [a, b, a, "all"]
     assert len(str(evaluate([b], model)).splitlines()) == 2
     with pytest.raises(ValueError, match="give at least one"):
         evaluate([], model)
