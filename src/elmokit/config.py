@@ -454,6 +454,8 @@ class BiLMConfig:
                 f"a biLM has one sequence encoder: give exactly one of {', '.join(SEQUENCE_ENCODERS)} "
                 "(lstm=None with another)"
             )
+        if not isinstance(self.sequence_encoder, kind := SEQUENCE_ENCODERS[self.encoder_name]):
+            raise ValueError(f"model.{self.encoder_name} must be a {kind.__name__}, not {self.sequence_encoder!r}")
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
