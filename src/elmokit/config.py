@@ -408,7 +408,8 @@ def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
 def _efml_from_dict(values: dict[str, Any]) -> EfmlEncoderConfig:
     values = _checked(EfmlEncoderConfig, values)
     values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
-    return EfmlEncoderConfig(**values | {name: tuple(values[name]) for name in ("words", "characters")})
+    values |= {name: tuple(values[name]) for name in ("words", "characters")}
+    return EfmlEncoderConfig(**values)
 
 
 def _efml_lstm_to_dict(config: InterleavedConfig) -> dict[str, Any]:

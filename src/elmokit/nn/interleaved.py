@@ -61,10 +61,8 @@ class InterleavedLSTM(nn.Module):
         token_vectors = F.embedding(tokens[0], words).repeat(1, 2)
         layers, x = [token_vectors], apply_dropout(token_vectors, dropout)
         for index, projection in enumerate(self.projections):
-            inputs = (x, x.index_select(0, mirrored))
-            if index == 0:
-                inputs = tuple(each[:, : self.config.projection_dim] for each in inputs)
-            fwd, bwd = self._outputs(index, inputs, packing, dropout)
+            read = x if index else x[:, : self.config.projection_dim]
+            fwd, bwd = self._outputs(index, (read, read.index_select(0, mirrored)), packing)
             x = x + apply_dropout(projection(torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)), dropout)
             layers.append(x)
         halves = [layer.chunk(2, dim=1) for layer in layers]
@@ -77,13 +75,11 @@ class InterleavedLSTM(nn.Module):
             if index:
                 others = bwd.index_select(0, mirrored), fwd.index_select(0, mirrored)
                 fwd, bwd = torch.cat([fwd, others[0]], dim=1), torch.cat([others[1], bwd], dim=1)
-            fwd, bwd = self._outputs(index, (fwd, bwd), packing, dropout)
+            fwd, bwd = self._outputs(index, (fwd, bwd), packing)
         top = self.top_projection(torch.cat([fwd, bwd])).to(words.dtype)
         return top.view(1, 2, len(fwd), self.config.projection_dim)
 
-    def _outputs(
-        self, index: int, inputs: tuple[Tensor, Tensor], packing: Packing, dropout: float
-    ) -> tuple[Tensor, Tensor]:
+    def _outputs(self, index: int, inputs: tuple[Tensor, Tensor], packing: Packing) -> tuple[Tensor, Tensor]:
         """The outputs of a layer in both directions, each (N, H) in the order of its own stream."""
         zeros = inputs[0].new_zeros(len(packing.row_order), self.config.cell_dim)
         layers = [cast(nn.ModuleList, cast(nn.ModuleDict, stack)["layers"])[index] for stack in self.stacks]

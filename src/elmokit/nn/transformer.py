@@ -28,6 +28,12 @@ def _normalized(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def _causal_attention(rows: Tensor) -> Tensor:
+    """Queries, keys and values (segments, T, 3, heads, d) -> (segments, heads, T, d)."""
+    queries, keys, values = rows.permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
 class AttentionLayout:
     """Where the segments of a stream lie in a buffer with a few lengths, and the rotation of each position.
 
@@ -89,8 +95,7 @@ class AttentionLayout:
         outputs, begin = [], 0
         for count, length in self.groups:
             rows = buffer[begin : begin + count * length].view(count, length, 3, heads, width)
-            attended = F.scaled_dot_product_attention(*rows.permute(2, 0, 3, 1, 4), is_causal=True)
-            outputs.append(attended.transpose(1, 2).reshape(-1, dim))
+            outputs.append(_causal_attention(rows).transpose(1, 2).reshape(-1, dim))
             begin += count * length
         for blocks in self.long_blocks:
             rows = buffer[begin : begin + blocks * self.context].view(-1, 3, heads, width)
@@ -101,7 +106,7 @@ class AttentionLayout:
     def _attend_in_blocks(self, rows: Tensor, blocks: int) -> Tensor:
         """Attention within a long segment (blocks * context, 3, heads, d) -> (blocks * context, heads, d)."""
         context, (_, _, heads, width) = self.context, rows.shape
-        first = F.scaled_dot_product_attention(*rows[None, :context].permute(2, 0, 3, 1, 4), is_causal=True)
+        first = _causal_attention(rows[None, :context])
         queries = rows[context:, 0].view(blocks - 1, context, heads, width).transpose(1, 2)
         keys, values = (rows[:, part].unfold(0, 2 * context, context).transpose(2, 3) for part in (1, 2))
         others = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.band())

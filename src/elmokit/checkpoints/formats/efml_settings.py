@@ -93,12 +93,12 @@ def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEnco
     )
 
 
-def _sequence_encoder(settings: dict[str, Any]) -> dict[str, LSTMConfig | InterleavedConfig | None]:
+def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
     """Fields of `BiLMConfig`."""
     kind = settings["name"].lower()
     if kind not in ("elmo", "lstm"):
         raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_layers": int(settings["n_layers"]),
         "cell_dim": int(settings["dim"]),
         "projection_dim": int(settings["projection_dim"]),
