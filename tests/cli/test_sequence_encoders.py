@@ -70,7 +70,7 @@ def assert_refused_in_a_line(
     command: str, reason: str, model: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert run(command, model, out) == 1
+    assert run(command, model, out) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert reason in line and not any(out.iterdir())
 

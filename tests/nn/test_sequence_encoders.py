@@ -62,7 +62,7 @@ def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> 
     oracle, words = LayerOracle(bilm), word_vectors(bilm).numpy()
     found, _ = run(bilm, SENTENCES, ROWS[rows], reset=rows != "a row each")
     for sentence, layers in zip(SENTENCES, found, strict=True):
-        np.testing.assert_allclose(layers.numpy(), oracle.layers(words[sentence]), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(layers.numpy(), oracle.layers(words[sentence.numpy()]), rtol=1e-9, atol=1e-9)
         assert len(layers) == bilm.config.num_representations and layers.shape[2] == bilm.config.output_dim
 
 

@@ -68,4 +68,5 @@ def all_layers(
     batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
     for batch in batches:
         for layers in batch:
-            yield pending.popleft(), layers
+            # `embed` leaves the axis out where there is one representation.
+            yield pending.popleft(), layers.reshape(embedder.num_layers, -1, embedder.dim)

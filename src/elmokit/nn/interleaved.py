@@ -61,21 +61,22 @@ class InterleavedLSTM(nn.Module):
         token_vectors = F.embedding(tokens[0], words).repeat(1, 2)
         layers, x = [token_vectors], apply_dropout(token_vectors, dropout)
         for index, projection in enumerate(self.projections):
-            inputs = (x, x[mirrored])
+            inputs = (x, x.index_select(0, mirrored))
             if index == 0:
                 inputs = tuple(each[:, : self.config.projection_dim] for each in inputs)
             fwd, bwd = self._outputs(index, inputs, packing, dropout)
-            x = x + apply_dropout(projection(torch.cat([fwd, bwd[mirrored]], dim=1)), dropout)
+            x = x + apply_dropout(projection(torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)), dropout)
             layers.append(x)
         halves = [layer.chunk(2, dim=1) for layer in layers]
-        return torch.stack([torch.stack([fwd, bwd[mirrored]]) for fwd, bwd in halves])
+        return torch.stack([torch.stack([fwd, bwd.index_select(0, mirrored)]) for fwd, bwd in halves])
 
     def _top_layer(self, words: Tensor, tokens: Tensor, packing: Packing, mirrored: Tensor, dropout: float) -> Tensor:
         """The projected outputs of the top layer (1, 2, N, D)."""
         fwd, bwd = (apply_dropout(F.embedding(tokens[d], words), dropout) for d in range(2))
         for index in range(self.config.num_layers):
             if index:
-                fwd, bwd = torch.cat([fwd, bwd[mirrored]], dim=1), torch.cat([fwd[mirrored], bwd], dim=1)
+                others = bwd.index_select(0, mirrored), fwd.index_select(0, mirrored)
+                fwd, bwd = torch.cat([fwd, others[0]], dim=1), torch.cat([others[1], bwd], dim=1)
             fwd, bwd = self._outputs(index, (fwd, bwd), packing, dropout)
         top = self.top_projection(torch.cat([fwd, bwd])).to(words.dtype)
         return top.view(1, 2, len(fwd), self.config.projection_dim)

@@ -82,7 +82,8 @@ class AttentionLayout:
         Returns:
             (N, heads * d).
         """
-        dim, (_, heads, width) = queries[0].numel(), queries.shape
+        _, heads, width = queries.shape
+        dim = heads * width
         all_three = torch.cat([each.flatten(1) for each in (queries, keys, values)], dim=1)
         buffer = all_three.new_zeros(self.size, 3 * dim).index_copy(0, self.places, all_three)
         outputs, begin = [], 0

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from elmokit import __version__
-from elmokit.config import InterleavedConfig, LSTMConfig
+from elmokit.config import InterleavedConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
@@ -216,6 +216,9 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         ValueError: It has another sequence encoder, is prepacked, and so without its own weights, or too large for a
             file; or onnx is not installed.
     """
+    config, encoder = bilm.config, bilm.config.sequence_encoder
+    if config.interleaved is None:
+        config.lstm_for("ONNX files are")  # raises where there is another encoder
     try:
         from onnx import TensorProto, helper
     except ImportError as error:
@@ -224,11 +227,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
     if 4 * sum(parameter.numel() for parameter in bilm.parameters()) > MAX_BYTES:
         raise ValueError("an ONNX file holds at most 2 GB, and this model has more")
-    graph, config, encoder = _Graph(), bilm.config, bilm.config.sequence_encoder
-    if not isinstance(encoder, LSTMConfig | InterleavedConfig):
-        raise ValueError(
-            f"a model is written as ONNX with LSTMs only, and the encoder of this one is {config.encoder_name}"
-        )
+    graph = _Graph()
     x, mask = _encode(graph, bilm.token_encoder, "ids")
     steps = graph.op("Unsqueeze", graph.op("Transpose", mask, perm=[1, 0]), graph.constant([2]))
     if encoder.merges_directions:
