@@ -369,7 +369,14 @@ def proteins() -> str:
                 theirs = f"{each['allennlp']['peer']['words_per_second']:,.0f}"
                 ratio = f"{each['allennlp']['ratio']['median']:.1f}"
             speed.append(
-                [f"`{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f}", theirs, ratio, origin(each)]
+                [
+                    f"`{size}`, {dtype}",
+                    f"{each['sequences']:,}",
+                    f"{each['elmokit']['words_per_second']:,.0f}",
+                    theirs,
+                    ratio,
+                    origin(each),
+                ]
             )
     memory = [
         [f"`{size}`", f"{each['residues']:,}", f"{each['residues_per_second']:,.0f}", each["peak_megabytes"]]
@@ -382,7 +389,7 @@ def proteins() -> str:
         for where, distance in part["relative_difference"].items()
     ]
     tables = (
-        table("Model | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
+        table("Model | Sequences | Residues/s | AllenNLP, residues/s | Ratio | Recorded", speed),
         table("Model | Residues of the sequence | Residues/s | Peak MB", memory),
         table("Model | Residue | Relative difference after the warm-up", distances),
     )

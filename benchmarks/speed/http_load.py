@@ -4,9 +4,13 @@
 
 A job is a JSON object: host, port, path, bodies (JSON values), and either `clients`, each of which sends its next
 request when the one before is answered, until all bodies were sent; or `rate` and `seconds`: so many requests a second,
-whatever becomes of those before. Prints a JSON object: the seconds in all, and [status, seconds] of each request;
-status 0 stands for an answer that never came. With `rate`, a request's time begins when it was due. It speaks HTTP by
-itself, since a client library takes more of the processor than the server that is measured.
+whatever becomes of those before. Prints a JSON object: the seconds in all, [status, seconds] of each request, where
+status 0 stands for an answer that never came, and how many requests were sent again. With `rate`, a request's time
+begins when it was due. It speaks HTTP by itself, since a client library takes more of the processor than the server
+that is measured.
+
+As any client does, it sends a request again, on another connection, where the server was just closing the first one,
+which had been idle for a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from time import perf_counter
 from typing import Any, cast
 
 SECONDS_TO_ANSWER = 60
+LONG_IDLE = 60  # seconds; the server closes a connection that was idle a little longer
 Outcome = tuple[int, float]
 
 
@@ -29,13 +34,16 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._buffer, self._length = bytearray(), -1
         self._status: asyncio.Future[int] | None = None
-        self.is_open = True
+        self._idle_since, self._idle_seconds = perf_counter(), 0.0
+        self.is_open, self.was_closed_idle = True, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        is_waiting = self._status is not None and not self._status.done()
+        self.was_closed_idle = is_waiting and not self._buffer and self._idle_seconds > LONG_IDLE
         self._resolve(0)
 
     def data_received(self, data: bytes) -> None:
@@ -47,11 +55,13 @@ class Connection(asyncio.Protocol):
             self._resolve(int(self._buffer[9:12]))
 
     def _resolve(self, status: int) -> None:
+        self._idle_since = perf_counter()
         if self._status is not None and not self._status.done():
             self._status.set_result(status)
 
     async def ask(self, request: bytes) -> int:
         """The status of the answer; 0 if there is none."""
+        self._idle_seconds = perf_counter() - self._idle_since
         self._buffer.clear()
         self._length, self._status = -1, asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -75,6 +85,7 @@ class Load:
         bodies = [json.dumps(body).encode() for body in job["bodies"]]
         self._requests = [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
         self._idle: list[Connection] = []
+        self.sent_again = 0
 
     async def _connection(self) -> Connection:
         while self._idle:
@@ -87,6 +98,9 @@ class Load:
         try:
             connection = await self._connection()
             status = await connection.ask(request) if connection.is_open else 0
+            if connection.was_closed_idle:
+                self.sent_again += 1
+                return await self._ask(request, due)
         except OSError:
             status, connection = 0, None
         self.outcomes.append((status, perf_counter() - due))
@@ -124,7 +138,7 @@ class Load:
         seconds = perf_counter() - began
         for connection in self._idle:
             connection.close()
-        return {"seconds": seconds, "outcomes": self.outcomes}
+        return {"seconds": seconds, "outcomes": self.outcomes, "sent_again": self.sent_again}
 
 
 def main() -> None:

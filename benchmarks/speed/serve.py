@@ -147,10 +147,11 @@ def overload(server: Server, sentences: list[str], words_per_second: float, seco
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        outcomes = server.load(list(map(body_of, texts)), rate=rate, seconds=seconds)["outcomes"]
+        answers = server.load(list(map(body_of, texts)), rate=rate, seconds=seconds)
     finally:
         ended.set()
         watcher.join()
+    outcomes = answers["outcomes"]
     refused = [taken for status, taken in outcomes if status == 429]
     fifth = max(1, len(memory) // 5)
     return {
@@ -158,6 +159,7 @@ def overload(server: Server, sentences: list[str], words_per_second: float, seco
         "requests_per_second": rate,
         "seconds": seconds,
         "statuses": Counter(str(status) for status, _ in outcomes),
+        "sent_again": answers["sent_again"],
         "refused_p50": quantile(refused, 0.5) if refused else None,
         "refused_p99": quantile(refused, 0.99) if refused else None,
         "refused_max": max(refused, default=None),

@@ -1,9 +1,6 @@
 """Protein sequences to a file: the vectors of the embedder under the names of the headers, in flat memory."""
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
@@ -172,23 +170,15 @@ def test_command_embeds_proteins_with_the_options_of_the_old_script(
 
 # --- Memory --------------------------------------------------------------------------------------------------------
 
-STATUS = Path("/proc/self/status")
-
-
-def peak_megabytes(model: Path, file: Path, output: Path) -> float:
-    program = (
-        "import sys; from elmokit.embed.files import embed_fasta; embed_fasta(*sys.argv[1:3], sys.argv[3], "
-        "device='cpu'); print(open('/proc/self/status').read())"
-    )
-    command = [sys.executable, "-c", program, str(file), str(output), str(model)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (peak,) = (line.split()[1] for line in printed.splitlines() if line.startswith("VmHWM"))
-    return int(peak) * 1024 / 1e6
+EMBED_FASTA = """
+import sys
+from elmokit.embed.files import embed_fasta
+embed_fasta(*sys.argv[1:4], device="cpu")
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
+@needs_peak_memory
 @pytest.mark.parametrize("suffix", READERS)
 def test_peak_memory_does_not_grow_with_a_sequence(tmp_path: Path, suffix: str) -> None:
     config = BiLMConfig.preset("tiny")
@@ -197,6 +187,6 @@ def test_peak_memory_does_not_grow_with_a_sequence(tmp_path: Path, suffix: str) 
     peaks = {}
     for length in (10_000, 36_000):  # titin has 35,991 residues
         file = write_fasta(tmp_path / f"{length}.fasta", sequences([length, 5]))
-        peaks[length] = peak_megabytes(tmp_path / "model", file, tmp_path / f"{length}{suffix}")
+        peaks[length] = peak_megabytes(EMBED_FASTA, file, tmp_path / f"{length}{suffix}", tmp_path / "model")
     # The vectors are 53 MB more, all layers 106 MB.
     assert peaks[36_000] < peaks[10_000] + 15, peaks

@@ -1,9 +1,6 @@
 """Long sentences: windows of any size make the vectors of the whole, in memory and in files; memory stays flat."""
 
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -228,25 +226,15 @@ def test_hdf5_and_pooled_files(tmp_path: Path, text: Path, embedder: Embedder, m
 # --- Memory --------------------------------------------------------------------------------------------------------
 
 
-# Not what getrusage says, which includes the process that started this one.
-STATUS = Path("/proc/self/status")
-
-
-def peak_megabytes(model: Path, text: Path, output: Path) -> float:
-    program = (
-        "import sys; from elmokit.embed.files import embed_file; "
-        "embed_file(*sys.argv[1:3], sys.argv[3], storage_dtype='float16', device='cpu'); "
-        "print(open('/proc/self/status').read())"
-    )
-    command = [sys.executable, "-c", program, str(text), str(output), str(model)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (peak,) = (line.split()[1] for line in printed.splitlines() if line.startswith("VmHWM"))
-    return int(peak) * 1024 / 1e6
+EMBED_FILE = """
+import sys
+from elmokit.embed.files import embed_file
+embed_file(*sys.argv[1:4], storage_dtype="float16", device="cpu")
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
+@needs_peak_memory
 def test_peak_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
     config = BiLMConfig.preset("tiny")
     save(Pretrained(BiLM(replace(config, lstm=replace(config.lstm, num_layers=1)))), tmp_path / "model")
@@ -255,7 +243,7 @@ def test_peak_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
         line = " ".join(random.Random(1).choices(["I", "like", "apple", "unbelievable"], k=words))
         text = tmp_path / f"{words}.txt"
         text.write_text(f"I like apple\n{line}\nlike\n", encoding="utf-8")
-        peaks[words] = peak_megabytes(tmp_path / "model", text, tmp_path / f"{words}")
+        peaks[words] = peak_megabytes(EMBED_FILE, text, tmp_path / f"{words}", tmp_path / "model")
         assert EmbeddingStore(tmp_path / f"{words}").length(1) == words
     # The line itself is 2 MB more; its vectors are 22 MB more, and its words would be 20 MB as strings.
     assert peaks[400_000] < peaks[50_000] + 10, peaks

@@ -56,8 +56,8 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        uses: The uses in each sentence, of which some hundred sentences are taken at a time. The sentence of the query
-            is excluded, and repeated ones are returned once.
+        uses: The uses in each sentence, read some hundred sentences at a time. The sentence of the query is excluded,
+            and repeated ones are returned once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
         config: How many neighbors to search for, in how many sentences.

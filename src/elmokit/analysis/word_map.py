@@ -76,7 +76,7 @@ class WordMap:
         clusters: The clusters, the largest first.
         silhouette: Mean silhouette of the clustering, in [-1, 1].
         layers: Representation that was clustered.
-        uses_in_corpus: Number of uses in the corpus, of which `uses` are a sample.
+        uses_in_corpus: Number of uses in the corpus; `uses` is a sample of them.
         fingerprint: Fingerprint of the model's weights.
     """
 
@@ -181,7 +181,7 @@ def map_uses(
         embedder: The model.
         layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
         config: Settings of the clustering.
-        uses_in_corpus: Number of uses of which these are a sample; by default there are no others.
+        uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them; by default there are no others.
         fingerprint: `embedder.fingerprint()`, which takes time, where it is known.
 
     Returns:

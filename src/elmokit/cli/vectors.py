@@ -27,7 +27,7 @@ LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
     "tokens"
 )
-EMBED_LAYERS = f"{LAYERS} (default: mix; with --fasta sum)."
+ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ class Encode:
     """Pooling over the words of a line."""
     normalize_embeddings: bool = False
     """Scale every vector to unit length."""
-    layers: OneLayer = "mix"
-    """Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."""
+    layers: Annotated[OneLayer, arg(help=ONE_LAYER)] = "mix"
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
@@ -146,8 +145,7 @@ class Neighbors:
     count: int = 10
     """Number of neighbors to print."""
     model: Model = None
-    layers: OneLayer = "top"
-    """Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."""
+    layers: Annotated[OneLayer, arg(help=ONE_LAYER)] = "top"
     device: Device = None
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""

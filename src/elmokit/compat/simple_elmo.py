@@ -185,8 +185,7 @@ class ElmoModel:
         """The top layer of each direction at every position, unpacked, (2, N, D)."""
         bilm, vocab = self._loaded().model.bilm, self.vocab
         batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-        words = bilm.token_encoder(bilm.token_encoder.ids(batch.words, vocab))
-        layers, _ = bilm.run(words, batch.tokens, batch.text.packing)
+        layers, _ = bilm.run(bilm.word_vectors(batch.words, vocab), batch.tokens, batch.text.packing)
         return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=-1))
 
     def _best(self, hidden: Tensor, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:

@@ -110,6 +110,12 @@ class Module(nn.Module):
         """The names of the signatures."""
         return list(self.signatures)
 
+    def find_signature(self, name: str) -> Callable[..., dict[str, Tensor]]:
+        """One of `signatures`; ValueError if there is no such one."""
+        if name not in self.signatures:
+            raise ValueError(f"signature must be one of {', '.join(self.signatures)}, not {name!r}")
+        return self.signatures[name]
+
     def forward(self, inputs: Any, signature: str = "default", as_dict: bool = False) -> Any:
         """Embed sentences.
 
@@ -125,9 +131,7 @@ class Module(nn.Module):
         Raises:
             ValueError: There is no such signature, or the inputs do not have its form.
         """
-        if signature not in self.signatures:
-            raise ValueError(f"signature must be one of {', '.join(self.signatures)}, not {signature!r}")
-        call = self.signatures[signature]
+        call = self.find_signature(signature)
         outputs = call(**inputs) if isinstance(inputs, Mapping) else call(inputs)
         return outputs if as_dict else outputs["default"]
 
@@ -195,8 +199,7 @@ class KerasLayer(nn.Module):
         """
         super().__init__()
         self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
-        if signature not in self.module.signatures:
-            raise ValueError(f"signature must be one of {', '.join(self.module.signatures)}, not {signature!r}")
+        self.module.find_signature(signature)
         if signature_outputs_as_dict and output_key is not None:
             raise ValueError("signature_outputs_as_dict=True excludes output_key: leave one out")
         self.name, self.trainable, self._signature = name, trainable, signature

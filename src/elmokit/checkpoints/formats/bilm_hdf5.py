@@ -256,5 +256,5 @@ def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(vocab), BATCH_WORDS):
             words = vocab.words[begin : begin + BATCH_WORDS]
-            vectors = bilm.token_encoder(bilm.token_encoder.ids(words).to(bilm.device))
+            vectors = bilm.word_vectors(words)[: len(words)]
             embedding[begin : begin + len(words)] = vectors.float().cpu().numpy()

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.compat.carried import without_boundaries
+
 
 def add_sentence_boundary_token_ids(
     tensor: Tensor, mask: Tensor, sentence_begin_token: Any, sentence_end_token: Any
@@ -31,5 +33,4 @@ def add_sentence_boundary_token_ids(
 
 def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Remove <S> and </S>: (B, T+2, D) and mask (B, T+2) -> (B, T, D), zero at padding, and mask (B, T) bool."""
-    inner = mask[:, 2:].bool()
-    return tensor[:, 1:-1] * inner.unsqueeze(-1), inner
+    return without_boundaries(tensor, mask.bool())

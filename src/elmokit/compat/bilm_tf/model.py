@@ -144,7 +144,7 @@ def dump_token_embeddings(
         )
         for begin in range(0, len(words), BATCH_WORDS):
             batch = words[begin : begin + BATCH_WORDS]
-            table[begin : begin + len(batch)] = bilm.token_encoder(bilm.token_encoder.ids(batch)).numpy()
+            table[begin : begin + len(batch)] = bilm.word_vectors(batch)[: len(batch)].numpy()
 
 
 def dump_bilm_embeddings(
