@@ -65,8 +65,8 @@ class PseudoPerplexity:
     def __str__(self) -> str:
         unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
         return (
-            f"{self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} words in "
-            f"{self.sentences:,} sentences, {unknown}"
+            f"{self.measure}: {self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} "
+            f"words in {self.sentences:,} sentences, {unknown}"
         )
 
     @staticmethod

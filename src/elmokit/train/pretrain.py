@@ -150,7 +150,7 @@ class PretrainReport:
         if self.cut_sentences:
             lines.append(f"sentences that were cut, being longer than a batch: {self.cut_sentences:,}")
         for heldout in filter(None, (self.perplexity, self.pseudo_perplexity)):
-            lines.append(f"held-out {heldout.measure}: {heldout}")
+            lines.append(f"held-out {heldout}")
         none_yet = "model: none yet, run the same command again to resume"
         lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
