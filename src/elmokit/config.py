@@ -454,6 +454,8 @@ class BiLMConfig:
                 f"a biLM has one sequence encoder: give exactly one of {', '.join(SEQUENCE_ENCODERS)} "
                 "(lstm=None with another)"
             )
+        if not isinstance(self.sequence_encoder, kind := SEQUENCE_ENCODERS[self.encoder_name]):
+            raise ValueError(f"model.{self.encoder_name} must be a {kind.__name__}, not {self.sequence_encoder!r}")
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
@@ -545,8 +547,6 @@ def _published(cell_dim: int, projection_dim: int, num_highway: int) -> BiLMConf
     )
 
 
-SMALL_CHAR_CNN = CharCNNConfig()  # of the published small model, and of the bundled one
-
 PRESETS = {
     "tiny": BiLMConfig(
         LSTMConfig(cell_dim=32, projection_dim=16), CharCNNConfig(4, ((1, 8), (2, 8), (3, 16)), num_highway=1)
@@ -554,8 +554,8 @@ PRESETS = {
     "small": _published(1024, 128, 1),
     "medium": _published(2048, 256, 1),
     "original": _published(4096, 512, 2),
-    # The size of `small`, with about as many parameters in another sequence encoder.
-    "small-interleaved": BiLMConfig(None, SMALL_CHAR_CNN, interleaved=InterleavedConfig(2, 432, 128)),
-    "small-transformer": BiLMConfig(None, SMALL_CHAR_CNN, transformer=TransformerConfig(12, 128, 4, 512)),
-    "small-gated-cnn": BiLMConfig(None, SMALL_CHAR_CNN, gated_cnn=GatedCNNConfig(4, 128, 512)),
+    # The token encoder of `small`, and about as many parameters in another sequence encoder.
+    "small-interleaved": BiLMConfig(None, interleaved=InterleavedConfig(2, 432, 128)),
+    "small-transformer": BiLMConfig(None, transformer=TransformerConfig(12, 128, 4, 512)),
+    "small-gated-cnn": BiLMConfig(None, gated_cnn=GatedCNNConfig(4, 128, 512)),
 }

@@ -149,7 +149,7 @@ class Embedder:
 
     @property
     def num_layers(self) -> int:
-        """L + 1: the token layer and every LSTM layer."""
+        """L + 1: the token layer and every layer of the sequence encoder."""
         return self.model.config.num_representations
 
     def __repr__(self) -> str:

@@ -93,7 +93,8 @@ def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEnco
     )
 
 
-def _lstm_config(settings: dict[str, Any]) -> LSTMConfig | InterleavedConfig:
+def _sequence_encoder(settings: dict[str, Any]) -> dict[str, LSTMConfig | InterleavedConfig | None]:
+    """Fields of `BiLMConfig`."""
     kind = settings["name"].lower()
     if kind not in ("elmo", "lstm"):
         raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
@@ -104,13 +105,13 @@ def _lstm_config(settings: dict[str, Any]) -> LSTMConfig | InterleavedConfig:
         "forget_bias": 0.0,  # its biases include it
     }
     if kind == "lstm":
-        return InterleavedConfig(**sizes, projects_layers=False)
+        return {"lstm": None, "interleaved": InterleavedConfig(**sizes, projects_layers=False)}
     # A clip of 0 means none.
     clips = {name: settings.get(name) or None for name in ("cell_clip", "proj_clip")}
     config = LSTMConfig(**sizes, **clips)
     if not config.has_projection:
         raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
-    return config
+    return {"lstm": config}
 
 
 def read_config(directory: Path) -> BiLMConfig:
@@ -123,7 +124,7 @@ def read_config(directory: Path) -> BiLMConfig:
         path = settings_path(directory)
         settings = PUBLISHED_SETTINGS if path is None else read_json(path, MAX_SETTINGS)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
-        return BiLMConfig(_lstm_config(settings["encoder"]), None, efml=encoder)
+        return BiLMConfig(char_cnn=None, efml=encoder, **_sequence_encoder(settings["encoder"]))
     # JSON may hold any type, and infinity; FileNotFoundError of a missing dictionary passes through.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
