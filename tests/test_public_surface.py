@@ -72,7 +72,7 @@ SIGNATURES = {
     "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
     "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000, overwrite=False)",
-    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None, tokenize=True, language=None)",
+    "evaluate": "(files, model=None, *, state=None, batch_size=1, device=None, tokenize=True, language=None)",
     "finetune": "(settings)",
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",

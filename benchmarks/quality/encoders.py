@@ -10,8 +10,8 @@ settings that all share, and the learning rate of each, which was not tuned. The
 prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_ewt, coarsewsd20 and conll2003.
 
 Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
-fifth. Minutes are those of training steps alone, added up from the log, so that a run that was stopped, killed or
-evaluated in between has no less; what a killed run repeats counts once. Every stage may be given again: it goes on
+fifth. Minutes are those of training, checkpoints included, added up from the log: a run that was stopped or killed in
+between has no less, and what a killed run repeats counts once. Every stage may be given again: it goes on
 where it was stopped, and skips what the result file has of the same model. Each stage of an encoder is written at once.
 """
 

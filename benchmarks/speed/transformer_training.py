@@ -1,6 +1,6 @@
 """Training of a Transformer biLM, beside a loop over torch.nn.TransformerEncoder on padded batches.
 
-    python benchmarks/speed/transformer_training.py TEXT [--preset small-transformer] [--dtypes bfloat16] [--steps 5]
+    python benchmarks/speed/transformer_training.py TEXT [--config FILE] [--dtypes bfloat16] [--sorted] [--steps 5]
 
 TEXT is tokenized, one sentence a line. Both sides read the same batches of whole sentences and train a model of the
 same size with the same token encoder, softmax, number of samples, dropout and optimizer; reading is part of a step.
@@ -18,6 +18,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` does, before torch reads it
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -45,6 +46,7 @@ from elmokit.train.config import PretrainConfig
 from elmokit.train.optim import clip_gradients, make_optimizer, recipe
 from elmokit.train.trainer import Trainer
 
+CONFIG = Path(__file__).parents[2] / "recipes" / "encoders" / "transformer.json"
 MORE_STEPS_THAN_ASKED = 1_000_000
 DTYPES = ("bfloat16", "float32")
 MAX_LENGTH = 4096  # positions that the plain loop has vectors for
@@ -166,7 +168,7 @@ def measure(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, argument
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
-    parser.add_argument("--preset", default="small-transformer")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="configuration of a model with a Transformer")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--sorted", action="store_true", help="the plain loop's batches are of similar lengths")
     parser.add_argument("--vocab-size", type=int, default=50_000)
@@ -178,7 +180,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="pairs of measurements")
     parser.add_argument("--output", type=Path, default=RESULTS / "transformer_training.json")
     arguments = parser.parse_args()
-    config = BiLMConfig.preset(arguments.preset)
+    config = BiLMConfig.from_dict(json.loads(arguments.config.read_text(encoding="utf-8")))
     vocab = Vocab.from_counts(count_words([arguments.text]), max_size=arguments.vocab_size)
     for dtype in arguments.dtypes:
         settings = PretrainConfig(
@@ -188,12 +190,14 @@ def main() -> None:
         )  # fmt: skip
         found = measure(settings, config, vocab, arguments)
         print(
-            f"{arguments.preset}, {dtype}: elmokit {found['elmokit']['words_per_second']:.0f} words/s, "
+            f"{dtype}: elmokit {found['elmokit']['words_per_second']:.0f} words/s, "
             f"plain loop {found['plain']['words_per_second']:.0f} words/s, ratio {found['ratio']['median']:.2f}",
             flush=True,
         )
         batches = "sorted" if arguments.sorted else "shuffled"
-        write_result(arguments.output, {"preset": arguments.preset, **found}, f"{dtype} {batches}")
+        settings = {name: getattr(arguments, name) for name in ("vocab_size", "samples", "batch", "unroll", "steps")}
+        found = {"settings": settings, "model": config.to_dict(), **found}
+        write_result(arguments.output, found, f"{dtype} {batches}")
 
 
 if __name__ == "__main__":

@@ -233,8 +233,8 @@ def test_sentence_stream_continues_from_what_is_pending(sentences: list[list[str
 def test_sentence_stream_cuts_and_counts_sentences_longer_than_a_batch() -> None:
     text = [list("abcdefgh"), ["x"], list("abc")]
     stream = SentenceStream(iter(text), 4)
-    pieces = list(chain.from_iterable(next(stream) for _ in range(4)))
-    assert pieces == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"], ["x"], ["a", "b", "c"]]
+    found = list(chain.from_iterable(next(stream) for _ in range(4)))
+    assert found == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"], ["x"], ["a", "b", "c"]]
     assert stream.pending.cut == 1
     with pytest.raises(ValueError, match="needs 2 positions"):
         SentenceStream(iter(text), 1)

@@ -72,10 +72,10 @@ def test_pseudo_perplexity_equals_brute_force_in_any_batch(
     assert (result.sentences, result.predictions, result.unknown) == (5, 11, 2)
 
 
-def test_pseudo_perplexity_of_a_long_sentence_is_that_of_its_pieces(
+def test_pseudo_perplexity_of_a_long_sentence_is_that_of_its_windows(
     model: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.masked.PIECE_WORDS", 2)
+    monkeypatch.setattr("elmokit.lm.masked.WINDOW_WORDS", 2)
     result = pseudo_perplexity(*parts(model), [["a", "b", "c", "d", "a"]])
     expected = np.exp(-np.mean([*log_p(model, ["a", "b"]), *log_p(model, ["c", "d"]), *log_p(model, ["a"])]))
     assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)

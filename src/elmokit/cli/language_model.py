@@ -157,9 +157,8 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
-        result = score_file(**vars(self))
-        print(f"{result.measure}: {result}")
-        print(f"{self.output}: the scores")
+        show(score_file(**vars(self)))
+        show(f"{self.output}: the scores")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class SentenceStream:
 
     A position is a word, or the one boundary that a direction predicts of each sentence, as in `TrainingStream`: a
     batch has `size` positions on average. It ends with the sentence that reaches its size, and the next one makes up
-    for the excess. A sentence that is longer than a batch is cut into pieces, each of which is then a sentence.
+    for the excess. A sentence that is longer than a batch is cut into several.
     """
 
     def __init__(self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None) -> None:
@@ -180,7 +180,7 @@ class SentenceStream:
         return batch
 
     def _next_sentence(self) -> list[str]:
-        """The next sentence, or the next piece of one, of at most as many positions as a batch."""
+        """The next sentence, or the next part of one that is cut, of at most as many positions as a batch."""
         words, longest = self.pending.rest, self._size - 1
         if not words:
             words = next(self._sentences)

@@ -77,7 +77,8 @@ class Perplexity:
     def __str__(self) -> str:
         words = f"{self.predictions - self.sentences:,} words in {self.sentences:,} sentences"
         unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
-        return f"{self.mean:.2f} (forward {self.forward:.2f}, backward {self.backward:.2f}) on {words}, {unknown}"
+        directions = f"forward {self.forward:.2f}, backward {self.backward:.2f}"
+        return f"{self.measure}: {self.mean:.2f} ({directions}) on {words}, {unknown}"
 
     @staticmethod
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:

@@ -29,7 +29,7 @@ from elmokit.text.vocab import Vocab
 BATCH_WORDS = 16_384
 MAX_ROWS = 64
 # The time for a sentence grows with the square of its length.
-PIECE_WORDS = 1024
+WINDOW_WORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class PseudoPerplexity:
     def __str__(self) -> str:
         unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
         return (
-            f"{self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} words in "
-            f"{self.sentences:,} sentences, {unknown}"
+            f"{self.measure}: {self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} "
+            f"words in {self.sentences:,} sentences, {unknown}"
         )
 
     @staticmethod
@@ -156,7 +156,7 @@ def masked_log_losses(
 ) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
     """Compute the loss of every word given all others of its sentence, batch by batch.
 
-    A sentence of more than 1,024 words is read in pieces of so many.
+    A sentence of more than 1,024 words is read in windows of so many.
 
     Args:
         bilm: As in `masked_outputs`.
@@ -170,12 +170,12 @@ def masked_log_losses(
     prepacked = prepack(bilm, bilm.dtype)
     for batch in sentence_batches(sentences, BATCH_WORDS):
         targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
-        pieces = [
-            sentence[begin : begin + PIECE_WORDS]
+        windows = [
+            sentence[begin : begin + WINDOW_WORDS]
             for sentence in batch
-            for begin in range(0, len(sentence), PIECE_WORDS)
+            for begin in range(0, len(sentence), WINDOW_WORDS)
         ]
-        outputs = outputs_of_hidden(prepacked, vocab, pieces, [range(len(piece)) for piece in pieces])
+        outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows])
         yield batch, targets, softmax.log_losses(outputs.to(softmax.weight.dtype), targets.to(outputs.device))
 
 

@@ -141,7 +141,8 @@ def objective_of(
 class WindowLikelihood:
     """Each direction predicts the next word of its rows, whose state is carried from window to window."""
 
-    losses, pending_name = ("forward", "backward"), "rows"
+    losses: tuple[str, ...] = ("forward", "backward")
+    pending_name = "rows"
     cut_sentences = 0  # a row goes on in the next window
 
     def __init__(
@@ -250,7 +251,7 @@ class _WholeSentences:
 class SentenceLikelihood(_WholeSentences):
     """Each direction predicts the next word of whole sentences, each read by itself."""
 
-    losses = ("forward", "backward")
+    losses: tuple[str, ...] = ("forward", "backward")
 
     def next_parts(self, draws: torch.Generator) -> list[Part]:
         sentences = next(self.stream)
@@ -275,7 +276,7 @@ class SentenceLikelihood(_WholeSentences):
 class MaskedWords(_WholeSentences):
     """Hidden words of whole sentences are predicted from the sum of both halves of the top layer."""
 
-    losses = ("masked",)
+    losses: tuple[str, ...] = ("masked",)
 
     def next_parts(self, draws: torch.Generator) -> list[Part]:
         sentences = next(self.stream)

@@ -148,9 +148,9 @@ class PretrainReport:
         reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out text"}
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {reasons[self.reason]}"]
         if self.cut_sentences:
-            lines.append(f"sentences longer than a batch, which were cut into pieces: {self.cut_sentences:,}")
+            lines.append(f"sentences that were cut, being longer than a batch: {self.cut_sentences:,}")
         for heldout in filter(None, (self.perplexity, self.pseudo_perplexity)):
-            lines.append(f"held-out {heldout.measure}: {heldout}")
+            lines.append(f"held-out {heldout}")
         none_yet = "model: none yet, run the same command again to resume"
         lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
@@ -175,9 +175,7 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
             f"- the loss diverged during training; the learning rate was multiplied by {trainer.rate_factor:g}"
         )
     if trainer.objective.cut_sentences:
-        lines.append(
-            f"- sentences longer than a batch, which were cut into pieces: {trainer.objective.cut_sentences:,}"
-        )
+        lines.append(f"- sentences that were cut, being longer than a batch: {trainer.objective.cut_sentences:,}")
     unknown = "" if final is None else f"{final.unknown_share:.1%} of the words unknown"
     if isinstance(final, PseudoPerplexity):
         lines.append(f"- held-out pseudo-perplexity (exact softmax): {final.value:.2f}; {unknown}")
