@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,8 @@ def test_config_survives_json(config: BiLMConfig) -> None:
 
 
 def test_from_dict_reads_later_settings_by_either_name() -> None:
-    config = BiLMConfig(LSTMConfig(interleaved=True), None, efml=EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3))
+    plain, words = InterleavedConfig(projects_layers=False), EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3)
+    config = BiLMConfig(None, None, efml=words, interleaved=plain)
     values = config.to_dict()
     assert values["lstm"]["joins_directions"] and values["words_and_characters"]["word_dim"] == 3
     values["lstm"]["interleaved"] = values["lstm"].pop("joins_directions")

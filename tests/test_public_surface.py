@@ -34,7 +34,8 @@ FINETUNING = (
 FILTERS = "((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))"
 SIGNATURES = {
     "BiLM": "(config)",
-    "BiLMConfig": "(lstm=<factory>, char_cnn=<factory>, num_words=None, boundary_words=(0, 1), efml=None)",
+    "BiLMConfig": "(lstm=<factory>, char_cnn=<factory>, num_words=None, boundary_words=(0, 1), efml=None, "
+    "interleaved=None, transformer=None, gated_cnn=None)",
     "BiLMOutput": "(layers, mask, state)",
     "BiLMState": "(h, c)",
     "CharCNNConfig": f"(embedding_dim=16, filters={FILTERS}, num_highway=1, activation='relu', max_characters=50, "
@@ -46,14 +47,17 @@ SIGNATURES = {
     "FinetuneConfig": f"(corpus, output, model=None, heldout=(), others=(), {FINETUNING})",
     "FitConfig": "(seed=1, max_epochs=30, max_minutes=None, patience=4, batch_size=32, learning_rate=0.002, "
     "halve_after=1, finetune_learning_rate=0.0001, finetune_after=1, max_grad_norm=5.0, device=None)",
+    "GatedCNNConfig": "(num_layers=4, projection_dim=512, hidden_dim=2048, width=4)",
+    "InterleavedConfig": "(num_layers=2, cell_dim=1024, projection_dim=512, forget_bias=1.0, projects_layers=True)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
-    "use_skip_connections=True, forget_bias=1.0, interleaved=False)",
+    "use_skip_connections=True, forget_bias=1.0)",
     "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, vocab=None, vocab_size=50000, "
     f"min_count=2, recipe='modern', schedule=None, {PRETRAINING})",
     "Pretrained": "(bilm, *, softmax=None, vocab=None, card='', tokenizer=None, state_policy='zeros', mix=None, "
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",
     "TaskModel": "(task, network, table, model, tokenizer='whitespace-1', encoder=None)",
+    "TransformerConfig": "(num_layers=6, projection_dim=512, num_heads=8, feedforward_dim=2048, context=512)",
     "VectorBatch": "(words, vectors, mask)",
     "Vocab": "(words)",
     "WordsConfig": "(elmo='input', mix='learned', mix_l2=0.0, elmo_dropout=0.5, finetune=False, word_dim=100, "
@@ -68,7 +72,7 @@ SIGNATURES = {
     "storage_dtype='float32', sentences_per_part=1000, overwrite=False)",
     "encode_file": "(file, output, model=None, *, pooling='mean', normalize_embeddings=False, layers='mix', "
     "state=None, tokenize=True, device=None, dtype=None, sentences_per_part=1000, overwrite=False)",
-    "evaluate": "(files, model=None, *, state='carry', batch_size=1, device=None, tokenize=True, language=None)",
+    "evaluate": "(files, model=None, *, state=None, batch_size=1, device=None, tokenize=True, language=None)",
     "finetune": "(settings)",
     "fit": "(task, train_examples, dev_examples, test_examples=None, *, model=None, words=None, config=None, "
     "output=None, overwrite=False, cache=None)",

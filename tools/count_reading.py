@@ -52,7 +52,7 @@ def _noting_config_fields(files: dict[str, None]) -> Iterator[None]:
         kind
         for module in CONFIG_FILES
         for kind in vars(module).values()
-        if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     ]
 
     def noting(self: Any, name: str) -> Any:

@@ -25,6 +25,7 @@ OUTPUT = ROOT / "docs" / "results.md"
 TUTORIAL = ROOT / "docs" / "tutorials" / "pretrain.md"
 READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
+import encoders_table  # noqa: E402
 import integrations_table  # noqa: E402
 from intrinsic_table import table as intrinsic_table  # noqa: E402
 from task_table import table as task_table  # noqa: E402
@@ -534,6 +535,36 @@ def senses() -> str:
     return table("Vectors | Right", rows)
 
 
+def encoders() -> str:
+    """The sequence encoders at equal compute; what was not measured yet is a dash."""
+    if not (RESULTS / "encoders.json").is_file():
+        return "Not measured yet."
+    figures = read("encoders").items()
+    rows = ([*encoders_table.row(encoder, stages), origin(next(iter(stages.values())))] for encoder, stages in figures)
+    return table(" | ".join((*encoders_table.HEAD, "Recorded")), rows)
+
+
+def encoders_speed() -> str:
+    """Words a second of each encoder, with random weights."""
+    if not (RESULTS / "encoders_speed.json").is_file():
+        return "Not measured yet."
+    rows = ([*name.split(), f"{each['words_per_second']:,.0f}", origin(each)]
+            for name, each in read("encoders_speed").items())  # fmt: skip
+    return table("Use | Type | Encoder | Words/s | Recorded", rows)
+
+
+def transformer_training() -> str:
+    """Training of a Transformer beside a plain loop."""
+    if not (RESULTS / "transformer_training.json").is_file():
+        return "Not measured yet."
+    rows = (
+        [*name.split(), *(f"{each[side]['words_per_second']:,.0f}" for side in ("elmokit", "plain")),
+         f"{each['ratio']['median']:.2f}", origin(each)]
+        for name, each in read("transformer_training").items()
+    )  # fmt: skip
+    return table("Type | Batches of the plain loop | elmokit | Plain loop | Ratio | Recorded", rows)
+
+
 def finetuning() -> str:
     """Perplexity before and after fine-tuning, by domain."""
     changes = read("finetune_un")["changes"].items()
@@ -606,7 +637,8 @@ TABLES: dict[str, Callable[[], str]] = {
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, large_runs, file_to_file,
         long_document, long_document_difference, proteins, onnx_throughput, ray_overhead, server, preprocessing,
         start_up, two_versions, threads, busy_neighbour, memory,
-        fit_cost, perplexity, senses, intrinsic, finetuning, tagging, tasks, scikit_learn, sentence_transformers, spacy,
+        fit_cost, encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning, tagging,
+        tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 

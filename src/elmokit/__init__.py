@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
     from elmokit.checkpoints.push import push_to_hub
-    from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig, StatePolicy
+    from elmokit.config import (
+        BiLMConfig,
+        CharCNNConfig,
+        GatedCNNConfig,
+        InterleavedConfig,
+        LSTMConfig,
+        StatePolicy,
+        TransformerConfig,
+    )
     from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
     from elmokit.embed.files import embed_fasta, embed_file, encode_file
@@ -47,12 +55,15 @@ __all__ = [
     "Embeddings",
     "FinetuneConfig",
     "FitConfig",
+    "GatedCNNConfig",
+    "InterleavedConfig",
     "LSTMConfig",
     "PretrainConfig",
     "Pretrained",
     "ScalarMix",
     "StatePolicy",
     "TaskModel",
+    "TransformerConfig",
     "TruncationWarning",
     "VectorBatch",
     "Vocab",
@@ -84,7 +95,15 @@ __all__ = [
 _NAMES_IN = {
     "checkpoints.loading": ["CheckpointError", "Pretrained", "list_models", "load", "save"],
     "checkpoints.push": ["push_to_hub"],
-    "config": ["BiLMConfig", "CharCNNConfig", "LSTMConfig", "StatePolicy"],
+    "config": [
+        "BiLMConfig",
+        "CharCNNConfig",
+        "GatedCNNConfig",
+        "InterleavedConfig",
+        "LSTMConfig",
+        "StatePolicy",
+        "TransformerConfig",
+    ],
     "data.prepare": ["prepare"],
     "embed.embedder": ["Embedder", "Embeddings"],
     "embed.files": ["embed_fasta", "embed_file", "encode_file"],

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 # The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
 # of the previous sentence.
@@ -28,6 +28,9 @@ NUM_CHARACTERS = 261
 
 # Limits that protect time and memory from the configuration of a damaged or malicious file.
 MAX_LAYERS, MAX_WORD_LENGTH, MAX_SIZE = 100, 10_000, 10_000_000
+MAX_CONTEXT = 8192  # a mask of twice its square is made for longer text
+
+NO_STATE = (0, 0, 0)  # the shape of the state of a sequence encoder that carries none
 
 # Entries of ELMoForManyLangs' dictionaries. Its training swapped the two marks around a word (frontend.py:51), so its
 # models know them swapped.
@@ -52,6 +55,19 @@ def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> Non
 def _check_clip(name: str, clip: float | None) -> None:
     if clip is not None and (not isinstance(clip, int | float) or isinstance(clip, bool) or not 0 < clip < math.inf):
         raise ValueError(f"{name} must be a number above 0, or none, not {clip!r}")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def _check_forget_bias(owner: str, forget_bias: float) -> None:
+    if not isinstance(forget_bias, int | float) or not math.isfinite(forget_bias):
+        raise ValueError(f"{owner}.forget_bias must be a number, not {forget_bias!r}")
+
+
+# --- Token encoders --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -164,6 +180,16 @@ class EfmlEncoderConfig:
         return self.word_dim * bool(self.words) + (0 if self.char_cnn is None else self.char_cnn.num_filters)
 
 
+# --- Sequence encoders -----------------------------------------------------------------------------------------------
+#
+# What the rest of the program asks of each:
+#   predicts_words     whether it can be a language model
+#   merges_directions  whether a position's layers have seen the words on both sides, so that only hidden words can be
+#                      predicted
+#   carries_state      whether a text can go on from the state that the one before it left
+#   state_shape        of one row and direction: layers, and the widths of h and c in each
+
+
 @dataclass(frozen=True)
 class LSTMConfig:
     """Two stacks of projected, clipped LSTMs, one for each direction (bilm/training.py).
@@ -176,10 +202,11 @@ class LSTMConfig:
         proj_clip: Bound of the projection's values; None: none.
         use_skip_connections: Add the input of each layer above the first to its output.
         forget_bias: Added to the forget gate.
-        interleaved: ELMoForManyLangs' encoder `lstm`: plain LSTMs, of which each layer above the first reads both
-            directions of the layer below. Only a projection of the top layer is a representation, and no state is
-            carried.
     """
+
+    predicts_words: ClassVar[bool] = True
+    merges_directions: ClassVar[bool] = False
+    carries_state: ClassVar[bool] = True
 
     num_layers: int = 2
     cell_dim: int = 4096
@@ -188,40 +215,186 @@ class LSTMConfig:
     proj_clip: float | None = 3.0
     use_skip_connections: bool = True
     forget_bias: float = 1.0
-    interleaved: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers("lstm", 1, MAX_LAYERS, num_layers=self.num_layers)
         _check_numbers("lstm", 1, MAX_SIZE, cell_dim=self.cell_dim, projection_dim=self.projection_dim)
-        if not isinstance(self.forget_bias, int | float) or not math.isfinite(self.forget_bias):
-            raise ValueError(f"lstm.forget_bias must be a number, not {self.forget_bias!r}")
+        _check_forget_bias("lstm", self.forget_bias)
         _check_clip("lstm.cell_clip", self.cell_clip)
         _check_clip("lstm.proj_clip", self.proj_clip)
-        for name in ("use_skip_connections", "interleaved"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"lstm.{name} must be true or false, not {getattr(self, name)!r}")
+        _check_bool("lstm.use_skip_connections", self.use_skip_connections)
+
+    def __str__(self) -> str:
+        return f"{self.num_layers} layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
 
     @property
     def has_projection(self) -> bool:
         """bilm-tf leaves the projection out where it would change nothing in size (training.py)."""
         return self.cell_dim != self.projection_dim
 
+    @property
+    def num_representations(self) -> int:
+        """L + 1: the token layer and every LSTM layer."""
+        return self.num_layers + 1
 
-# Settings that older files lack, and their names on disk, which stay so that files and fingerprints do.
-LATER_SETTINGS = {"efml": "words_and_characters", "interleaved": "joins_directions"}
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """L layers with an output and a cell."""
+        return self.num_layers, self.projection_dim, self.cell_dim
+
+
+@dataclass(frozen=True)
+class InterleavedConfig:
+    """Layers of plain LSTMs in both directions, where each layer reads both directions of the layer below.
+
+    Attributes:
+        num_layers: L.
+        cell_dim: H.
+        projection_dim: D, half of the width of a layer.
+        forget_bias: Added to the forget gate.
+        projects_layers: Whether each layer's outputs, both directions side by side, are projected to 2D and added to
+            the layer's input. Otherwise as in ELMoForManyLangs' encoder `lstm`: layers read outputs as they are, and
+            only a projection of the top layer is a representation.
+    """
+
+    merges_directions: ClassVar[bool] = True
+    carries_state: ClassVar[bool] = False
+    state_shape: ClassVar[tuple[int, int, int]] = NO_STATE
+
+    num_layers: int = 2
+    cell_dim: int = 1024
+    projection_dim: int = 512
+    forget_bias: float = 1.0
+    projects_layers: bool = True
+
+    def __post_init__(self) -> None:
+        _check_numbers("interleaved", 1, MAX_LAYERS, num_layers=self.num_layers)
+        _check_numbers("interleaved", 1, MAX_SIZE, cell_dim=self.cell_dim, projection_dim=self.projection_dim)
+        _check_forget_bias("interleaved", self.forget_bias)
+        _check_bool("interleaved.projects_layers", self.projects_layers)
+
+    def __str__(self) -> str:
+        return f"{self.num_layers} interleaved layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
+
+    @property
+    def predicts_words(self) -> bool:
+        """Whether there is a vector that hides a word, for the model to predict it."""
+        return self.projects_layers
+
+    @property
+    def num_representations(self) -> int:
+        """L + 1: the token layer and every layer; without projections the top alone."""
+        return self.num_layers + 1 if self.projects_layers else 1
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Two stacks of pre-norm Transformer blocks with causal attention, one for each direction.
+
+    Attributes:
+        num_layers: L.
+        projection_dim: D, of one direction.
+        num_heads: Heads of the attention; D is a multiple of twice their number.
+        feedforward_dim: Width of the hidden layer of each feed-forward network.
+        context: How many positions a position attends to at most: itself and those before it.
+    """
+
+    predicts_words: ClassVar[bool] = True
+    merges_directions: ClassVar[bool] = False
+    carries_state: ClassVar[bool] = False
+    state_shape: ClassVar[tuple[int, int, int]] = NO_STATE
+
+    num_layers: int = 6
+    projection_dim: int = 512
+    num_heads: int = 8
+    feedforward_dim: int = 2048
+    context: int = 512
+
+    def __post_init__(self) -> None:
+        _check_numbers("transformer", 1, MAX_LAYERS, num_layers=self.num_layers)
+        sizes = {"num_heads": self.num_heads, "feedforward_dim": self.feedforward_dim}
+        _check_numbers("transformer", 1, MAX_SIZE, projection_dim=self.projection_dim, **sizes)
+        _check_numbers("transformer", 1, MAX_CONTEXT, context=self.context)
+        if self.projection_dim % (2 * self.num_heads):
+            raise ValueError(
+                f"transformer.projection_dim must be a multiple of twice its {self.num_heads} heads, "
+                f"not {self.projection_dim}"
+            )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_layers} layers of 2 x {self.num_heads} heads and {self.feedforward_dim} hidden units "
+            f"in {self.projection_dim} dimensions"
+        )
+
+    @property
+    def num_representations(self) -> int:
+        """L + 1: the token layer and every block."""
+        return self.num_layers + 1
+
+
+@dataclass(frozen=True)
+class GatedCNNConfig:
+    """Two stacks of causal convolutions with gated linear units, one for each direction (Dauphin et al. 2017).
+
+    Attributes:
+        num_layers: L.
+        projection_dim: D, of one direction.
+        hidden_dim: Gated units of a layer, which are projected to D.
+        width: Positions that a convolution reads: its own and those before it.
+    """
+
+    predicts_words: ClassVar[bool] = True
+    merges_directions: ClassVar[bool] = False
+    carries_state: ClassVar[bool] = True
+
+    num_layers: int = 4
+    projection_dim: int = 512
+    hidden_dim: int = 2048
+    width: int = 4
+
+    def __post_init__(self) -> None:
+        _check_numbers("gated_cnn", 1, MAX_LAYERS, num_layers=self.num_layers, width=self.width)
+        _check_numbers("gated_cnn", 1, MAX_SIZE, projection_dim=self.projection_dim, hidden_dim=self.hidden_dim)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_layers} layers of 2 x {self.hidden_dim} gated convolutions {self.width} wide, "
+            f"projected to {self.projection_dim}"
+        )
+
+    @property
+    def num_representations(self) -> int:
+        """L + 1: the token layer and every convolution."""
+        return self.num_layers + 1
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """L layers with the last `width` - 1 inputs of each."""
+        return self.num_layers, (self.width - 1) * self.projection_dim, 0
+
+
+SequenceEncoderConfig: TypeAlias = LSTMConfig | InterleavedConfig | TransformerConfig | GatedCNNConfig
+SEQUENCE_ENCODERS: dict[str, type[SequenceEncoderConfig]] = {
+    "lstm": LSTMConfig,
+    "interleaved": InterleavedConfig,
+    "transformer": TransformerConfig,
+    "gated_cnn": GatedCNNConfig,
+}
+
+
+# --- As JSON values --------------------------------------------------------------------------------------------------
+
+# Names on disk of what is called otherwise here; they stay, so that files and fingerprints do.
+EFML_ON_DISK, INTERLEAVED_ON_DISK = "words_and_characters", "joins_directions"
 
 
 def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     """Check that the values are all the settings of a configuration, and nothing else; else ValueError."""
-    values = dict(values)
-    for name, on_disk in LATER_SETTINGS.items():
-        if on_disk in values:
-            values[name] = values.pop(on_disk)
-    names = {f.name for f in dataclasses.fields(kind)}
-    wrong = sorted((names ^ set(values)) - (names & set(LATER_SETTINGS)))
+    wrong = sorted({f.name for f in dataclasses.fields(kind)} ^ set(values))
     if wrong:
         raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
-    return values
+    return dict(values)
 
 
 def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
@@ -232,25 +405,58 @@ def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
     return CharCNNConfig(**values)
 
 
+def _efml_from_dict(values: dict[str, Any]) -> EfmlEncoderConfig:
+    values = _checked(EfmlEncoderConfig, values)
+    values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
+    values |= {name: tuple(values[name]) for name in ("words", "characters")}
+    return EfmlEncoderConfig(**values)
+
+
+def _efml_lstm_to_dict(config: InterleavedConfig) -> dict[str, Any]:
+    """ELMoForManyLangs' encoder `lstm` as files have it: LSTMs with a mark."""
+    sizes = config.num_layers, config.cell_dim, config.projection_dim
+    plain = LSTMConfig(*sizes, None, None, use_skip_connections=False, forget_bias=config.forget_bias)
+    return dataclasses.asdict(plain) | {INTERLEAVED_ON_DISK: True}
+
+
+def _efml_lstm_from_dict(values: dict[str, Any]) -> InterleavedConfig:
+    lstm = LSTMConfig(**_checked(LSTMConfig, values))
+    sizes = lstm.num_layers, lstm.cell_dim, lstm.projection_dim
+    return InterleavedConfig(*sizes, forget_bias=lstm.forget_bias, projects_layers=False)
+
+
 @dataclass(frozen=True)
 class BiLMConfig:
-    """A bidirectional language model: two stacks of LSTMs over one token encoder, of which exactly one is set.
+    """A bidirectional language model: a sequence encoder over a token encoder, exactly one of each.
 
     Attributes:
-        lstm: The stacks.
+        lstm: The sequence encoder of ELMo, and the default; None where there is another.
         char_cnn: The token encoder of a model that reads characters.
         num_words: Rows of the word table of a model that reads word ids.
         boundary_words: Rows of <S> and </S> in the word table.
         efml: The token encoder of ELMoForManyLangs.
+        interleaved: A sequence encoder that merges the two directions after each layer.
+        transformer: A sequence encoder with attention in place of recurrence.
+        gated_cnn: A sequence encoder with convolutions in place of recurrence.
     """
 
-    lstm: LSTMConfig = field(default_factory=LSTMConfig)
+    lstm: LSTMConfig | None = field(default_factory=LSTMConfig)
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
     num_words: int | None = None
     boundary_words: tuple[int, int] = (0, 1)
     efml: EfmlEncoderConfig | None = None
+    interleaved: InterleavedConfig | None = None
+    transformer: TransformerConfig | None = None
+    gated_cnn: GatedCNNConfig | None = None
 
     def __post_init__(self) -> None:
+        if sum(getattr(self, name) is not None for name in SEQUENCE_ENCODERS) != 1:
+            raise ValueError(
+                f"a biLM has one sequence encoder: give exactly one of {', '.join(SEQUENCE_ENCODERS)} "
+                "(lstm=None with another)"
+            )
+        if not isinstance(self.sequence_encoder, kind := SEQUENCE_ENCODERS[self.encoder_name]):
+            raise ValueError(f"model.{self.encoder_name} must be a {kind.__name__}, not {self.sequence_encoder!r}")
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
@@ -270,18 +476,34 @@ class BiLMConfig:
             )
 
     @property
+    def encoder_name(self) -> str:
+        """The field of the sequence encoder: `lstm`, `interleaved`, `transformer` or `gated_cnn`."""
+        return next(name for name in SEQUENCE_ENCODERS if getattr(self, name) is not None)
+
+    @property
+    def sequence_encoder(self) -> SequenceEncoderConfig:
+        """The one that is set."""
+        return getattr(self, self.encoder_name)
+
+    def lstm_for(self, purpose: str) -> LSTMConfig:
+        """The LSTMs, for a purpose that has no other sequence encoder; ValueError where the model has another."""
+        if self.lstm is None:
+            raise ValueError(f"{purpose} for LSTMs only, and this model's sequence encoder is {self.encoder_name}")
+        return self.lstm
+
+    @property
     def output_dim(self) -> int:
         """Width of a layer: both directions side by side."""
-        return 2 * self.lstm.projection_dim
+        return 2 * self.sequence_encoder.projection_dim
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every LSTM layer; of an interleaved model, the top alone."""
-        return 1 if self.lstm.interleaved else self.lstm.num_layers + 1
+        """L + 1: the token layer and every layer above; of ELMoForManyLangs' encoder `lstm` the top alone."""
+        return self.sequence_encoder.num_representations
 
     @staticmethod
     def preset(name: str) -> BiLMConfig:
-        """One of the published sizes `small`, `medium`, `original`, or `tiny` for tests."""
+        """One of the published sizes `small`, `medium`, `original`; `small` with another sequence encoder; `tiny`."""
         if name not in PRESETS:
             raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
         return PRESETS[name]
@@ -289,25 +511,34 @@ class BiLMConfig:
     def to_dict(self) -> dict[str, Any]:
         """All settings by their names on disk; later ones only where used, so that files stay the same."""
         values = dataclasses.asdict(self)
-        for settings in (values, values["lstm"]):
-            for name in set(LATER_SETTINGS) & set(settings):
-                if value := settings.pop(name):
-                    settings[LATER_SETTINGS[name]] = value
-        return values
+        if self.interleaved is not None and not self.interleaved.projects_layers:
+            values |= {"lstm": _efml_lstm_to_dict(self.interleaved), "interleaved": None}
+        values[EFML_ON_DISK] = values.pop("efml")
+        later = (EFML_ON_DISK, *SEQUENCE_ENCODERS)
+        return {name: value for name, value in values.items() if value is not None or name not in later}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
         """The inverse of `to_dict` (also after a trip through JSON); ValueError for unknown or missing keys."""
+        values = {**dict.fromkeys(("efml", *SEQUENCE_ENCODERS)), **values}
+        if EFML_ON_DISK in values:
+            values["efml"] = values.pop(EFML_ON_DISK)
         values = _checked(BiLMConfig, values)
-        values["lstm"] = LSTMConfig(**_checked(LSTMConfig, values["lstm"]))
+        if values["efml"] is not None:
+            values["efml"] = _efml_from_dict(values["efml"])
         values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
         if isinstance(values["boundary_words"], list):
             values["boundary_words"] = tuple(values["boundary_words"])
-        if values.get("efml") is not None:
-            encoder = _checked(EfmlEncoderConfig, values["efml"])
-            encoder["char_cnn"] = _char_cnn_from_dict(encoder["char_cnn"])
-            encoder |= {name: tuple(encoder[name]) for name in ("words", "characters")}
-            values["efml"] = EfmlEncoderConfig(**encoder)
+        if values["lstm"] is not None:
+            lstm = dict(values["lstm"])
+            joins_directions = lstm.pop(INTERLEAVED_ON_DISK, lstm.pop("interleaved", False))
+            _check_bool(f"lstm.{INTERLEAVED_ON_DISK}", joins_directions)
+            if joins_directions:
+                return BiLMConfig(**values | {"lstm": None, "interleaved": _efml_lstm_from_dict(lstm)})
+            values["lstm"] = lstm
+        for name, kind in SEQUENCE_ENCODERS.items():
+            if values[name] is not None:
+                values[name] = kind(**_checked(kind, values[name]))
         return BiLMConfig(**values)
 
 
@@ -324,4 +555,8 @@ PRESETS = {
     "small": _published(1024, 128, 1),
     "medium": _published(2048, 256, 1),
     "original": _published(4096, 512, 2),
+    # The token encoder of `small`, and about as many parameters in another sequence encoder.
+    "small-interleaved": BiLMConfig(None, interleaved=InterleavedConfig(2, 432, 128)),
+    "small-transformer": BiLMConfig(None, transformer=TransformerConfig(12, 128, 4, 512)),
+    "small-gated-cnn": BiLMConfig(None, gated_cnn=GatedCNNConfig(4, 128, 512)),
 }

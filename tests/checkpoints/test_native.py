@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sequence_encoders import CARRYING, CONFIGS, random_bilm
 
 import elmokit.checkpoints.loading as checkpoint
 import elmokit.checkpoints.native as native
 from elmokit.checkpoints.loading import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
-from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
@@ -335,3 +336,96 @@ def test_loaded_model_can_be_pickled(tmp_path: Path) -> None:
     assert_same_weights(sent.bilm, loaded.bilm)
     assert_same_weights(sent.softmax, everything().softmax)
     assert fingerprint(sent) == fingerprint(loaded)
+
+
+# --- Sequence encoders -------------------------------------------------------------------------------------------
+
+
+def small_model(name: str) -> Pretrained:
+    return Pretrained(random_bilm(name, characters=True).float())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_sequence_encoder_is_loaded_as_it_was_saved(name: str, tmp_path: Path) -> None:
+    model = small_model(name)
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.config == model.config and fingerprint(again) == fingerprint(model)
+    assert_same_weights(model.bilm, again.bilm)
+    save(again, tmp_path / "again")
+    for file in ("config.json", "model.safetensors"):
+        assert (tmp_path / "model" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_a_warm_state_of_any_encoder_is_loaded_as_it_was_saved(name: str, tmp_path: Path) -> None:
+    bilm = small_model(name).bilm
+    zeros = bilm.initial_state(1)
+    warm = BiLMState(torch.randn_like(zeros.h), torch.randn_like(zeros.c))
+    save(Pretrained(bilm, warm_state=warm, state_policy="warm"), tmp_path / "model")
+    again = load(tmp_path / "model").warm_state
+    assert again is not None and torch.equal(again.h, warm.h) and torch.equal(again.c, warm.c)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_that_do_not_fit_the_sequence_encoder_are_named(name: str, tmp_path: Path) -> None:
+    save(small_model(name), tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    for key in tensors:
+        for changed in ({}, {key: tensors[key][..., :-1].contiguous()}):
+            save_file({other: tensors[other] for other in tensors if other != key} | changed, path)
+            with pytest.raises(CheckpointError, match=key.replace(".", r"\.")):
+                load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("interleaved", {"projects_layers": 1}, "projects_layers must be true or false"),
+        ("interleaved", {"cell_dim": 0}, "cell_dim must be at least 1"),
+        ("interleaved", {"forget_bias": "1"}, "forget_bias must be a number"),
+        ("interleaved", {"dropout": 0.1}, "unknown settings dropout"),
+        ("transformer", {"num_heads": 3}, "multiple of twice its 3 heads"),
+        ("transformer", {"context": 10**9}, "context must be at most"),
+        ("transformer", {"feedforward_dim": 10**12}, "feedforward_dim must be at most"),
+        ("transformer", {"num_layers": 10**6}, "num_layers must be at most"),
+        ("gated_cnn", {"width": 0}, "width must be at least 1"),
+        ("gated_cnn", {"hidden_dim": 2.5}, "hidden_dim must be an integer"),
+        ("gated_cnn", {"projection_dim": None}, "projection_dim must be an integer"),
+    ],
+)
+def test_invalid_settings_of_a_sequence_encoder_are_refused(
+    name: str, settings: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    save(small_model(name), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["model"][name] |= settings
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=reason):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "encoders", [{}, {"lstm": None}, {"transformer": {}, "lstm": {}}, {"lstm": 3}, {"gated_cnn": []}]
+)
+def test_a_configuration_has_one_sequence_encoder(encoders: dict[str, object], tmp_path: Path) -> None:
+    save(small_model("lstm"), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    del config["model"]["lstm"]
+    config["model"] |= encoders
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="is not the configuration of an elmokit model"):
+        load(tmp_path / "model")
+
+
+def test_elmoformanylangs_encoder_keeps_its_name_on_disk() -> None:
+    interleaved = InterleavedConfig(2, 12, 8, forget_bias=0.0, projects_layers=False)
+    values = BiLMConfig(None, None, 20, interleaved=interleaved).to_dict()
+    assert json.dumps(values["lstm"]) == (
+        '{"num_layers": 2, "cell_dim": 12, "projection_dim": 8, "cell_clip": null, "proj_clip": null, '
+        '"use_skip_connections": false, "forget_bias": 0.0, "joins_directions": true}'
+    )
+    assert list(values) == ["lstm", "char_cnn", "num_words", "boundary_words"]

@@ -1,6 +1,8 @@
 """Token streams, against a simple reimplementation of bilm-tf's batcher."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -11,9 +13,12 @@ from hypothesis import strategies as st
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.streams import (
     PackedBatch,
+    PendingText,
+    SentenceStream,
     TrainingStream,
     TrainingWindow,
     assign_rows,
+    draw_hidden,
     embedding_batch,
     number_words,
     scoring_batch,
@@ -191,3 +196,63 @@ def test_sentence_batches_keep_every_sentence_whole(sentences: list[list[str]], 
     assert [sentence for group in groups for sentence in group] == sentences
     for group in groups[:-1]:
         assert sum(len(s) + 2 for s in group) >= words > sum(len(s) + 2 for s in group[:-1])
+
+
+# --- Batches of whole sentences --------------------------------------------------------------------------------------
+
+
+@given(SENTENCES, st.integers(2, 20), st.integers(1, 12))
+def test_sentence_stream_reads_all_words_in_order_in_batches_of_a_size(
+    sentences: list[list[str]], size: int, count: int
+) -> None:
+    stream = SentenceStream(endless(sentences), size)
+    positions, read = 0, []
+    for number in range(1, count + 1):
+        batch = next(stream)
+        assert batch and all(1 <= len(sentence) < size for sentence in batch)
+        positions += sum(map(len, batch)) + len(batch)
+        # Batch after batch, the total is that of so many batches, and less than one more.
+        assert 0 <= positions - number * size == stream.pending.excess < size
+        read += chain.from_iterable(batch)
+    assert read == list(islice(chain.from_iterable(endless(sentences)), len(read)))
+
+
+@given(SENTENCES, st.integers(2, 20), st.integers(0, 8))
+def test_sentence_stream_continues_from_what_is_pending(sentences: list[list[str]], size: int, count: int) -> None:
+    source = endless(sentences)
+    stream = SentenceStream(source, size)
+    for _ in range(count):
+        next(stream)
+    resumed = SentenceStream(source, size, PendingText(**asdict(stream.pending)))
+    whole = SentenceStream(endless(sentences), size)
+    batches = [next(whole) for _ in range(count + 5)]
+    assert [next(resumed) for _ in range(5)] == batches[count:]
+    assert resumed.pending == whole.pending
+
+
+def test_sentence_stream_cuts_and_counts_sentences_longer_than_a_batch() -> None:
+    text = [list("abcdefgh"), ["x"], list("abc")]
+    stream = SentenceStream(iter(text), 4)
+    found = list(chain.from_iterable(next(stream) for _ in range(4)))
+    assert found == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"], ["x"], ["a", "b", "c"]]
+    assert stream.pending.cut == 1
+    with pytest.raises(ValueError, match="needs 2 positions"):
+        SentenceStream(iter(text), 1)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.floats(0, 1), st.integers(0, 99))
+def test_draw_hidden_draws_the_share_of_each_sentence_and_at_least_one(
+    lengths: list[int], share: float, seed: int
+) -> None:
+    hidden = draw_hidden(lengths, share, torch.Generator().manual_seed(seed))
+    assert [len(own) for own in hidden] == [max(1, round(share * length)) for length in lengths]
+    for own, length in zip(hidden, lengths, strict=True):
+        assert (np.diff(own) > 0).all() and own[0] >= 0 and own[-1] < length
+
+
+def test_draw_hidden_draws_every_position_equally_often() -> None:
+    generator, length, repeats = torch.Generator().manual_seed(0), 20, 2000
+    hidden = np.concatenate(draw_hidden([length] * repeats, 0.15, generator))
+    counts = np.bincount(hidden, minlength=length)
+    assert len(hidden) == 3 * repeats
+    assert abs(counts - 300).max() < 5 * (repeats * 0.15 * 0.85) ** 0.5

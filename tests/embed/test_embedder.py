@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -226,11 +226,14 @@ def test_a_state_with_other_rows_and_an_unknown_pooling_raise(embedder: Embedder
 @pytest.mark.parametrize(("state", "joined"), [("zeros", False), ("warm", False), ("zeros", True)])
 def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, state: str, joined: bool) -> None:
     config = BiLMConfig.preset("tiny")
-    config = replace(config, lstm=replace(config.lstm, interleaved=joined))
+    if joined:
+        config = replace(config, lstm=None, interleaved=InterleavedConfig(2, 32, 16, projects_layers=False))
     torch.manual_seed(4)
     bilm = BiLM(config)
     warm = BiLMState(*(torch.randn(2, 2, 1, width) for width in (16, 32)))
-    embedder = Embedder(Pretrained(bilm, mix=None if joined else MIX, warm_state=warm), device="cpu")
+    embedder = Embedder(
+        Pretrained(bilm, mix=None if joined else MIX, warm_state=None if joined else warm), device="cpu"
+    )
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
     found = [result.vectors[0] for result in embedder.embed_batches(iter(groups), layers, state, dtype)]
     assert [array.dtype for array in found] == [np.dtype(dtype)] * len(groups)

@@ -12,7 +12,7 @@ from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.data.streams import PackedBatch
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
@@ -140,9 +140,9 @@ def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
 
 def test_directions_that_merge_are_computed_whole() -> None:
     config = BiLMConfig.preset("tiny")
-    plain = replace(config.lstm, interleaved=True, projection_dim=16, cell_dim=16, cell_clip=None, proj_clip=None)
+    plain = InterleavedConfig(2, 16, 16, projects_layers=False)
     sizes = Sizes(batch_words=LIMIT, window_positions=17)
-    embedder = Embedder(Pretrained(BiLM(replace(config, lstm=plain))), device="cpu", sizes=sizes)
+    embedder = Embedder(Pretrained(BiLM(replace(config, lstm=None, interleaved=plain))), device="cpu", sizes=sizes)
     words = sentences_of([100])[0]
     assert_close(embedder.embed([words], "top")[0], whole(embedder.model.bilm, words)[0][-1])
 

@@ -13,7 +13,7 @@ from oracle import random_weights
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.cli import main
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.integrations.onnx import export
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
@@ -34,7 +34,10 @@ CONFIGS = {
     ),
     "one layer": BiLMConfig(replace(LSTM, num_layers=1), CHARACTERS),
     "words": BiLMConfig(LSTM, char_cnn=None, num_words=9),
-    "interleaved": BiLMConfig(LSTMConfig(2, 12, 6, interleaved=True), CHARACTERS),
+    "interleaved": BiLMConfig(None, CHARACTERS, interleaved=InterleavedConfig(2, 12, 6)),
+    "interleaved as in ELMoForManyLangs": BiLMConfig(
+        None, CHARACTERS, interleaved=InterleavedConfig(2, 12, 6, projects_layers=False)
+    ),
 }
 LENGTHS = [5, 0, 1, 7]
 
@@ -75,7 +78,7 @@ def assert_equal(bilm: BiLM, path: Path, ids: torch.Tensor, state: BiLMState | N
 
 
 def random_state(bilm: BiLM, rows: int) -> BiLMState | None:
-    if bilm.config.lstm.interleaved:
+    if not bilm.config.sequence_encoder.carries_state:
         return None
     zeros, generator = bilm.initial_state(rows), torch.Generator().manual_seed(2)
     h, c = (torch.randn(part.shape, generator=generator) * 0.3 for part in (zeros.h, zeros.c))

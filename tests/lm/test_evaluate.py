@@ -11,7 +11,7 @@ import torch
 from oracle import Oracle, log_softmax, random_weights
 
 from elmokit.checkpoints.loading import Pretrained, load, save
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -121,7 +121,7 @@ def test_perplexity_raises_for_empty_text_and_invalid_arguments() -> None:
 @pytest.mark.parametrize("state", ["carry", "zeros"])
 def test_perplexity_raises_for_interleaved_directions(state: str) -> None:
     _, softmax, vocab = small()
-    bilm = BiLM(replace(CONFIG, lstm=LSTMConfig(2, 5, 4, interleaved=True))).double()
+    bilm = BiLM(replace(CONFIG, lstm=None, interleaved=InterleavedConfig(2, 5, 4, projects_layers=False))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
 
@@ -194,7 +194,7 @@ def test_evaluate_accepts_directories_and_repeated_files(tmp_path: Path) -> None
     assert list(result.files) == [a, b, f"{a} (2)"]
     assert result.files[a] == result.files[f"{a} (2)"] and result.total.predictions == 13
     table = [line.split() for line in str(result).splitlines()]
-    assert table[0][0] == "forward" and [row[0] for row in table[1:]] == [a, b, a, "all"]
+    assert table[0][:2] == ["perplexity", "forward"] and [row[0] for row in table[1:]] == [a, b, a, "all"]
     assert len(str(evaluate([b], model)).splitlines()) == 2
     with pytest.raises(ValueError, match="give at least one"):
         evaluate([], model)

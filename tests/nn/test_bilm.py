@@ -13,7 +13,7 @@ from torch import Tensor
 
 import elmokit.nn.bilm as bilm_module
 import elmokit.nn.lstm as lstm_module
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.ops.packing import pack_sentences
@@ -295,7 +295,7 @@ def test_stacks_side_by_side_give_what_one_after_the_other_do(threads: int, num_
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_names_of_files_load_and_are_given(merged: bool) -> None:
-    config = replace(TINY, lstm=replace(TINY.lstm, interleaved=merged))
+    config = replace(TINY, lstm=None, interleaved=InterleavedConfig(2, 32, 16, 1.0, False)) if merged else TINY
     bilm, other = BiLM(config), BiLM(config)
     stored = bilm.stored_tensors()
     assert stored["layers.0.input_weight"].shape[0] == 2 and "char_cnn.char_embedding" in stored

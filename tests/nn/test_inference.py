@@ -16,7 +16,7 @@ from oracle import Oracle, State, random_weights
 from torch import Tensor
 
 from elmokit.checkpoints.loading import load
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.streams import PackedBatch, embedding_batch
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN, PrepackedLSTMLayer, prepack
@@ -194,7 +194,8 @@ def test_no_words_at_all(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("backend_name", ["reference", "portable", "native"])
 def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
     backend(backend_name)
-    merged = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), CHARACTERS)
+    plain = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
+    merged = BiLMConfig(None, CHARACTERS, interleaved=plain)
     for config in (CONFIGS["as published"], CONFIGS["word ids"], merged, CONFIGS["odd sizes"]):
         bilm = draw_bilm(config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         text = block(3, reset=True)

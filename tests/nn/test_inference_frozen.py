@@ -13,7 +13,7 @@ from oracle import random_weights
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.inference import Frozen
@@ -22,7 +22,9 @@ from elmokit.text.characters import encode_sentences
 LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
 AS_PUBLISHED = BiLMConfig(LSTM, CharCNNConfig(4, ((1, 3), (2, 33), (5, 4)), num_highway=1))
 WORD_IDS = BiLMConfig(LSTM, None, num_words=30)
-JOINED = BiLMConfig(LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True), AS_PUBLISHED.char_cnn)
+JOINED = BiLMConfig(
+    None, AS_PUBLISHED.char_cnn, interleaved=InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
+)
 SENTENCES = [["<S>", "a", "naïve", "a", "</S>"], ["<S>", "</S>"], ["<S>", "bc", "x" * 60, "词", "d", "e", "</S>"]]
 
 pytestmark = pytest.mark.native(torch.float32)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.ops.packing import PackedText, Packing, pack_sentences
+from elmokit.ops.packing import PackedText, Packing, Segments, pack_sentences
 
 TEXTS = st.integers(1, 5).flatmap(
     lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
@@ -91,3 +91,35 @@ def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], 
 def test_a_rectangle_is_a_training_window() -> None:
     packing = Packing.rectangle(3, 2)
     assert (packing.batch_sizes, packing.starts(), packing.resets) == ((2, 2, 2), [0, 2, 4, 6], None)
+
+
+@settings(max_examples=100)
+@given(TEXTS, st.booleans())
+def test_segments_are_the_sentences_of_a_row_or_all_of_it(case: tuple[list[tuple[int, int]], int], reset: bool) -> None:
+    sentences, num_rows = case
+    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+    text = pack_sentences(lengths, rows, num_rows, reset)
+    forward = text.to_streams(torch.arange(sum(lengths)).expand(2, -1))[0].numpy()
+    segments = Segments.of(text.packing)
+    found = [
+        forward[segments.slots[f : f + n]].tolist() for f, n in zip(segments.firsts, segments.lengths, strict=True)
+    ]
+    laid, _ = laid_out(lengths, rows, num_rows)
+    begins = [int(end - length) for end, length in zip(np.cumsum(lengths, dtype=int), lengths, strict=True)]
+    by_sentence = [list(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True) if length]
+    assert sorted(found) == sorted(by_sentence if reset else filter(None, laid))
+    ranked = text.packing.row_order.numpy()[segments.ranks].tolist()
+    assert all(set(tokens) <= set(laid[row]) for tokens, row in zip(found, ranked, strict=True))
+    assert (segments.continued == (not reset)).all()
+    assert segments.positions().tolist() == [position for tokens in found for position in range(len(tokens))]
+
+
+@settings(max_examples=100)
+@given(TEXTS)
+def test_mirrored_slots_have_the_same_token_in_the_other_direction(case: tuple[list[tuple[int, int]], int]) -> None:
+    sentences, num_rows = case
+    text = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=True)
+    fwd, bwd = text.to_streams(torch.arange(text.packing.num_slots).expand(2, -1))
+    mirrored = torch.from_numpy(Segments.of(text.packing).mirrored())
+    assert torch.equal(bwd[mirrored], fwd)
+    assert torch.equal(mirrored[mirrored], torch.arange(len(mirrored)))

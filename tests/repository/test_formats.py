@@ -15,6 +15,7 @@ import pytest
 import torch
 from oracle import random_weights
 from safetensors.numpy import load_file
+from sequence_encoders import CONFIGS
 from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.loading import save
@@ -146,7 +147,8 @@ def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(direc
 def test_config_of_a_character_model_has_the_documented_keys(directory: Path) -> None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     absent = documented("`config.json`") - set(flattened(config)) - {"model"}
-    assert {key for key in absent if not key.startswith("words_and_characters")} == {"lstm.joins_directions"}
+    others = ("words_and_characters", "interleaved", "transformer", "gated_cnn")
+    assert {key for key in absent if not key.startswith(others)} == {"lstm.joins_directions"}
     assert set(flattened(config)) <= documented("`config.json`") | {"model"}
 
 
@@ -160,7 +162,8 @@ EFML = {
 OTHER_MODELS = {
     "word ids": {"lstm": LSTMS, "char_cnn": None, "num_words": 9, "boundary_words": [0, 1]},
     "efml": {"lstm": LSTMS, "words_and_characters": EFML},
-    "interleaved": {"lstm": INTERLEAVED, "words_and_characters": EFML},
+    "ELMoForManyLangs lstm": {"lstm": INTERLEAVED, "words_and_characters": EFML},
+    **{name: CONFIGS[name].to_dict() for name in ("interleaved", "transformer", "gated_cnn")},
 }
 
 
@@ -174,11 +177,11 @@ def test_keys_and_tensors_of_other_models_are_the_documented_ones(kind: str, tmp
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     names = pattern(documented("`model.safetensors`"))
     assert [name for name in tensors if not names.fullmatch(name)] == []
-    if kind != "word ids":
+    if "words_and_characters" in values:
         dictionaries = json.loads((tmp_path / "model" / "dictionaries.json").read_text(encoding="utf-8"))
         assert dictionaries == {name: EFML[name] for name in ("words", "characters")}
         assert tensors["words_and_characters.projection.weight"].shape == (16, 5 + 32)
-    if kind == "interleaved":
+    if kind == "ELMoForManyLangs lstm":
         assert tensors["layers.1.input_weight"].shape == (2, 4 * 32, 2 * 32)
         assert tensors["top_projection.weight"].shape == (16, 32)
 

@@ -11,15 +11,22 @@ pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit'
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
 import httpx
+import torch
 from running_server import RunningServer
+from toy_encoders import CONFIGS
 
 from elmokit.analysis.neighbors import neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.word_map import word_map
 from elmokit.analysis.word_map_files import to_json
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.scoring import next_words, score, substitutes
+from elmokit.lm.scoring import MaskedScore, next_words, score, substitutes
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.tasks.task_model import TaskModel
+from elmokit.text.vocab import Vocab
 
 VERB, NOUN = "They play in the garden.", "The play was long."
 NEAR = {"rtol": 0, "atol": 1e-4}
@@ -77,6 +84,25 @@ def test_score_gives_the_log_probabilities_of_both_directions(server: RunningSer
         np.testing.assert_allclose(got["forward"], expected.forward, **NEAR)
         np.testing.assert_allclose(got["backward"], expected.backward, **NEAR)
         assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)
+
+
+def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measure(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play"])
+    model = Pretrained(BiLM(CONFIGS["interleaved"]), softmax=FullSoftmax(len(vocab), 16), vocab=vocab)
+    save(model, tmp_path / "model")
+    words = ["the", "play", "ended"]
+    with RunningServer(tmp_path / "model", "--device", "cpu") as server:
+        (got,) = server.post("/score", {"inputs": [words]}).json()
+        (candidates,) = server.post("/substitutes", {"sentence": words, "positions": [1], "top": 2}).json()
+        refused = server.post("/next_words", {"sentence": words})
+    (expected,) = score([words], model)
+    assert isinstance(expected, MaskedScore)
+    np.testing.assert_allclose(got["masked"], expected.masked, **NEAR)
+    assert got["pseudo_perplexity"] == pytest.approx(expected.pseudo_perplexity.value, rel=1e-4)
+    assert got["unknown"] == 1 and not got.keys() & {"perplexity", "forward", "backward"}
+    assert {each["word"] for each in candidates["candidates"]} == {"the", "play"}
+    assert refused.status_code == 422 and "use substitutes" in refused.text
 
 
 def test_substitutes_and_next_words_are_those_of_the_language_model(server: RunningServer, embedder: Embedder) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from efml_files import CHARACTERS, WORDS
 
-from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig
 from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml, padding_ids
 
 BOTH = EfmlEncoderConfig(
@@ -72,7 +72,7 @@ def test_boundary_ids_equal_encoded_boundary_words(config: EfmlEncoderConfig) ->
 def test_efml_config_round_trips_through_json(encoder: EfmlEncoderConfig) -> None:
     import json
 
-    config = BiLMConfig(LSTMConfig(interleaved=True), None, efml=encoder)
+    config = BiLMConfig(None, None, efml=encoder, interleaved=InterleavedConfig(projects_layers=False))
     assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from efml_files import write_efml
+from toy_encoders import ENCODERS, write_config
 from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
@@ -250,3 +251,17 @@ def test_evaluations_warn_of_unknown_words(folder: Path, tmp_path: Path) -> None
     with pytest.warns(UserWarning, match=r"foreign\.txt: 33% of the words"):
         scored = score_file(tmp_path / "foreign.txt", tmp_path / "scores.jsonl", folder / "model")
     assert "33.3% of them unknown" in str(scored)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_finetune_of_each_encoder_improves_its_own_measure(
+    settings: FinetuneConfig, folder: Path, tmp_path: Path, encoder: str
+) -> None:
+    base = settings_for(folder / "toy.txt", tmp_path / "base")
+    model = pretrain(replace(base, config=write_config(encoder, tmp_path / "config.json"), dropout=0.0)).model
+    report = finetune(replace(settings, model=str(model)))
+    change = report.changes[str(folder / "heldout.txt")]
+    name = "pseudo-perplexity" if encoder == "interleaved" else "perplexity"
+    assert change.before.measure == change.after.measure == name and change.percent < 0
+    written = json.loads((settings.output / "report.json").read_text())[str(folder / "heldout.txt")]
+    assert written["measure"] == name and name in str(report) and f"{name} before" in load(report.model).card

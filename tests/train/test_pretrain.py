@@ -18,12 +18,13 @@ import pytest
 import torch
 from efml_files import write_efml
 from own_process import kill, start_process
+from toy_encoders import WHOLE_SENTENCES, write_config
 from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE, settings_for, write_text
 
 import elmokit.train.snapshots as snapshots
 from elmokit.checkpoints.formats.efml_settings import read_config
 from elmokit.checkpoints.loading import load
-from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -111,6 +112,41 @@ def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
     resumed = pretrained(settings)
     assert events(settings.output, "resume")[0]["step"] % 11 == 0
     assert_same_model(resumed, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["interleaved", "transformer", "gated_cnn"])
+def test_pretrain_of_each_encoder_killed_ends_with_the_same_bytes(
+    settings: PretrainConfig, tmp_path: Path, encoder: str
+) -> None:
+    config = write_config(encoder, tmp_path / "config.json")
+    settings = replace(settings, config=config, recipe="muon", heldout=settings.corpus, evaluate_every=10)
+    whole = pretrained(replace(settings, output=tmp_path / "whole"))
+    kill_at_step(settings, random.SystemRandom().randrange(12, 45))
+    resumed = pretrained(settings)
+    assert events(settings.output, "resume")[0]["step"] % 11 == 0
+    assert_same_model(resumed, whole)
+
+
+@pytest.mark.parametrize("encoder", WHOLE_SENTENCES)
+def test_pretrain_names_its_losses_and_its_measure(
+    settings: PretrainConfig, tmp_path: Path, encoder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text(settings.corpus[0].read_text() + " ".join(["the cat sees a dog ."] * 7) + "\n")
+    settings = replace(settings, corpus=(long,), heldout=settings.corpus, evaluate_every=10, max_words=600)
+    report = pretrain(replace(settings, config=write_config(encoder, tmp_path / "config.json")))
+    is_merged = encoder == "interleaved"
+    name = "pseudo-perplexity" if is_merged else "perplexity"
+    assert (report.perplexity is None) == is_merged != (report.pseudo_perplexity is None)
+    assert f"held-out {name}: " in str(report) and f"step 10: held-out {name} " in capsys.readouterr().out
+    assert report.model is not None and f"- held-out {name} (exact softmax" in load(report.model).card
+    losses = {key for key in events(settings.output, "train")[0] if key.startswith("loss_")}
+    assert losses == ({"loss_masked"} if is_merged else {"loss_forward", "loss_backward"})
+    for kind in ("heldout", "end"):
+        event = events(settings.output, kind)[-1]
+        assert event["measure"] == name and ("pseudo_perplexity" in event) == is_merged != ("mean" in event)
+    assert report.cut_sentences == 1 and "sentences that were cut, being longer than a batch: 1" in str(report)
 
 
 @pytest.mark.slow
@@ -395,7 +431,7 @@ def test_pretrain_accepts_an_elmoformanylangs_config(settings: PretrainConfig, t
 
 
 def test_pretrain_refuses_interleaved_directions(settings: PretrainConfig, tmp_path: Path) -> None:
-    config = BiLMConfig(LSTMConfig(1, 8, 4, interleaved=True))
+    config = BiLMConfig(None, interleaved=InterleavedConfig(1, 8, 4, projects_layers=False))
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_encoders import write_config
 from toy_run import WORDS_PER_SENTENCE, write_text
 
 from elmokit.train.processes import ALONE, Processes
@@ -59,7 +60,8 @@ def pretrain(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def losses(output: Path) -> np.ndarray:
     """The losses of both directions at every step, in the order of the log."""
     events = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    return np.array([[event["loss_forward"], event["loss_backward"]] for event in events if event["event"] == "train"])
+    names = [name for name in ("loss_forward", "loss_backward", "loss_masked") if name in events[1]]
+    return np.array([[event[name] for name in names] for event in events if event["event"] == "train"])
 
 
 @pytest.mark.slow
@@ -71,6 +73,17 @@ def test_two_processes_and_parts_of_a_batch_have_the_losses_of_one_process(
     for name, processes, options in (("two", 2, []), ("parts", 1, ["--accumulation", "3"])):
         found = losses(pretrain(tmp_path / name, processes, 200, *options))
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["interleaved", "transformer", "gated_cnn"])
+def test_two_processes_have_the_losses_of_one_with_each_encoder(
+    pretrain: Callable[..., Path], tmp_path: Path, encoder: str
+) -> None:
+    options = ["--config", str(write_config(encoder, tmp_path / "config.json"))]
+    expected = losses(pretrain(tmp_path / "one", 1, 60, *options))
+    found = losses(pretrain(tmp_path / "two", 2, 60, *options))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

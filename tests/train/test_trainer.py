@@ -35,7 +35,7 @@ def trainer(settings: PretrainConfig, total_steps: int = 100, **changes: Any) ->
 def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
     """The gradient of factor * 1/2 (mean forward loss + mean backward loss) on the first window, by autograd."""
     twin = trainer(of.settings)
-    window = next(twin.stream)
+    window = next(twin.objective.stream)
     words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     layers, _ = twin.bilm.run(words, window.tokens, Packing.rectangle(of.settings.unroll_steps, of.settings.batch_size))
     logits = layers[-1] @ of.softmax.weight.T + of.softmax.bias
@@ -84,7 +84,7 @@ def test_clip_gradients_makes_all_gradients_nan_when_one_is() -> None:
 
 def losses_from_zero_states(run: Trainer) -> torch.Tensor:
     """Mean losses on the first window, (2,), running every sentence of every row by itself from a zero state."""
-    window, rows = next(run.stream), run.settings.batch_size
+    window, rows = next(run.objective.stream), run.settings.batch_size
     words = run.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     losses: list[list[torch.Tensor]] = [[], []]
     for row in range(rows):
@@ -111,9 +111,10 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
     for recipe_of_run, fresh_starts, share in (("modern", None, 0.1), ("original", None, 0.0), ("modern", 0.5, 0.5)):
         run = trainer(settings, recipe=recipe_of_run, fresh_starts=fresh_starts)
         num_resets = total = 0
+        twin = trainer(run.settings).objective.stream
         for _ in range(400):
-            window, (part,) = next(run.stream), run._parts
-            resets = part.packing(window, run._draw_fresh_starts()).resets
+            window, (part,) = next(twin), run.objective.next_parts(run.draws)
+            resets = part.packing.resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -196,12 +197,12 @@ def test_train_step_leaves_frozen_weights_unchanged(settings: PretrainConfig) ->
 
 def test_trainer_carries_state_without_gradient(settings: PretrainConfig) -> None:
     run = trainer(settings)
-    assert not run.whole_state().h.any()
+    assert not run.objective.tensors()["h"].any()
     run.train_step()
-    first = run.whole_state()
-    assert first.h.any() and first.c.any() and not first.h.requires_grad
+    first = run.objective.tensors()
+    assert first["h"].any() and first["c"].any() and not first["h"].requires_grad
     run.train_step()
-    assert not torch.equal(run.whole_state().h, first.h)
+    assert not torch.equal(run.objective.tensors()["h"], first["h"])
 
 
 def test_trainer_draws_new_negatives_per_direction_and_step(

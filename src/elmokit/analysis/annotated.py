@@ -50,7 +50,7 @@ def all_layers(
         items: Annotated sentences of any type.
         words_of: Returns the T tokens of an item.
         embedder: The model.
-        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
             the model's policy by default.
 
     Yields:
@@ -68,4 +68,5 @@ def all_layers(
     batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
     for batch in batches:
         for layers in batch:
-            yield pending.popleft(), layers
+            # `embed` leaves the axis out where there is one representation.
+            yield pending.popleft(), layers.reshape(embedder.num_layers, -1, embedder.dim)

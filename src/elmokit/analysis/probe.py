@@ -44,7 +44,7 @@ class ProbeReport:
         scores: By method: "layer 0", ..., and the baseline.
         tags: Number of distinct tags in the training set.
         tokens: Number of words in "train", "dev" and "test".
-        state: Initial LSTM state of a sentence.
+        state: Initial state of a sentence.
         fingerprint: Fingerprint of the model's weights.
     """
 
@@ -134,7 +134,7 @@ def probe(
         dev: Tagged sentences to select the penalty on.
         test: Tagged sentences for the final score. Tags absent from the training set count as wrong.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
-        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
             the model's policy by default.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.

@@ -128,7 +128,7 @@ def _planes(vectors: np.ndarray) -> np.ndarray:
 def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     """The most likely replacements of the word in the given uses; empty without a language model."""
     model, state = embedder.model, single_sentence_state(embedder)
-    if model.softmax is None or model.vocab is None or model.config.lstm.interleaved:
+    if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()
     for use in uses:

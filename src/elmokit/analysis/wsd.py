@@ -40,7 +40,7 @@ def coarse_wsd(
     Args:
         directory: The folder of one word, or a directory of such folders.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
-        state: Initial LSTM state of a sentence, as in `Embedder.embed`; the model's policy by default.
+        state: Initial state of a sentence, as in `Embedder.embed`; the model's policy by default.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
 
@@ -125,7 +125,7 @@ def all_words_wsd(
         training: SemCor, as NAME.data.xml or as JSON lines (`elmokit.data.semcor`).
         first_senses: WordNet's index.sense, or the directory with it; without it, uses of unseen lemmas are unanswered.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
-        state: Initial LSTM state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
+        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
             the model's policy by default.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.

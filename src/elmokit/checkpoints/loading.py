@@ -18,9 +18,9 @@ from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
 from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, EFML, STORAGE_DTYPES, load_native, write_native
+from elmokit.checkpoints.native import DICTIONARIES, STORAGE_DTYPES, load_native, write_native
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.config import BiLMConfig
+from elmokit.config import EFML_ON_DISK, BiLMConfig
 from elmokit.fs.atomic import atomic_directory
 
 __all__ = [
@@ -233,7 +233,7 @@ def without_metadata(card: str) -> str:
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, with the sizes of dictionaries in place of their entries."""
     settings = config.to_dict()
-    if encoder := settings.get(EFML):
+    if encoder := settings.get(EFML_ON_DISK):
         encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
     return settings
 

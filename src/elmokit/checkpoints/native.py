@@ -22,16 +22,16 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, weights_of
-from elmokit.config import LATER_SETTINGS, BiLMConfig, StatePolicy
+from elmokit.config import EFML_ON_DISK, BiLMConfig, StatePolicy
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.lstm import state_shapes
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
-EFML = LATER_SETTINGS["efml"]  # the encoder's key in config.json, whose dictionaries are a file of their own
-DICTIONARIES = ("words", "characters")
+DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -42,7 +42,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def _write_config(model: Pretrained, path: Path) -> None:
     settings = model.config.to_dict()
-    if encoder := settings.get(EFML):
+    if encoder := settings.get(EFML_ON_DISK):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
         text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")
         path.with_name("dictionaries.json").write_bytes(text + b"\n")
@@ -132,7 +132,7 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
         if version != FORMAT_VERSION:
             raise ValueError(f"its format_version is {version}, not {FORMAT_VERSION}: upgrade elmokit")
         values: _Config = from_json(_Config, content)
-        if encoder := values.model.get(EFML) or values.model.get("efml"):
+        if encoder := values.model.get(EFML_ON_DISK) or values.model.get("efml"):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
         mix = None if values.mix is None else MixWeights(**vars(values.mix))
         others = {"tokenizer": values.tokenizer, "state_policy": values.state, "mix": mix}
@@ -181,7 +181,7 @@ def _read_softmax(path: Path, config: BiLMConfig, vocab: Vocab | None) -> FullSo
         return None
     if vocab is None:
         raise CheckpointError(f"{path} has no vocab.txt beside it, so its words are unknown")
-    num_words, dim = len(vocab), config.lstm.projection_dim
+    num_words, dim = len(vocab), config.sequence_encoder.projection_dim
     tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
     return filled(lambda: FullSoftmax(num_words, dim), tensors)
 
@@ -189,9 +189,7 @@ def _read_softmax(path: Path, config: BiLMConfig, vocab: Vocab | None) -> FullSo
 def _read_warm_state(path: Path, config: BiLMConfig) -> BiLMState | None:
     if not path.is_file():
         return None
-    lstm = config.lstm
-    shapes = {"h": (2, lstm.num_layers, 1, lstm.projection_dim), "c": (2, lstm.num_layers, 1, lstm.cell_dim)}
-    return BiLMState(**_read_tensors(path, shapes))
+    return BiLMState(**_read_tensors(path, dict(zip("hc", state_shapes(config.sequence_encoder, rows=1), strict=True))))
 
 
 def read_vocab(directory: Path) -> Vocab | None:

@@ -58,6 +58,8 @@ class Pretrained:
     def __post_init__(self) -> None:
         config = self.config
         self.start(self.state_policy)
+        if self.warm_state is not None and not config.sequence_encoder.carries_state:
+            raise ValueError(f"the sequence encoder {config.encoder_name} carries no state: leave out the warm state")
         if self.mix is not None and len(self.mix.weights) != config.num_representations:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
@@ -107,9 +109,12 @@ class Pretrained:
         """The state of one row that every sentence starts from; None for zeros, and for carried state.
 
         Raises:
-            ValueError: There is no such policy, or it is "warm" and the model has no warm state.
+            ValueError: There is no such policy, it is "warm" and the model has no warm state, or "carry" and its
+                sequence encoder carries none.
         """
         check_state(state)
+        if state == "carry" and not self.config.sequence_encoder.carries_state:
+            raise ValueError(f"the sequence encoder {self.config.encoder_name} carries no state: use state='zeros'")
         if state == "warm" and self.warm_state is None:
             raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
         return self.warm_state if state == "warm" else None

@@ -28,9 +28,14 @@ PREPARE_TOKENIZER = (
     "spacy:MODEL, spacy:LANGUAGE (a blank spaCy pipeline) or whitespace-1 (text that is already tokenized, one "
     "sentence per line). Models trained on the shards record its name."
 )
+EVALUATE_STATE = (
+    "Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before (default: "
+    "carry; zeros for a model that carries no state)."
+)
 SCORE_TSV = (
     "Write a table with a row per word: sentence, position, word, surprisal given the words before it (forward) and "
-    "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>."
+    "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>. A model "
+    "that merges the directions has one surprisal, given all other words (masked)."
 )
 
 
@@ -104,13 +109,16 @@ class Finetune:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Compute the exact perplexity of text under a model: forward, backward and their mean."""
+    """Compute the exact perplexity of text under a model: forward, backward and their mean.
+
+    A model that merges the two directions has a pseudo-perplexity instead (each word given all others of its
+    sentence), which is another quantity and cannot be compared with a perplexity.
+    """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
     """Text (plain, .gz or .zst), whose lines are split into sentences; or directories written by `elmokit prepare`."""
     model: Model = None
-    state: State = "carry"
-    """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
+    state: Annotated[State | None, arg(help=EVALUATE_STATE), UNSET] = None
     batch_size: int = 1
     """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
     device: Device = None
@@ -125,7 +133,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Score:
-    """Write the log-probability of every word of a file, given its left context and given its right context."""
+    """Write the log-probability of every word of a file, given its left context and given its right context.
+
+    A model that merges the two directions predicts each word from all others of its sentence.
+    """
 
     file: Positional[Path]
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
@@ -137,7 +148,7 @@ class Score:
     overwrite: Overwrite = False
     model: Model = None
     state: State = "zeros"
-    """Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
+    """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
     """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
     device: Device = None
@@ -146,8 +157,8 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
-        print(f"perplexity: {score_file(**vars(self))}")
-        print(f"{self.output}: the scores")
+        show(score_file(**vars(self)))
+        show(f"{self.output}: the scores")
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ class Substitutes:
     """Context: the words before (forward), the words after (backward), or both."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """Initial LSTM state: zeros, or the model's warm state."""
+    """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
 
     def run(self) -> None:
@@ -193,7 +204,7 @@ class NextWords:
     """Predict the word after the given words (forward), or the word before them (backward)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
-    """Initial LSTM state: zeros, or the model's warm state."""
+    """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
 
     def run(self) -> None:

@@ -30,7 +30,7 @@ State = Literal["zeros", "warm", "carry"]
 OptionalState = Annotated[
     State | None,
     arg(
-        help="Initial LSTM state of a sentence: zeros, the model's warm state, or the final state of the sentence "
+        help="Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence "
         "before (default: the model's policy)."
     ),
     UNSET,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 
 import numpy as np
@@ -123,6 +123,86 @@ class TrainingStream:
     @staticmethod
     def _time_major(rows: list[list[str]]) -> Iterator[str]:
         return chain.from_iterable(zip(*rows, strict=True))
+
+
+@dataclass
+class PendingText:
+    """What a `SentenceStream` holds between two batches.
+
+    Attributes:
+        rest: Words that are left of a sentence that is being cut.
+        excess: Positions by which the batches so far exceed their size; less than one batch.
+        cut: Sentences that were longer than a batch, and so were cut.
+    """
+
+    rest: list[str] = field(default_factory=list)
+    excess: int = 0
+    cut: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.excess, self.cut) < 0:
+            raise ValueError("its excess and its number of cut sentences must be 0 or more")
+
+
+class SentenceStream:
+    """Batches of whole sentences, for encoders that carry no state from one sentence to the next.
+
+    A position is a word, or the one boundary that a direction predicts of each sentence, as in `TrainingStream`: a
+    batch has `size` positions on average. It ends with the sentence that reaches its size, and the next one makes up
+    for the excess. A sentence that is longer than a batch is cut into several.
+    """
+
+    def __init__(self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None) -> None:
+        """Start a stream, or continue one.
+
+        Args:
+            sentences: Endless sentences, as lists of words.
+            size: Positions of a batch.
+            pending: What an earlier stream held, as in `SentenceStream.pending`.
+
+        Raises:
+            ValueError: A batch has no place for a word and a boundary.
+        """
+        if size < 2:
+            raise ValueError("a batch of whole sentences needs 2 positions or more: raise batch_size or unroll_steps")
+        self._sentences, self._size = sentences, size
+        self.pending = pending or PendingText()
+
+    def __iter__(self) -> Iterator[list[list[str]]]:
+        return self
+
+    def __next__(self) -> list[list[str]]:
+        batch, positions = [], self.pending.excess
+        while positions < self._size:
+            batch.append(self._next_sentence())
+            positions += len(batch[-1]) + 1
+        self.pending.excess = positions - self._size
+        return batch
+
+    def _next_sentence(self) -> list[str]:
+        """The next sentence, or the next part of one that is cut, of at most as many positions as a batch."""
+        words, longest = self.pending.rest, self._size - 1
+        if not words:
+            words = next(self._sentences)
+            self.pending.cut += len(words) > longest
+        self.pending.rest = words[longest:]
+        return words[:longest]
+
+
+def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator) -> list[np.ndarray]:
+    """Draw the words of each sentence that are hidden from the model, which is to predict them.
+
+    Args:
+        lengths: Words of each sentence, at least one.
+        share: Of the words of a sentence, to the nearest word; at least one is drawn.
+        generator: On the CPU.
+
+    Returns:
+        The positions of the hidden words of each sentence, from 0, in ascending order.
+    """
+    draws = torch.rand(sum(lengths), generator=generator).numpy()
+    begins = np.cumsum(lengths)[:-1]
+    return [np.sort(np.argsort(own)[: max(1, round(share * len(own)))]) for own in np.split(draws, begins)]
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Embedder:
 
     @property
     def num_layers(self) -> int:
-        """L + 1: the token layer and every LSTM layer."""
+        """L + 1: the token layer and every layer of the sequence encoder."""
         return self.model.config.num_representations
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class Embedder:
             sentences: Each a list of tokens, or a string, which is split as the model's training text was.
             layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum", "top", "all", or
                 the number of a layer (0: the tokens; -1: the last).
-            state: The state that the LSTMs start from: "zeros" or "warm" at each sentence; "carry", where sentence i
+            state: The state that sentences start from: "zeros" or "warm" at each sentence; "carry", where sentence i
                 goes on from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for
                 each of `batch_size` sentences. None: the model's own policy.
             batch_size: Rows that are computed side by side; without carried state no vector depends on it.
@@ -274,8 +274,8 @@ class Embedder:
 
         Returns:
             For each window the forward halves of the vectors of some words and the backward halves of others, and the
-            state after it. Words that are too long are not counted. An interleaved model is computed whole, in memory
-            that grows with the sentence.
+            state after it. Words that are too long are not counted. A model whose sequence encoder carries no
+            state is computed whole, in memory that grows with the sentence.
 
         Raises:
             ValueError: As `embed`.
@@ -353,6 +353,7 @@ class Embedder:
         """The state that the rows go on from; None where no state is carried."""
         state = self.model.state_policy if state is None else state
         if not isinstance(state, BiLMState):
+            self.model.start(state)  # raises where there is none to carry
             return self._pipeline.bilm.initial_state(batch_size or 1) if state == "carry" else None
         if batch_size not in (None, state.h.shape[2]):
             raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")

@@ -167,7 +167,7 @@ class Pipeline:
                 "int8 needs a CPU and the compiled kernels (see elmokit info): use bfloat16 or float32"
             ) from error
         self._vocab, self._dtype = model.vocab, dtype
-        cache = partial(WordCache, self.config.lstm.projection_dim, self.sizes.cache_bytes)
+        cache = partial(WordCache, self.config.sequence_encoder.projection_dim, self.sizes.cache_bytes)
         self.cache = cache() if self.bilm.token_encoder.is_cacheable else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
 
@@ -253,11 +253,11 @@ class Pipeline:
         """A batch, every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
 
         The state after the boundary that a direction reads first is the same for all sentences, and no output is that
-        of the last one: unless directions are interleaved, only words are run.
+        of the last one: where a state is carried, only words are run.
         """
         if plan.is_long:
             return self._embed_long(plan.sentences[0], spec, start)
-        boundaries = self.config.lstm.interleaved
+        boundaries = not self.config.sequence_encoder.carries_state
         rows = min(rows or self.sizes.rows, len(plan.sentences))
         in_row = assign_rows(list(map(len, plan.sentences)), rows)
         block = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
@@ -278,9 +278,8 @@ class Pipeline:
         self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
     ) -> Iterator[WindowResult]:
         """One sentence from `state` on (one row; None: zeros), window by window."""
-        # Interleaved directions must both have read the whole sentence after each layer.
-        is_interleaved = self.config.lstm.interleaved
-        for window in plan_windows(words, len(words) + 2 if is_interleaved else self.sizes.window_positions):
+        carries = self.config.sequence_encoder.carries_state
+        for window in plan_windows(words, self.sizes.window_positions if carries else len(words) + 2):
             result = self._embed_window(window, layers, state)
             state = result.state
             yield result

@@ -1,9 +1,12 @@
-"""Exact perplexity of a corpus: forward, backward, and their mean.
+"""Exact perplexity of a corpus: forward, backward, and their mean; of models that merge the two, pseudo-perplexity.
 
 The perplexity of a direction is exp of the mean of -log p over every word and one boundary per sentence (</S> forward,
 <S> backward), from the full softmax, with unknown words scored as <UNK>. The mean perplexity is exp of the mean loss of
 the two directions, which is their geometric mean. This is the definition of bilm-tf (training.py:955-1044), except that
 bilm-tf drops the sentences that do not fill its last batch.
+
+A model whose directions are merged has no perplexity; its pseudo-perplexity (`lm/masked.py`) is another quantity, and
+must not be compared with one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +28,7 @@ from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import file_tokenizers, read_sentences
+from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -57,6 +62,13 @@ class Perplexity:
     unknown: int
     truncated: int = 0
 
+    measure: ClassVar[str] = "perplexity"
+
+    @property
+    def value(self) -> float:
+        """The one number by which training runs of a model are compared: the mean."""
+        return self.mean
+
     @property
     def unknown_share(self) -> float:
         """Share of the words that are scored as <UNK>: the higher it is, the less the perplexity says."""
@@ -65,7 +77,8 @@ class Perplexity:
     def __str__(self) -> str:
         words = f"{self.predictions - self.sentences:,} words in {self.sentences:,} sentences"
         unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
-        return f"{self.mean:.2f} (forward {self.forward:.2f}, backward {self.backward:.2f}) on {words}, {unknown}"
+        directions = f"forward {self.forward:.2f}, backward {self.backward:.2f}"
+        return f"{self.measure}: {self.mean:.2f} ({directions}) on {words}, {unknown}"
 
     @staticmethod
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
@@ -74,15 +87,28 @@ class Perplexity:
         mean = math.exp((forward + backward) / 2)
         return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown, truncated)
 
+    @staticmethod
+    def total(files: Sequence[Perplexity]) -> Perplexity:
+        """That of several texts together: their losses, weighted by the number of predictions."""
+        predictions = [file.predictions for file in files]
+        losses = np.log([[file.forward, file.backward, file.mean] for file in files])
+        forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
+        counts = {name: sum(getattr(file, name) for file in files) for name in ("sentences", "unknown", "truncated")}
+        return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
+
+
+Measure: TypeAlias = Perplexity | PseudoPerplexity  # a text's, by the kind of the model; never one beside the other
 
 UNKNOWN_SHARE = 0.1  # above it, a perplexity is mostly that of predicting <UNK>
 
 
-def warn_of_unknown(share: float, text: object, advice: str = "use a model of its language or domain") -> None:
-    """Warn if the share of unknown words of a text is so high that its perplexity says little."""
+def warn_of_unknown(
+    share: float, text: object, advice: str = "use a model of its language or domain", measure: str = "perplexity"
+) -> None:
+    """Warn if the share of unknown words of a text is so high that its perplexity, or other measure, says little."""
     if share > UNKNOWN_SHARE:
         message = f"{text}: {share:.0%} of the words are not in the model's vocabulary and count as one word, <UNK>"
-        warnings.warn(f"{message}, so that the perplexity says little: {advice}", stacklevel=3)
+        warnings.warn(f"{message}, so that the {measure} says little: {advice}", stacklevel=3)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
@@ -93,9 +119,35 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
 
 
 def check_predicts(config: BiLMConfig) -> None:
-    """ValueError if the directions are interleaved: each has then seen the words that the other should predict."""
-    if config.lstm.interleaved:
+    """ValueError if a model predicts no words, as those of ELMoForManyLangs whose directions are interleaved."""
+    if not config.sequence_encoder.predicts_words:
         raise ValueError("this model's directions are interleaved, so it cannot predict words, only embed them")
+
+
+def _check_independent(config: BiLMConfig) -> None:
+    """ValueError if the directions are merged: each has then seen the words that the other should predict."""
+    check_predicts(config)
+    if config.sequence_encoder.merges_directions:
+        raise ValueError(
+            "this model's directions are merged, so it predicts a word from all others of its sentence, not from those "
+            "before or after it: its measure is the pseudo-perplexity"
+        )
+
+
+def state_of(config: BiLMConfig, state: str | None) -> str:
+    """The state policy that a call asks for; None: "carry" where the encoder carries a state, else "zeros".
+
+    Raises:
+        ValueError: There is no such policy, or the encoder carries no state.
+    """
+    carries = config.sequence_encoder.carries_state
+    state = ("carry" if carries else "zeros") if state is None else state
+    check_state(state)
+    if state != "zeros" and not carries:
+        raise ValueError(
+            f"a model with the encoder {config.encoder_name} has no state to start from: use state='zeros'"
+        )
+    return state
 
 
 def final_outputs(
@@ -117,7 +169,7 @@ def final_outputs(
     Returns:
         The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
     """
-    check_predicts(bilm.config)
+    _check_independent(bilm.config)
     words = bilm.word_vectors(batch.words, vocab)
     layers, after = bilm.run(words, batch.tokens.to(bilm.device), batch.text.packing, state, start)
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
@@ -129,7 +181,7 @@ def log_losses(
     softmax: FullSoftmax,
     vocab: Vocab,
     sentences: Iterable[Sequence[str]],
-    state: str = "carry",
+    state: str | None = None,
     batch_size: int = 1,
     start: BiLMState | None = None,
 ) -> Iterator[tuple[list[Sequence[str]], torch.Tensor, torch.Tensor]]:
@@ -141,7 +193,7 @@ def log_losses(
         vocab: Its vocabulary.
         sentences: Tokenized sentences.
         state: Initial state of a sentence: "zeros"; "warm", that is, `start`; or "carry", where sentence i starts from
-            the final state of sentence i - `batch_size`.
+            the final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
         start: State of one row, for "warm".
 
@@ -151,13 +203,13 @@ def log_losses(
     Raises:
         ValueError: An argument is invalid, or the model cannot predict words.
     """
-    check_state(state)
+    _check_independent(bilm.config)
+    state = state_of(bilm.config, state)
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     start = start if state == "warm" else None
-    check_predicts(bilm.config)
     prepacked = prepack(bilm, bilm.dtype)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for batch in sentence_batches(sentences, BATCH_WORDS):
@@ -179,7 +231,7 @@ def perplexity(
     softmax: FullSoftmax,
     vocab: Vocab,
     sentences: Iterable[Sequence[str]],
-    state: str = "carry",
+    state: str | None = None,
     batch_size: int = 1,
     start: BiLMState | None = None,
 ) -> Perplexity:
@@ -195,62 +247,80 @@ def perplexity(
     return Perplexity.of(sums, count, predictions, unknown, truncated)
 
 
+def measure(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    sentences: Iterable[Sequence[str]],
+    state: str | None = None,
+    batch_size: int = 1,
+    start: BiLMState | None = None,
+) -> Measure:
+    """The perplexity of tokenized sentences, or where directions are merged the pseudo-perplexity; see `log_losses`."""
+    check_predicts(bilm.config)
+    if bilm.config.sequence_encoder.merges_directions:
+        state_of(bilm.config, state)
+        return pseudo_perplexity(bilm, softmax, vocab, sentences)
+    return perplexity(bilm, softmax, vocab, sentences, state, batch_size, start)
+
+
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity of each file, by path (numbered if the file is repeated), and of the concatenated files."""
+    """Perplexity of each file, by path (numbered if the file is repeated), and of the concatenated files.
 
-    files: dict[str, Perplexity]
-    total: Perplexity
+    Or pseudo-perplexity, where the model merges the two directions; `measure` says which.
+    """
+
+    files: dict[str, Measure]
+    total: Measure
+
+    @property
+    def measure(self) -> str:
+        """The name of the measure: perplexity or pseudo-perplexity."""
+        return self.total.measure
 
     def __str__(self) -> str:
         """A table with one row per file, and one for the total if there are several."""
         rows = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
-        width = max(map(len, rows))
-        lines = [" " * width + "".join(f"{field.name:>13}" for field in fields(Perplexity))]
+        width = max(map(len, [self.measure, *rows]))
+        columns = [field.name for field in fields(type(self.total))]
+        widths = [max(13, len(column) + 2) for column in columns]
+        lines = [f"{self.measure:{width}}" + "".join(map(str.rjust, columns, widths))]
         for name, row in rows.items():
             values = asdict(row) | {"unknown": f"{row.unknown_share:.1%}"}
             cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values.values())
-            lines.append(f"{name:{width}}" + "".join(f"{cell:>13}" for cell in cells))
+            lines.append(f"{name:{width}}" + "".join(map(str.rjust, cells, widths)))
         return "\n".join(lines)
-
-
-def _total(files: Sequence[Perplexity]) -> Perplexity:
-    """The perplexity of the concatenated files: their losses, weighted by the number of predictions."""
-    predictions = [file.predictions for file in files]
-    losses = np.log([[file.forward, file.backward, file.mean] for file in files])
-    forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-    counts = {name: sum(getattr(file, name) for file in files) for name in ("sentences", "unknown", "truncated")}
-    return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
 
 
 def evaluate(
     files: Sequence[str | Path],
     model: ModelSource = None,
     *,
-    state: StatePolicy = "carry",
+    state: StatePolicy | None = None,
     batch_size: int = 1,
     device: str | None = None,
     tokenize: bool = True,
     language: str | None = None,
 ) -> Evaluation:
-    """Compute the perplexity of text files.
+    """Compute the perplexity of text files; of a model whose directions are merged, their pseudo-perplexity.
 
     Args:
         files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into sentences and words;
             those that `elmokit prepare` wrote, and with `tokenize` off all, are tokenized sentences.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file starts from the
-            final state of sentence i - `batch_size`.
+            final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; a GPU by default if there is one.
         tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence per line.
         language: Code of the language whose rules split raw lines into sentences; None: the tokenizer's own.
 
     Returns:
-        The perplexities.
+        The perplexities or pseudo-perplexities.
 
     Warns:
         UserWarning: Text does not look raw or tokenized as it is taken to be, or many of its words are unknown.
@@ -276,8 +346,9 @@ def evaluate(
         sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
         progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
         try:
-            results[name] = perplexity(bilm, softmax, vocab, progress, state, batch_size, pretrained.warm_state)
+            results[name] = measure(bilm, softmax, vocab, progress, state, batch_size, pretrained.warm_state)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-        warn_of_unknown(results[name].unknown_share, file)
-    return Evaluation(results, _total(list(results.values())))
+        warn_of_unknown(results[name].unknown_share, file, measure=results[name].measure)
+    files_measured = list(results.values())
+    return Evaluation(results, type(files_measured[0]).total(files_measured))

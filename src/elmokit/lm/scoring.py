@@ -1,7 +1,8 @@
 """Predictions of the language model: log-probabilities of words, substitutes, and next words.
 
-The forward direction predicts a word from the words before it, the backward direction from the words after it, with the
-full softmax. Words outside the vocabulary are scored as <UNK>. Logarithms are natural unless bits are asked for.
+The forward direction predicts a word from the words before it, the backward direction from the words after it; a model
+that merges the directions predicts it from both, with the word hidden. Probabilities are those of the full softmax, and
+words outside the vocabulary are scored as <UNK>. Logarithms are natural unless bits are asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,7 +26,16 @@ from elmokit.data.streams import scoring_batch
 from elmokit.data.text_files import file_tokenizers, line_tokenizer
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity, final_outputs, log_losses, warn_of_unknown
+from elmokit.lm.evaluate import (
+    Measure,
+    Perplexity,
+    check_predicts,
+    final_outputs,
+    log_losses,
+    state_of,
+    warn_of_unknown,
+)
+from elmokit.lm.masked import PseudoPerplexity, masked_log_losses, outputs_of_hidden
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
@@ -73,13 +84,68 @@ class SentenceScore:
         return -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
 
     @property
+    def predictions(self) -> int:
+        """Number of predictions of one direction: the words and the boundary."""
+        return len(self.forward)
+
+    @property
     def perplexity(self) -> Perplexity:
         """Perplexity of the sentence, including the boundary, as defined in `elmokit.lm.evaluate`."""
-        return Perplexity.of(self.losses, 1, len(self.forward), self.unknown, self.truncated)
+        return Perplexity.of(self.losses, 1, self.predictions, self.unknown, self.truncated)
 
 
-def _surprisal(score: SentenceScore) -> np.ndarray:
-    """Surprisal of the words in nats, (2, T): position k of `forward` predicts word k, of `backward` word k - 1."""
+@dataclass(frozen=True, eq=False)
+class MaskedScore:
+    """Log-probabilities of a sentence of T words under a model that merges the two directions.
+
+    Attributes:
+        words: The words.
+        masked: Log-probabilities of the words, each given all others, (T,).
+        is_unknown: Whether each word is scored as <UNK>, (T,) bool.
+        truncated: Number of words with more characters than the model reads.
+    """
+
+    words: tuple[str, ...]
+    masked: np.ndarray
+    is_unknown: np.ndarray
+    truncated: int = 0
+
+    @property
+    def unknown(self) -> int:
+        """Number of words scored as <UNK>."""
+        return int(self.is_unknown.sum())
+
+    @property
+    def surprisal(self) -> np.ndarray:
+        """Surprisal -log2 p of the words in bits, each given all others, (T,) float32."""
+        return -self.masked / np.float32(math.log(2))
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Sum of -log p of the words, () float64: minus the pseudo-log-likelihood of Salazar et al. 2020."""
+        return -np.asarray(self.masked.sum(dtype=np.float64))
+
+    @property
+    def predictions(self) -> int:
+        """Number of predictions: the words."""
+        return len(self.words)
+
+    @property
+    def pseudo_perplexity(self) -> PseudoPerplexity:
+        """Pseudo-perplexity of the sentence, as defined in `elmokit.lm.masked`."""
+        return PseudoPerplexity.of(self.losses, 1, self.predictions, self.unknown, self.truncated)
+
+
+Score: TypeAlias = SentenceScore | MaskedScore
+
+
+def _surprisal(score: Score) -> np.ndarray:
+    """Surprisal of the words in nats, (2, T): position k of `forward` predicts word k, of `backward` word k - 1.
+
+    Or (T,), where the words are masked.
+    """
+    if isinstance(score, MaskedScore):
+        return -score.masked
     return -np.stack([score.forward[:-1], score.backward[1:]])
 
 
@@ -102,7 +168,7 @@ def _resolve(model: ModelSource, device: str | None) -> Pretrained:
 
 
 def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, the softmax and the vocabulary. ValueError if they are missing or do not match."""
+    """The biLM, the softmax and the vocabulary. ValueError if one is missing, predicts no words, or does not match."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
         raise ValueError("scoring needs a model with a softmax and a vocabulary; this model was saved without them")
@@ -111,6 +177,7 @@ def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
             f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "
             "softmax was trained with"
         )
+    check_predicts(model.config)
     return model.bilm, softmax, vocab
 
 
@@ -122,10 +189,16 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
 # --- Scores --------------------------------------------------------------------------------------------------------
 
 
-def _scores(
-    model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int
-) -> Iterator[SentenceScore]:
+def _scores(model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int) -> Iterator[Score]:
     bilm, softmax, vocab = _language_model(model)
+    state_of(model.config, state)
+    if model.config.sequence_encoder.merges_directions:
+        for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences):
+            ends = np.cumsum([len(sentence) for sentence in batch])[:-1]
+            unknown, log_p = np.split((targets == vocab.unk).numpy(), ends), np.split(-losses.cpu().numpy(), ends)
+            for sentence, masked, is_unknown in zip(batch, log_p, unknown, strict=True):
+                yield MaskedScore(tuple(sentence), masked, is_unknown, bilm.token_encoder.count_truncated(sentence))
+        return
     start = model.start(state)
     for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
         ends = np.cumsum([len(sentence) + 1 for sentence in batch])[:-1]
@@ -145,8 +218,10 @@ def score(
     batch_size: int = 1,
     device: str | None = None,
     tokenize: bool = True,
-) -> list[SentenceScore]:
+) -> list[SentenceScore] | list[MaskedScore]:
     """Compute the log-probability of every word of some sentences in both directions.
+
+    A model that merges the directions predicts each word from all others of its sentence.
 
     Args:
         sentences: Lists of tokens, or strings, which the model's tokenizer splits.
@@ -158,16 +233,16 @@ def score(
         tokenize: Split strings with the model's tokenizer; else at white space.
 
     Returns:
-        The scores of the sentences.
+        The scores of the sentences: of a model that merges the directions, `MaskedScore`.
 
     Raises:
-        ValueError: The model has no softmax, vocabulary or warm state, or `sentences` is a single string.
+        ValueError: The model has no softmax, vocabulary, or state of this kind, or `sentences` is a single string.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
     pretrained = _resolve(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
-    return list(_scores(pretrained, tokenized, state, batch_size))
+    return cast(list[SentenceScore] | list[MaskedScore], list(_scores(pretrained, tokenized, state, batch_size)))
 
 
 # --- Substitutes and next words ------------------------------------------------------------------------------------
@@ -183,6 +258,13 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
     batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
     outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
     return outputs.to(softmax.weight.dtype)
+
+
+@torch.no_grad()
+def _outputs_of_hidden(model: Pretrained, words: Sequence[str], positions: Sequence[int]) -> Tensor:
+    """Inputs of the softmax for words of a sentence, each hidden while all others are visible, (1, P, D)."""
+    bilm, softmax, vocab = _language_model(model)
+    return outputs_of_hidden(bilm, vocab, [words], [positions])[None].to(softmax.weight.dtype)
 
 
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
@@ -260,9 +342,15 @@ def substitutes(
     for position in positions:
         if not 0 <= position < len(words):
             raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
-    outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
-    selected = torch.stack([outputs[d, indices + d] for d in directions])
     vocab = _language_model(model)[2]
+    state_of(model.config, state)
+    if model.config.sequence_encoder.merges_directions:
+        if direction != "both":
+            raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
+        selected = _outputs_of_hidden(model, words, positions)
+    else:
+        outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
+        selected = torch.stack([outputs[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
     of_word = [*specials, *vocab.marks.tolist()]
     excluded = [specials if is_mark(words[position]) else of_word for position in positions]
@@ -300,6 +388,9 @@ def next_words(
         ValueError: An argument is invalid, or the model has no softmax or vocabulary.
     """
     model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
+    state_of(model.config, state)
+    if model.config.sequence_encoder.merges_directions:
+        raise ValueError("this model predicts a word from both sides of it, and no next word: use substitutes")
     outputs = _outputs(model, words_of(model, sentence, tokenize), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [[]], top)[0]
@@ -308,30 +399,37 @@ def next_words(
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def _to_json(number: int, score: SentenceScore, bits: bool) -> str:
-    perplexity, scale = score.perplexity, np.float32(math.log(2)) if bits else np.float32(1)
-    values = {
+def _to_json(number: int, score: Score, bits: bool) -> str:
+    scale = np.float32(math.log(2)) if bits else np.float32(1)
+    if isinstance(score, MaskedScore):
+        of_text = {"pseudo_perplexity": score.pseudo_perplexity.value}
+        of_words = {"masked": score.masked}
+    else:
+        of_text = {"perplexity": {name: getattr(score.perplexity, name) for name in ("forward", "backward", "mean")}}
+        of_words = {"forward": score.forward, "backward": score.backward}
+    values: dict[str, Any] = {
         "line": number,
-        "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
+        **of_text,
         "unknown": score.unknown,
         "unit": "bits" if bits else "nats",
         "words": score.words,
-        "forward": (score.forward / scale).tolist(),
-        "backward": (score.backward / scale).tolist(),
+        **{name: (log_p / scale).tolist() for name, log_p in of_words.items()},
     }
     return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-def _tsv_header(bits: bool) -> str:
-    unit = "bits" if bits else "nats"
-    return "\t".join(("sentence", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown")) + "\n"
+def _tsv_header(model: Pretrained, bits: bool) -> str:
+    contexts = ("masked",) if model.config.sequence_encoder.merges_directions else ("forward", "backward")
+    surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]
+    return "\t".join(("sentence", "position", "word", *surprisals, "unknown")) + "\n"
 
 
-def _to_tsv(number: int, score: SentenceScore, bits: bool) -> str:
-    rows = zip(score.words, *(score.surprisal if bits else _surprisal(score)), score.is_unknown, strict=True)
+def _to_tsv(number: int, score: Score, bits: bool) -> str:
+    surprisals = np.atleast_2d(score.surprisal if bits else _surprisal(score))
+    rows = zip(score.words, surprisals.T, score.is_unknown, strict=True)
     return "".join(
-        f"{number}\t{position}\t{word}\t{forward:.6f}\t{backward:.6f}\t{is_unknown:d}\n"
-        for position, (word, forward, backward, is_unknown) in enumerate(rows, start=1)
+        "\t".join((str(number), str(position), word, *(f"{value:.6f}" for value in of_word), f"{is_unknown:d}")) + "\n"
+        for position, (word, of_word, is_unknown) in enumerate(rows, start=1)
     )
 
 
@@ -347,28 +445,28 @@ def score_file(
     tsv: bool = False,
     bits: bool = False,
     overwrite: bool = False,
-) -> Perplexity:
+) -> Measure:
     """Score the sentences of a text file, and write the scores as JSON lines or as a table.
 
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
         output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with its line
             number from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
-            `SentenceScore`.
+            `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
         device: Device to compute on; a GPU by default if there is one.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
         tsv: Write a table with a row per word instead, separated by tabs without quotes: the line number, the position
-            from 1, the word, its surprisal -log p given the words before and given the words after, and 1 if it is
-            unknown, else 0. An unknown word has the surprisal of <UNK>. Boundaries are in the context of the words, and
-            have no rows.
+            from 1, the word, its surprisal -log p given the words before and given the words after (of a model that
+            merges the directions: given all others), and 1 if it is unknown, else 0. An unknown word has the surprisal
+            of <UNK>. Boundaries are in the context of the words, and have no rows.
         bits: Use logarithms to base 2.
         overwrite: Replace an output that exists.
 
     Returns:
-        The perplexity of the whole file.
+        The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
 
     Raises:
         ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
@@ -383,15 +481,16 @@ def score_file(
     lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
     (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
-    losses, predictions, unknown, truncated = np.zeros(2), 0, 0, 0
+    kind = PseudoPerplexity if pretrained.config.sequence_encoder.merges_directions else Perplexity
+    losses, predictions, unknown, truncated = np.zeros(()), 0, 0, 0
     with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
-        stream.write(_tsv_header(bits) if tsv else "")
+        stream.write(_tsv_header(pretrained, bits) if tsv else "")
         scores = _scores(pretrained, sentences, state, batch_size)
         for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):
             stream.write((_to_tsv if tsv else _to_json)(number, score, bits))
-            losses += score.losses
-            predictions, unknown = predictions + len(score.forward), unknown + score.unknown
+            losses = losses + score.losses
+            predictions, unknown = predictions + score.predictions, unknown + score.unknown
             truncated += score.truncated
-    result = Perplexity.of(losses, count, predictions, unknown, truncated)
-    warn_of_unknown(result.unknown_share, file)
+    result = kind.of(losses, count, predictions, unknown, truncated)
+    warn_of_unknown(result.unknown_share, file, measure=result.measure)
     return result

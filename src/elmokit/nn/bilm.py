@@ -9,18 +9,26 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import BiLMConfig
-from elmokit.nn.encoders import InterleavedLSTM
+from elmokit.config import BiLMConfig, GatedCNNConfig, InterleavedConfig, LSTMConfig, TransformerConfig
+from elmokit.nn.gated_cnn import BidirectionalGatedCNN
+from elmokit.nn.interleaved import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM, BiLMState
 from elmokit.nn.token_encoders import TokenEncoder, Vocabulary, token_encoder
+from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops.dispatch import explain
 from elmokit.ops.packing import Packing, pack_sentences
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 
-# The names of weights here, and in files.
+SEQUENCE_ENCODERS = {
+    LSTMConfig: BidirectionalLSTM,
+    InterleavedConfig: InterleavedLSTM,
+    TransformerConfig: BidirectionalTransformer,
+    GatedCNNConfig: BidirectionalGatedCNN,
+}
+
+# The names of weights here; in files those of the two directions are one tensor.
 FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
-INTERLEAVED_PROJECTION, TOP_PROJECTION = "sequence_encoder.projection.", "top_projection."
 WORD_TABLE = "word_embedding"
 
 
@@ -42,18 +50,17 @@ def _stacked(first: Tensor, second: Tensor) -> Tensor:
 
 
 class BiLM(nn.Module):
-    """Ids of words, boundaries included -> the token layer and every LSTM layer, both directions side by side.
+    """Ids of words, boundaries included -> the token layer and every layer above, both directions side by side.
 
-    Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder` (`nn.lstm.BidirectionalLSTM`, or
-    `nn.encoders.InterleavedLSTM`).
+    Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder`, one of `SEQUENCE_ENCODERS`.
     """
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
         self.token_encoder = cast(TokenEncoder, token_encoder(config))
-        sequence_encoder = InterleavedLSTM if config.lstm.interleaved else BidirectionalLSTM
-        self.sequence_encoder = sequence_encoder(config.lstm)
+        encoder = config.sequence_encoder
+        self.sequence_encoder = SEQUENCE_ENCODERS[type(encoder)](encoder)
         # Of a prepacked biLM, which has no weights of its own: a tensor like its states, and the type of its products.
         self.like: Tensor | None = None
         self.product_dtype: torch.dtype | None = None
@@ -102,21 +109,27 @@ class BiLM(nn.Module):
             packing: The shape of the streams.
             state: A row for each row of the packing; None: zeros.
             start: The state that a reset sets, of one row; None: zeros.
-            dropout: See `LSTMStack.forward`.
+            dropout: See the `forward` of the sequence encoder.
 
         Returns:
             The layers (L+1, 2, N, D) in stream order, float32 at least, and the state after them.
+
+        Raises:
+            ValueError: A state does not fit, or is given to a sequence encoder that carries none.
         """
         return self.sequence_encoder(words, tokens, packing, state, start, dropout)
 
     def __repr__(self) -> str:
-        lstm, dtype = self.config.lstm, self.product_dtype or self.dtype
-        depths = lstm.projection_dim, lstm.projection_dim, lstm.cell_dim
-        *_, backend = explain("lstm", self.device.type, dtype, *depths)
+        encoder, dtype = self.config.sequence_encoder, self.product_dtype or self.dtype
+        if isinstance(encoder, LSTMConfig | InterleavedConfig):
+            op, depths = "lstm", (encoder.projection_dim, encoder.projection_dim, encoder.cell_dim)
+        else:
+            op, depths = "prepacked linear" if self.is_prepacked else "linear", (encoder.projection_dim,)
+        *_, backend = explain(op, self.device.type, dtype, *depths)
         weights = "prepacked" if self.is_prepacked else f"{sum(map(Tensor.numel, self.parameters())):,} parameters"
         return (
-            f"BiLM(reads {self.token_encoder.input}; {lstm.num_layers} layers of 2 x {lstm.cell_dim} cells, "
-            f"projected to {lstm.projection_dim}; {weights}, {str(dtype)[6:]} on {self.device} by {backend})"
+            f"BiLM(reads {self.token_encoder.input}; {encoder}; {weights}, {str(dtype)[6:]} on {self.device} "
+            f"by {backend})"
         )
 
     def _like(self) -> Tensor:
@@ -128,7 +141,7 @@ class BiLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number type of the LSTMs' weights."""
+        """The number type of the sequence encoder's weights."""
         return self._like().dtype
 
     @property
@@ -138,34 +151,36 @@ class BiLM(nn.Module):
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
-        return BiLMState.zeros(self.config.lstm, rows, self._like())
+        return BiLMState.zeros(self.config.sequence_encoder, rows, self._like())
+
+    def _stored_names(self) -> dict[str, list[str]]:
+        """For each name in files that of the parameter here, or those of both directions.
+
+        Weights of the token encoder are called after its kind.
+        """
+        names = {}
+        for name in self.state_dict():
+            if name.startswith(FIRST_STACK):
+                shared = name.removeprefix(FIRST_STACK)
+                names[shared] = [name, SECOND_STACK + shared]
+            elif not name.startswith(SECOND_STACK):
+                stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
+                stored = stored.removeprefix("sequence_encoder.")
+                names[WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored] = [name]
+        return names
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """The weights by their names in files, which `load_state_dict` reads too.
-
-        Weights of the token encoder are called after its kind; those of the two directions lie in one tensor (2, ...).
-        """
-        own, stored_tensors = self.state_dict(), {}
-        for name, tensor in own.items():
-            stored = name.replace("token_encoder.", f"{self.token_encoder.stored_name}.", 1)
-            stored = stored.replace(INTERLEAVED_PROJECTION, TOP_PROJECTION)
-            stored = WORD_TABLE if stored == f"{WORD_TABLE}.weight" else stored
-            if name.startswith(FIRST_STACK):
-                tensor = _stacked(tensor, own[SECOND_STACK + name.removeprefix(FIRST_STACK)])
-            if not name.startswith(SECOND_STACK):
-                stored_tensors[stored.removeprefix(FIRST_STACK)] = tensor
-        return stored_tensors
+        """The weights by their names in files, which `load_state_dict` reads too; two directions as one (2, ...)."""
+        own = self.state_dict()
+        return {
+            stored: own[names[0]] if len(names) == 1 else _stacked(*(own[name] for name in names))
+            for stored, names in self._stored_names().items()
+        }
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        encoder = self.token_encoder.stored_name
-        for key in [key for key in state_dict if key.startswith(prefix)]:
-            name = key.removeprefix(prefix)
-            if name.startswith("layers."):
-                for stack, tensor in zip((FIRST_STACK, SECOND_STACK), state_dict.pop(key), strict=True):
-                    state_dict[prefix + stack + name] = tensor
-            elif name == WORD_TABLE:
-                state_dict[f"{prefix}token_encoder.weight"] = state_dict.pop(key)
-            elif name.startswith((f"{encoder}.", TOP_PROJECTION)):
-                name = name.replace(f"{encoder}.", "token_encoder.", 1).replace(TOP_PROJECTION, INTERLEAVED_PROJECTION)
-                state_dict[prefix + name] = state_dict.pop(key)
+        for stored, names in self._stored_names().items():
+            if prefix + stored in state_dict:
+                tensor = state_dict.pop(prefix + stored)
+                parts = [tensor] if len(names) == 1 else tensor
+                state_dict |= {prefix + name: part for name, part in zip(names, parts, strict=True)}
         super()._load_from_state_dict(state_dict, prefix, *others)

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+from elmokit.nn.gated_cnn import WeightNormProjection
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharacterReader, CharCNN, Filters, Highway, Projection
 from elmokit.ops.dispatch import has_prepacked_products
@@ -48,6 +49,24 @@ class PrepackedLSTMLayer(nn.Module):
         if start is None:
             start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state))
         return self._run(x, packing, state, self.clips, start, index, out)
+
+
+class PrepackedProjection(nn.Module):
+    """A linear map of a sequence encoder without gradients; its results are float32 at least."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._multiply, self._dim = prepack_linear(weight, bias, dtype), len(weight)
+        self._wide = torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = allocate((len(input), self._dim), self._wide, input.device)
+
+        def multiply(rows: slice) -> None:
+            out[rows] = self._multiply(input[rows])
+
+        parallel_rows(multiply, len(input), CHUNK_WORDS, input.device)
+        return out
 
 
 class PrepackedCharCNN(CharacterReader, nn.Module):
@@ -97,15 +116,25 @@ def _is_plain_cnn(module: nn.Module) -> bool:
     )
 
 
-def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False) -> nn.Module:
+    """The module with prepacked leaves; linear maps are such a leaf where they are a sequence encoder's."""
     if _is_plain(module, LSTMLayer):
         return PrepackedLSTMLayer(cast(LSTMLayer, module), dtype)
     if _is_plain_cnn(module):
         return PrepackedCharCNN(cast(CharCNN, module), dtype)
     if is_parametrized(module):
         return module
+    if in_sequence and _is_plain(module, Projection):
+        linear = cast(Projection, module)
+        return PrepackedProjection(linear.weight, linear.bias, dtype)
+    if _is_plain(module, WeightNormProjection):
+        linear = cast(WeightNormProjection, module)
+        return PrepackedProjection(linear.normalized_weight(), linear.bias, dtype)
     copied = copy.copy(module)
-    copied._modules = {name: child and _converted(child, dtype) for name, child in module._modules.items()}
+    copied._modules = {
+        name: child and _converted(child, dtype, in_sequence or name == "sequence_encoder")
+        for name, child in module._modules.items()
+    }
     copied._parameters = {
         name: weight if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
         for name, weight in module._parameters.items()

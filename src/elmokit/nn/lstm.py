@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import LSTMConfig
+from elmokit.config import LSTMConfig, SequenceEncoderConfig
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, apply_dropout, lstm, records_gradients
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import run_side_by_side
 from elmokit.ops.workspace import allocate
 
 NO_CLIPS = Clips(None, None)
+
+Result = TypeVar("Result")
 
 
 class LSTMLayer(nn.Module):
@@ -138,20 +140,29 @@ class LSTMStack(nn.Module):
         return torch.stack(layers) if out is None else out, finals
 
 
+def state_shapes(config: SequenceEncoderConfig, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of h and c of a state of `rows` rows."""
+    layers, *widths = config.state_shape
+    h, c = ((2, layers, rows, width) for width in widths)
+    return h, c
+
+
 @dataclass(frozen=True, repr=False)
 class BiLMState:
-    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd."""
+    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd.
+
+    Other encoders than LSTMs have other shapes (`state_shape` of their configuration), in which every row is along the
+    third axis: a gated CNN keeps the last inputs of each layer in `h`, and one that carries nothing has no elements.
+    """
 
     h: Tensor
     c: Tensor
 
     @staticmethod
-    def zeros(config: LSTMConfig, rows: int, like: Tensor) -> BiLMState:
+    def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
         """Zeros for `rows` rows, float32 at least, on the device of a tensor."""
         wide = torch.promote_types(like.dtype, torch.float32)
-        widths = config.projection_dim, config.cell_dim
-        h, c = (like.new_zeros(2, config.num_layers, rows, width, dtype=wide) for width in widths)
-        return BiLMState(h, c)
+        return BiLMState(*(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows)))
 
     def __repr__(self) -> str:
         return f"BiLMState(h {tuple(self.h.shape)}, c {tuple(self.c.shape)}, {self.h.dtype} on {self.h.device})"
@@ -179,15 +190,25 @@ class BiLMState:
         return BiLMState(h, c)
 
 
-def check_state(state: BiLMState, lstm: LSTMConfig, rows: int) -> None:
+def check_state(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> None:
     """ValueError if the state is of another number of rows, or of another model."""
-    shapes = [tuple(part.shape) for part in (state.h, state.c)]
-    expected = [(2, lstm.num_layers, rows, width) for width in (lstm.projection_dim, lstm.cell_dim)]
+    shapes, expected = (tuple(state.h.shape), tuple(state.c.shape)), state_shapes(config, rows)
     if shapes == expected:
         return
     if state.h.dim() == 4 and state.h.shape[2] != rows:
         raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(f"the state is of another model: its h and c are {shapes}, those of this one {expected}")
+    raise ValueError(f"the state is of another model: its h and c are {[*shapes]}, those of this one {[*expected]}")
+
+
+def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None) -> None:
+    """ValueError if a sequence encoder of this kind, which carries no state, is given one."""
+    if state is not None or start is not None:
+        raise ValueError(f"{kind} has no state to carry or to start from: use zeros")
+
+
+def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, in_turn: bool) -> list[Result]:
+    """Run a task for each direction, in turn or on threads of their own, which is for use without gradients."""
+    return [task() for task in tasks] if in_turn else run_side_by_side([*tasks], device)
 
 
 class BidirectionalLSTM(nn.Module):

@@ -278,7 +278,7 @@ class EfmlEncoder(nn.Module):
 
 def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | EfmlEncoder:
     """The token encoder of a model's configuration."""
-    dim = config.lstm.projection_dim
+    dim = config.sequence_encoder.projection_dim
     if config.char_cnn is not None:
         return CharCNN(config.char_cnn, dim)
     if config.efml is not None:

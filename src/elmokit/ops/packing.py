@@ -55,6 +55,49 @@ class Packing:
 
 
 @dataclass(frozen=True)
+class Segments:
+    """The segments of a packed stream: the tokens of a row from one reset to the next, row after row.
+
+    Attributes:
+        slots: Those of one segment after another (N,).
+        firsts: Where in `slots` each segment begins (S,).
+        lengths: Its number of slots (S,).
+        ranks: The rank of its row (S,).
+        continued: Whether it goes on from the state of its row: it begins the row, without a reset (S,) bool.
+    """
+
+    slots: np.ndarray
+    firsts: np.ndarray
+    lengths: np.ndarray
+    ranks: np.ndarray
+    continued: np.ndarray
+
+    @staticmethod
+    def of(packing: Packing) -> Segments:
+        """Find the segments of a stream."""
+        starts = np.array(packing.starts())
+        step = np.repeat(np.arange(len(starts) - 1), packing.batch_sizes)
+        rank = np.arange(len(step)) - starts[step]
+        slots = np.lexsort((step, rank))
+        begins_row = step[slots] == 0
+        is_reset = np.zeros_like(begins_row) if packing.resets is None else packing.resets.cpu().numpy()[slots]
+        firsts = np.flatnonzero(begins_row | is_reset)
+        lengths = np.diff(np.append(firsts, len(slots)))
+        return Segments(slots, firsts, lengths, rank[slots[firsts]], ~is_reset[firsts])
+
+    def positions(self) -> np.ndarray:
+        """The position of each of `slots` in its segment, from 0 (N,)."""
+        return np.arange(len(self.slots)) - np.repeat(self.firsts, self.lengths)
+
+    def mirrored(self) -> np.ndarray:
+        """For each slot (N,) the one where the other direction has the same token."""
+        mirrored = np.empty_like(self.slots)
+        lasts = np.repeat(self.firsts + self.lengths - 1, self.lengths)
+        mirrored[self.slots] = self.slots[lasts - self.positions()]
+        return mirrored
+
+
+@dataclass(frozen=True)
 class PackedText:
     """Where each token of a text went: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
 

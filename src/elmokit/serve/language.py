@@ -14,7 +14,7 @@ from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, uses_
 from elmokit.analysis.word_map import MapConfig, map_uses
 from elmokit.analysis.word_map_files import to_json
 from elmokit.lm import scoring
-from elmokit.lm.scoring import Candidate, SentenceScore
+from elmokit.lm.scoring import Candidate, MaskedScore, SentenceScore
 from elmokit.serve.errors import RequestError
 from elmokit.serve.exchange import JsonRoute, answer
 from elmokit.serve.jobs import Job
@@ -110,22 +110,24 @@ def _use(use: Use) -> dict[str, Any]:
 
 @router.post("/score")
 async def score(request: Request, body: ScoreRequest) -> Any:
-    """The log-probability of every word, from the words before it and from those after it."""
+    """The log-probability of every word, from the words before it and from those after it, or from all others."""
     service: Service = request.app.state.service
     sentences = await service.words_of([body.inputs] if isinstance(body.inputs, str) else body.inputs)
     model, state = service.embedder.model, single_sentence_state(service.embedder)
     return list(map(_score, await _run(request, lambda job: scoring.score(sentences, model, state=state))))
 
 
-def _score(result: SentenceScore) -> dict[str, Any]:
-    perplexity = result.perplexity
+def _score(result: SentenceScore | MaskedScore) -> dict[str, Any]:
+    counts = {"unknown": result.unknown, "truncated": result.truncated}
+    if isinstance(result, MaskedScore):
+        masked, pseudo_perplexity = result.masked.tolist(), result.pseudo_perplexity.value
+        return {"words": list(result.words), "masked": masked, "pseudo_perplexity": pseudo_perplexity, **counts}
     return {
         "words": list(result.words),
         "forward": result.forward.tolist(),
         "backward": result.backward.tolist(),
-        "perplexity": {name: getattr(perplexity, name) for name in ("forward", "backward", "mean")},
-        "unknown": result.unknown,
-        "truncated": result.truncated,
+        "perplexity": {name: getattr(result.perplexity, name) for name in ("forward", "backward", "mean")},
+        **counts,
     }
 
 

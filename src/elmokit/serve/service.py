@@ -89,7 +89,7 @@ class Service:
     def predicts_words(self) -> bool:
         """Whether the model is a language model with its output layer."""
         model = self.embedder.model
-        return model.softmax is not None and model.vocab is not None and not model.config.lstm.interleaved
+        return model.softmax is not None and model.vocab is not None and model.config.sequence_encoder.predicts_words
 
     def describe(self) -> dict[str, Any]:
         """The model and the limits, as JSON values."""

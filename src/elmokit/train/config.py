@@ -27,9 +27,13 @@ class PretrainConfig:
     output: Path
     """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
-    """Held-out text for the perplexity during training."""
-    preset: Literal["tiny", "small", "medium", "original"] = "small"
-    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94)."""
+    """Held-out text for the perplexity during training (or pseudo-perplexity, where directions are merged)."""
+    preset: Literal[
+        "tiny", "small", "medium", "original", "small-interleaved", "small-transformer", "small-gated-cnn"
+    ] = "small"
+    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94);
+    or another sequence encoder than LSTMs: small-interleaved (256; 13.6), small-transformer (256; 13.6) or
+    small-gated-cnn (256; 13.6)."""
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
     vocab: Path | None = None
@@ -60,13 +64,14 @@ class PretrainConfig:
     accumulation: int = 1
     """Parts of a batch whose gradients are added up one after the other, to save memory."""
     unroll_steps: int = 20
-    """Time steps per window: the LSTM state is carried from one window to the next, gradients are not."""
+    """Time steps per window: the state is carried from one window to the next, gradients are not. An encoder that
+    carries no state reads whole sentences, of batch size times these many positions in a step."""
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
     """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon)."""
     fresh_starts: float | None = None
-    """Fraction of sentences that start from zeros, not from carried state (default: 0 for original, else 0.1)."""
+    """Fraction of sentences that start from zeros where a state is carried (default: 0 for original, else 0.1)."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
@@ -80,7 +85,7 @@ class PretrainConfig:
     log_every: int = 20
     """Steps between entries of the log."""
     evaluate_every: int = 500
-    """Steps between evaluations of the held-out perplexity."""
+    """Steps between evaluations of the held-out text."""
     evaluate_words: int = 20_000
     """Words of the held-out text to evaluate during training; at the end, all are evaluated."""
     checkpoint_every: int = 200
@@ -166,13 +171,14 @@ class FinetuneConfig:
     batch_size: int = 32
     """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
-    """Time steps per window: the LSTM state is carried from one window to the next, gradients are not."""
+    """Time steps per window: the state is carried from one window to the next, gradients are not. An encoder that
+    carries no state reads whole sentences, of batch size times these many positions in a step."""
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float = 0.0005
     """Peak learning rate of fine-tuning; a new softmax is trained with 0.002."""
     fresh_starts: float = 0.1
-    """Fraction of sentences that start from zeros, not from carried state."""
+    """Fraction of sentences that start from zeros where a state is carried."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
@@ -186,7 +192,7 @@ class FinetuneConfig:
     log_every: int = 20
     """Steps between entries of the log."""
     evaluate_every: int = 500
-    """Steps between evaluations of the held-out perplexity."""
+    """Steps between evaluations of the held-out text."""
     evaluate_words: int = 20_000
     """Words of the held-out text to evaluate during training; before and after, all are evaluated."""
     checkpoint_every: int = 200

@@ -1,4 +1,4 @@
-"""Early stopping on the held-out perplexity."""
+"""Early stopping on the held-out perplexity, or pseudo-perplexity."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class EarlyStopping:
     best_step: int = 0
     evaluations_since: int = 0
 
-    def improves(self, perplexity: float, step: int) -> bool:
+    def improves(self, value: float, step: int) -> bool:
         """Record an evaluation, and return whether it is the best so far."""
-        if perplexity < self.best:
-            self.best, self.best_step, self.evaluations_since = perplexity, step, 0
+        if value < self.best:
+            self.best, self.best_step, self.evaluations_since = value, step, 0
             return True
         self.evaluations_since += 1
         return False

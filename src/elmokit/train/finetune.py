@@ -14,7 +14,7 @@ from elmokit.data.text_files import tokenized_files
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity, evaluate, warn_of_unknown
+from elmokit.lm.evaluate import Measure, evaluate, warn_of_unknown
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pytorch_threads
@@ -29,11 +29,19 @@ EVALUATION_ROWS = 32
 
 @dataclass(frozen=True)
 class Change:
-    """Perplexity of a held-out text before and after fine-tuning; `percent` is the relative change of the mean."""
+    """Perplexity of a held-out text before and after fine-tuning, or pseudo-perplexity; `percent`: its relative change.
 
-    before: Perplexity
-    after: Perplexity
+    The percentage of a perplexity is that of the mean of both directions.
+    """
+
+    before: Measure
+    after: Measure
     percent: float
+
+
+def _measure_of(changes: dict[str, Change]) -> str:
+    """The name of what was measured."""
+    return next((change.before.measure for change in changes.values()), "perplexity")
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,13 @@ class FinetuneReport:
 
     def __str__(self) -> str:
         """The model's directory, and a table with one row per text."""
-        width = max(map(len, ["perplexity", *self.changes]))
+        measure = _measure_of(self.changes)
+        width = max(map(len, [measure, *self.changes]))
         lines = [f"model: {self.model}"]
         if self.changes:
-            lines.append(f"{'perplexity':{width}}{'before':>12}{'after':>12}{'change':>12}{'unknown':>12}")
+            lines.append(f"{measure:{width}}{'before':>12}{'after':>12}{'change':>12}{'unknown':>12}")
         for name, change in self.changes.items():
-            before, after, unknown = change.before.mean, change.after.mean, 100 * change.after.unknown_share
+            before, after, unknown = change.before.value, change.after.value, 100 * change.after.unknown_share
             lines.append(f"{name:{width}}{before:12.3f}{after:12.3f}{change.percent:+10.1f} %{unknown:10.1f} %")
         return "\n".join(lines)
 
@@ -111,7 +120,7 @@ def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, fi
     options = {"batch_size": EVALUATION_ROWS, "device": settings.device}
     options |= {"tokenize": settings.tokenize, "language": settings.language}
     old, new = (evaluate(files, model, **options).files for model in (before, after))
-    return {name: Change(old[name], new[name], 100 * (new[name].mean / old[name].mean - 1)) for name in old}
+    return {name: Change(old[name], new[name], 100 * (new[name].value / old[name].value - 1)) for name in old}
 
 
 def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, changes: dict[str, Change]) -> str:
@@ -125,9 +134,13 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
         f"dropout {settings.dropout:g}, seed {settings.seed}",
     ]
     if changes:
-        lines += ["", "| held-out text | perplexity before | after | change | unknown words |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"| held-out text | {_measure_of(changes)} before | after | change | unknown words |",
+            "|---|---|---|---|---|",
+        ]
     for name, change in changes.items():
-        before, after, unknown = change.before.mean, change.after.mean, 100 * change.after.unknown_share
+        before, after, unknown = change.before.value, change.after.value, 100 * change.after.unknown_share
         lines.append(f"| {Path(name).name} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % | {unknown:.1f} % |")
     if start.card:
         lines += ["", "The card of the initial model follows.", "", start.card.rstrip()]
@@ -135,7 +148,7 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
 
 
 def _write_report(path: Path, changes: dict[str, Change]) -> None:
-    values = {name: asdict(change) for name, change in changes.items()}
+    values = {name: {"measure": change.before.measure, **asdict(change)} for name, change in changes.items()}
     with atomic_path(path) as partial:
         text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
         partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
@@ -146,7 +159,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
 
     If the model has no softmax, or `new_vocab` is set, a new one over the vocabulary of the corpus is trained first,
     with the biLM frozen; the perplexities "before" are measured with it. The fine-tuned model keeps the tokenizer, mix,
-    state policy and warm state of the initial model. Perplexities are exact (full softmax, state carried).
+    state policy and warm state of the initial model. Perplexities are exact (full softmax, state carried where there is
+    one); of a model that merges the two directions they are pseudo-perplexities.
 
     Args:
         settings: The model, the text and the optimization; a call with the same settings resumes a run.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elmokit.data.corpus import CorpusReport
-from elmokit.lm.evaluate import Perplexity
+from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
@@ -32,16 +32,21 @@ Reason = Literal["end", "words", "hours", "patience"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of `train`: why it ended, its duration in seconds, and the perplexity of all held-out text."""
+    """The result of `train`: why it ended, its duration in seconds, and the measure of all held-out text."""
 
     reason: Reason
     seconds: float
-    perplexity: Perplexity | None
+    heldout: Measure | None
 
 
 def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
     """Words that a step reads on average: positions of the token stream, without the sentence boundaries."""
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
+
+
+def _named(result: Measure) -> dict[str, Any]:
+    """The values of a measure for the log, with its name."""
+    return {"measure": result.measure, **asdict(result)}
 
 
 @contextmanager
@@ -133,14 +138,14 @@ class _Loop:
     def _log(self) -> bool:
         """Log the steps since the last entry; return False if the loss has diverged."""
         trainer = self.trainer
-        forward, backward = torch.stack(self.losses).mean(dim=0).tolist()
-        mean, gradient_norm = (forward + backward) / 2, float(trainer.gradient_norm)
+        losses = torch.stack(self.losses).mean(dim=0).tolist()
+        named = {f"loss_{name}": loss for name, loss in zip(trainer.objective.losses, losses, strict=True)}
+        mean, gradient_norm = sum(losses) / len(losses), float(trainer.gradient_norm)
         speed = self.words_per_step * len(self.losses) / (time.perf_counter() - self.interval_start)
         left = None if trainer.last_step is None else trainer.last_step - trainer.step
         self.tracker.event(
-            "train", trainer.step, loss_forward=forward, loss_backward=backward,
-            words=round(trainer.step * self.words_per_step), learning_rate=trainer.learning_rate,
-            gradient_norm=gradient_norm, words_per_second=round(speed, 1),
+            "train", trainer.step, **named, words=round(trainer.step * self.words_per_step),
+            learning_rate=trainer.learning_rate, gradient_norm=gradient_norm, words_per_second=round(speed, 1),
             seconds_left=None if left is None else round(left * self.words_per_step / speed),
         )  # fmt: skip
         self.progress.set_postfix_str(f"loss {mean:.3f}, {speed:,.0f} words/s", refresh=False)
@@ -154,13 +159,11 @@ class _Loop:
 
     def _evaluate(self) -> None:
         trainer = self.trainer
-        perplexity = self.processes.of_first(
-            lambda: trainer.heldout_perplexity(self.heldout, self.settings.evaluate_words)
-        )
-        self.tracker.event("heldout", trainer.step, **asdict(perplexity))
-        unknown = f"{perplexity.unknown_share:.1%} of the words unknown"
-        self._print(f"step {trainer.step:,}: held-out perplexity {perplexity.mean:.2f}, {unknown}")
-        if trainer.early_stopping.improves(perplexity.mean, trainer.step) and self.settings.patience is not None:
+        result = self.processes.of_first(lambda: trainer.measure_heldout(self.heldout, self.settings.evaluate_words))
+        self.tracker.event("heldout", trainer.step, **_named(result))
+        unknown = f"{result.unknown_share:.1%} of the words unknown"
+        self._print(f"step {trainer.step:,}: held-out {result.measure} {result.value:.2f}, {unknown}")
+        if trainer.early_stopping.improves(result.value, trainer.step) and self.settings.patience is not None:
             self._write(self.best, keep=1)
         self._begin_interval()
 
@@ -215,11 +218,11 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         trainer: The model before its first step.
         directory: Directory for log.jsonl, checkpoints/ and, with early stopping, best/.
         report: Statistics of the corpus.
-        heldout: Files for the perplexity: the beginning of each during training, all text at the end.
+        heldout: Files to measure: the beginning of each during training, all text at the end.
 
     Returns:
-        Why the run ended, and the final perplexity. With early stopping, the trainer holds the weights of the best
-        evaluation.
+        Why the run ended, and the final measure of the held-out text. With early stopping, the trainer holds the
+        weights of the best evaluation.
 
     Raises:
         KeyboardInterrupt: The run was interrupted by a signal; its last step is saved, or, while the loss is rising,
@@ -241,6 +244,6 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         best = processes.of_first(lambda: latest_snapshot(directory / BEST))
         if trainer.settings.patience is not None and best is not None:
             trainer.restore(read_snapshot(best), of_any_cycle=True)
-        perplexity = processes.of_first(lambda: trainer.heldout_perplexity(heldout, None)) if heldout else None
-        tracker.event("end", trainer.step, reason=reason, **(asdict(perplexity) if perplexity else {}))
-    return Outcome(reason, time.monotonic() - loop.start_time, perplexity)
+        result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
+        tracker.event("end", trainer.step, reason=reason, **({} if result is None else _named(result)))
+    return Outcome(reason, time.monotonic() - loop.start_time, result)

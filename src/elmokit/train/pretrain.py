@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
+from elmokit.lm.masked import PseudoPerplexity
 from elmokit.runtime import pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
@@ -44,7 +45,7 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if config.num_words is None:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
-    return BiLMConfig(config.lstm, None, len(vocab), (vocab.bos, vocab.eos))
+    return replace(config, num_words=len(vocab), boundary_words=(vocab.bos, vocab.eos))
 
 
 def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
@@ -131,6 +132,8 @@ class PretrainReport:
         step: Steps of the run so far.
         words: Words read in these steps.
         perplexity: Perplexity of all held-out text; None without held-out text.
+        pseudo_perplexity: Its pseudo-perplexity, where the model merges the two directions, and so has no perplexity.
+        cut_sentences: Sentences that were cut, where whole ones are read, since they were longer than a batch.
     """
 
     model: Path | None
@@ -138,19 +141,23 @@ class PretrainReport:
     step: int
     words: int
     perplexity: Perplexity | None
+    pseudo_perplexity: PseudoPerplexity | None = None
+    cut_sentences: int = 0
 
     def __str__(self) -> str:
-        reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out perplexity"}
+        reasons = {"end": "finished", "words": "max_words", "hours": "max_hours", "patience": "held-out text"}
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {reasons[self.reason]}"]
-        if self.perplexity is not None:
-            lines.append(f"held-out perplexity: {self.perplexity}")
+        if self.cut_sentences:
+            lines.append(f"sentences that were cut, being longer than a batch: {self.cut_sentences:,}")
+        for heldout in filter(None, (self.perplexity, self.pseudo_perplexity)):
+            lines.append(f"held-out {heldout}")
         none_yet = "model: none yet, run the same command again to resume"
         lines.append(none_yet if self.model is None else f"model: {self.model}")
         return "\n".join(lines)
 
 
 def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) -> str:
-    settings, final, cool_down = trainer.settings, outcome.perplexity, trainer.schedule.cool_down
+    settings, final, cool_down = trainer.settings, outcome.heldout, trainer.schedule.cool_down
     lines = [
         "# An ELMo biLM trained by elmokit",
         "",
@@ -167,10 +174,16 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
         lines.append(
             f"- the loss diverged during training; the learning rate was multiplied by {trainer.rate_factor:g}"
         )
-    if final is not None:
+    if trainer.objective.cut_sentences:
+        lines.append(f"- sentences that were cut, being longer than a batch: {trainer.objective.cut_sentences:,}")
+    unknown = "" if final is None else f"{final.unknown_share:.1%} of the words unknown"
+    if isinstance(final, PseudoPerplexity):
+        lines.append(f"- held-out pseudo-perplexity (exact softmax): {final.value:.2f}; {unknown}")
+    elif final is not None:
+        state = "state carried" if trainer.config.sequence_encoder.carries_state else "each sentence by itself"
         lines.append(
-            f"- held-out perplexity (exact softmax, state carried): forward {final.forward:.2f}, "
-            f"backward {final.backward:.2f}, mean {final.mean:.2f}; {final.unknown_share:.1%} of the words unknown"
+            f"- held-out perplexity (exact softmax, {state}): forward {final.forward:.2f}, "
+            f"backward {final.backward:.2f}, mean {final.mean:.2f}; {unknown}"
         )
     return "\n".join(lines) + "\n"
 
@@ -204,6 +217,9 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown
 
 def pretrain(settings: PretrainConfig) -> PretrainReport:
     """Pretrain a biLM (Peters et al., 2018, section 3), or resume an interrupted run.
+
+    The objective is the likelihood of both directions; where the sequence encoder merges them, hidden words are
+    predicted from all others of their sentence (`elmokit.train.objectives`).
 
     A run with a constant schedule has no planned end: it writes its model when max_words, max_hours or patience stops
     it. `cool_down` produces a better model from one of its checkpoints, in the subdirectory cool-down-STEP-STEPS, as
@@ -251,12 +267,14 @@ def _text_of(settings: PretrainConfig) -> _Text:
 
 def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) -> PretrainReport:
     """Write the model, unless a run with a planned end was stopped before it."""
-    if outcome.perplexity is not None:
+    heldout = outcome.heldout
+    if heldout is not None:
         advice = "raise vocab_size or lower min_count"
-        warn_of_unknown(outcome.perplexity.unknown_share, "held-out text", advice)
+        warn_of_unknown(heldout.unknown_share, "held-out text", advice, heldout.measure)
     words = round(trainer.step * words_per_step(trainer.settings, text.report))
     model = None
     if outcome.reason != "hours" or trainer.last_step is None:
         model = directory / "model"
         save(trainer.pretrained(text.tokenizer, _card(trainer, text.report, words, outcome)), model, overwrite=True)
-    return PretrainReport(model, outcome.reason, trainer.step, words, outcome.perplexity)
+    measured = (None, heldout) if isinstance(heldout, PseudoPerplexity) else (heldout, None)
+    return PretrainReport(model, outcome.reason, trainer.step, words, *measured, trainer.objective.cut_sentences)

@@ -33,6 +33,10 @@ class Processes:
         """Whether this process writes the files of the run."""
         return self.rank == 0
 
+    def part_numbers(self, accumulation: int) -> range:
+        """The parts of a batch that this process computes one after the other, of those of all processes."""
+        return range(self.rank * accumulation, (self.rank + 1) * accumulation)
+
     def parts(self, batch_size: int, accumulation: int) -> list[slice]:
         """The rows of a batch that this process computes, in `accumulation` parts, one after the other.
 
@@ -45,8 +49,7 @@ class Processes:
                 f"a batch of {batch_size} rows has no row for each of {self.count} processes times {accumulation} parts"
             )
         bounds = [number * batch_size // parts for number in range(parts + 1)]
-        own = range(self.rank * accumulation, (self.rank + 1) * accumulation)
-        return [slice(bounds[number], bounds[number + 1]) for number in own]
+        return [slice(bounds[number], bounds[number + 1]) for number in self.part_numbers(accumulation)]
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""

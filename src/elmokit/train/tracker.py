@@ -52,16 +52,20 @@ class Tracker:
             self._writer = SummaryWriter(str(directory / "tensorboard"))
 
     def event(self, kind: str, step: int, **values: Any) -> None:
-        """Append one line: time (seconds since 1970), kind of event, step, values."""
+        """Append one line: time (seconds since 1970), kind of event, step, values.
+
+        TensorBoard's names of the values begin with the kind of event, and with the value of `measure` if there is one.
+        """
         if self._file is None:
             return
         record = {"time": round(time.time(), 3), "event": kind, "step": step, **values}
         self._file.write(json.dumps(record, default=str) + "\n")
         self._file.flush()
         if self._writer is not None:
+            group = "/".join([kind, values["measure"]] if "measure" in values else [kind])
             for name, value in values.items():
                 if isinstance(value, int | float) and math.isfinite(value):
-                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+                    self._writer.add_scalar(f"{group}/{name}", value, step)
 
     def close(self) -> None:
         if self._file is not None:

@@ -18,19 +18,19 @@ from elmokit.checkpoints.errors import non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import TrainingStream, TrainingWindow
+from elmokit.data.streams import PendingText
 from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Perplexity, check_predicts, perplexity
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.lm.evaluate import Measure, check_predicts, measure
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
-from elmokit.ops.packing import Packing
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.objectives import Part, objective_of
 from elmokit.train.older_snapshots import optimizer_tensors_of
 from elmokit.train.optim import Recipe, clip_gradients, make_optimizer, recipe
 from elmokit.train.processes import ALONE, Processes
@@ -83,8 +83,9 @@ class _Progress:
 
     step: int
     position: dict[str, int]
-    rows: list[list[list[str]]]
     run: dict[str, Any]
+    rows: list[list[list[str]]] | None = None
+    sentences: PendingText | None = None
     rate_factor: float = 1.0
     monitor: dict[str, Any] = field(default_factory=LossMonitor().to_dict)
     early_stopping: dict[str, Any] = field(default_factory=EarlyStopping().to_dict)
@@ -96,7 +97,7 @@ class _Progress:
             raise ValueError(f"its position has {', '.join(self.position) or 'no'} keys")
         if min(self.step, self.cycle_start, *self.position.values()) < 0 or self.rate_factor <= 0:
             raise ValueError("steps and positions must be 0 or more, and the factor of the learning rate above 0")
-        if any(len(row) != 4 or len(set(map(len, row))) != 1 for row in self.rows):
+        if any(len(row) != 4 or len(set(map(len, row))) != 1 for row in self.rows or ()):
             raise ValueError("each of its rows must have four lists of equally many words")
 
 
@@ -117,7 +118,7 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
 
 
 def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
-    """The weight matrices of the LSTMs, highway layers and projections: all between embeddings and softmax."""
+    """The weight matrices of the sequence encoder, highway layers and projections: between embeddings and softmax."""
     matrices: list[nn.Parameter] = []
     for module in bilm.modules():
         if isinstance(module, nn.Linear):
@@ -126,23 +127,6 @@ def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
             weights = (module.input_weight, module.recurrent_weight, module.projection_weight)
             matrices += [weight for weight in weights if weight is not None]
     return matrices
-
-
-class _Part:
-    """Some rows of the batch, which are computed together, and their state."""
-
-    state: BiLMState
-
-    def __init__(self, rows: slice, settings: PretrainConfig) -> None:
-        self.rows, count = rows, rows.stop - rows.start
-        self.share = count / settings.batch_size
-        self._packing = Packing.rectangle(settings.unroll_steps, count)
-
-    def packing(self, window: TrainingWindow, fresh_starts: Tensor | None) -> Packing:
-        """The packing of its window; `fresh_starts` (T, B) are those of the whole batch."""
-        if fresh_starts is None:
-            return self._packing
-        return replace(self._packing, resets=window.begins & fresh_starts[:, self.rows].flatten())
 
 
 class Trainer:
@@ -178,7 +162,7 @@ class Trainer:
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
         self.bilm = BiLM(config).to(self.device)
-        self.softmax = FullSoftmax(len(vocab), config.lstm.projection_dim).to(self.device)
+        self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
         self.recipe = recipe_of(settings)
         self.schedule = Schedule(self.recipe.schedule, total_steps, cool_down)
@@ -194,34 +178,35 @@ class Trainer:
         self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
         self.draws = torch.Generator().manual_seed(settings.seed)
         self.processes = processes
-        self._parts = [_Part(rows, settings) for rows in processes.parts(settings.batch_size, settings.accumulation)]
-        self._set_state(self.bilm.initial_state(settings.batch_size))
+        state = self.bilm.initial_state(settings.batch_size)
+        self.objective = objective_of(config, settings, vocab, self.recipe.fresh_starts, processes, state)
         self._files = files
         self.read_from(Position(), None)
         self.step = 0
 
-    def read_from(self, position: Position, rows: Any) -> None:
-        """Continue reading the corpus at `position`; `rows` are the pending tokens of the stream's rows, if any."""
-        settings = self.settings
-        self.reader = SentenceReader(self._files, settings.seed, position)
-        self.stream = TrainingStream(self.reader, self.vocab, settings.batch_size, settings.unroll_steps, rows)
+    def read_from(self, position: Position, pending: Any) -> None:
+        """Continue reading the corpus at `position`, after what the objective has `pending`, if anything."""
+        self.reader = SentenceReader(self._files, self.settings.seed, position)
+        self.objective.read_from(self.reader, pending)
 
     def train_step(self) -> Tensor:
-        """Train on the next window.
+        """Train on the next batch of text.
 
         Returns:
-            The mean losses of the two directions in nats per word, (2,).
+            The mean losses in nats per prediction, (K,): of the two directions, or of hidden words; see
+            `Objective.losses`.
         """
-        windows = self.stream.next_parts([part.rows for part in self._parts])
-        fresh_starts, samples = self._draw_fresh_starts(), self._draw_samples()
-        of_parts = []
-        for part, window in zip(self._parts, windows, strict=True):
-            losses = part.share * self._losses(part, window, fresh_starts, samples)
+        parts, samples = self.objective.next_parts(self.draws), self._draw_samples()
+        of_parts = [torch.zeros(len(self.objective.losses), device=self.device)]
+        for part in parts:
+            if not part.share:  # a batch of few sentences may have none for this part
+                continue
+            losses = part.share * self._losses(part, samples)
             loss = losses.mean()
             (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
             of_parts.append(losses.detach())
         losses = torch.stack(of_parts).sum(dim=0)
-        self._exchange(losses, windows, samples)
+        self._exchange(losses, parts, samples)
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
         self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         self.optimizer.step(self.learning_rate)
@@ -230,62 +215,45 @@ class Trainer:
         self.step += 1
         return losses
 
-    def _draw_fresh_starts(self) -> Tensor | None:
-        """Where the state of a sentence that begins there is reset, (T, B); None: nowhere."""
-        if not self.recipe.fresh_starts:
-            return None
-        drawn = torch.rand(self.settings.unroll_steps * self.settings.batch_size, generator=self.draws)
-        return (drawn < self.recipe.fresh_starts).view(self.settings.unroll_steps, -1)
-
     def _draw_samples(self) -> list[Samples]:
-        """The negative classes of each direction; none with the full softmax."""
-        return [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in range(2)]
+        """The negative classes for each loss; none with the full softmax."""
+        return [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in self.objective.losses]
 
-    def _exchange(self, losses: Tensor, windows: Sequence[TrainingWindow], samples: Sequence[Samples]) -> None:
+    def _exchange(self, losses: Tensor, parts: Sequence[Part], samples: Sequence[Samples]) -> None:
         """Sum losses and gradients over all processes; of the softmax, the rows that a sampled one has read."""
+        if self.processes.count == 1:
+            return
+        for parameter in self.parameters:
+            if parameter.grad is None and parameter.requires_grad:  # this process had no text
+                parameter.grad = torch.zeros_like(parameter)
         gradients = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
         if samples:
-            targets = [window.targets.flatten() for window in windows]
+            targets = [part.targets.flatten() for part in parts]
             ids = torch.cat([*(drawn.ids for drawn in samples), *targets]).to(self.device)
             self.processes.sum_rows([gradients.pop(each) for each in (self.softmax.weight, self.softmax.bias)], ids)
         self.processes.sum([losses, *gradients.values()])
 
-    def _losses(
-        self, part: _Part, window: TrainingWindow, fresh_starts: Tensor | None, samples: Sequence[Samples]
-    ) -> Tensor:
-        """Mean losses of both directions on some rows, (2,); moves their state on."""
+    def _losses(self, part: Part, samples: Sequence[Samples]) -> Tensor:
+        """Mean losses of a part, (K,)."""
         if self.processes.count > 1 and self.settings.dropout:
-            torch.manual_seed(hash((self.settings.seed, self.step, part.rows.start)))  # not the same for all rows
-        tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
+            torch.manual_seed(hash((self.settings.seed, self.step, part.key)))  # not the same for all parts
+        part = part.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
-            words = self.bilm.word_vectors(window.words, self.vocab)
-            packing = part.packing(window, fresh_starts)
-            layers, state = self.bilm.run(words, tokens, packing, part.state, dropout=self.settings.dropout)
-            part.state = BiLMState(state.h.detach(), state.c.detach())
+            vectors = self.bilm.word_vectors(part.words, self.vocab)
+            outputs = self.objective.outputs(self.bilm, vectors, part, self.settings.dropout)
             if self.sampler is not None:
-                return self.softmax.sampled_losses(layers[-1], targets, samples, self.sampler).mean(dim=1)
-            return torch.stack([self.softmax.log_losses(layers[-1][d], targets[d]) for d in range(2)]).mean(dim=1)
-
-    def _set_state(self, state: BiLMState) -> None:
-        """Give each part the state of its rows."""
-        for part in self._parts:
-            part.state = BiLMState(state.h[:, :, part.rows], state.c[:, :, part.rows])
-
-    def whole_state(self) -> BiLMState:
-        """The state of all rows of the batch, in main memory, gathered from all processes."""
-        own = [BiLMState(part.state.h.cpu(), part.state.c.cpu()) for part in self._parts]
-        states = list(chain.from_iterable(self.processes.gather(own)))
-        return BiLMState(*(torch.cat([getattr(state, name) for state in states], dim=2) for name in ("h", "c")))
+                return self.softmax.sampled_losses(outputs, part.targets, samples, self.sampler).mean(dim=1)
+            losses = [self.softmax.log_losses(own, targets) for own, targets in zip(outputs, part.targets, strict=True)]
+            return torch.stack(losses).mean(dim=1)
 
     def snapshot(self) -> Snapshot:
         """The complete state of the run, from which `restore` resumes exactly, on any number of processes."""
-        state = self.whole_state()
         tensors = (
             add_prefix("bilm", self.bilm.state_dict())
             | add_prefix("softmax", self.softmax.state_dict())
             | add_prefix("optimizer", self.optimizer.tensors())
-            | add_prefix("state", {"h": state.h, "c": state.c})
+            | add_prefix("state", self.objective.tensors())
             | add_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
         )
         if self.device.type == "cuda":
@@ -293,7 +261,7 @@ class Trainer:
         progress = {
             "step": self.step,
             "position": self.reader.position.to_dict(),
-            "rows": self.stream.rows,
+            self.objective.pending_name: self.objective.pending,
             "run": self.identity,
             "rate_factor": self.rate_factor,
             "monitor": self.monitor.to_dict(),
@@ -327,12 +295,13 @@ class Trainer:
             self._restore_tensors(snapshot)
             self.monitor = LossMonitor.from_dict(progress.monitor)
             self.early_stopping = EarlyStopping.from_dict(progress.early_stopping)
-            if len(progress.rows) != self.settings.batch_size:
-                raise ValueError(f"it has {len(progress.rows)} rows for a batch of {self.settings.batch_size}")
+            pending = getattr(progress, name := self.objective.pending_name)
+            if pending is None:
+                raise ValueError(f"it has no {name}")
+            self.read_from(Position(**progress.position), pending)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:  # as PyTorch finds it
             raise _damaged(error) from error
         self.schedule = replace(self.schedule, start=progress.step if extends else progress.cycle_start)
-        self.read_from(Position(**progress.position), progress.rows)
         self.step, self.rate_factor = progress.step, progress.rate_factor
 
     def _restore_tensors(self, snapshot: Snapshot) -> None:
@@ -344,22 +313,18 @@ class Trainer:
         self.bilm.load_state_dict(snapshot.with_prefix("bilm"))
         self.softmax.load_state_dict(snapshot.with_prefix("softmax"))
         self.optimizer.restore(optimizer_tensors_of(snapshot, self.bilm, self.softmax, self.optimizer))
-        state = BiLMState(**{name: tensor.to(self.device) for name, tensor in snapshot.with_prefix("state").items()})
-        expected = self.bilm.initial_state(self.settings.batch_size)
-        if (state.h.shape, state.c.shape) != (expected.h.shape, expected.c.shape):
-            raise ValueError(f"its state has the shapes {tuple(state.h.shape)} and {tuple(state.c.shape)}")
-        self._set_state(state)
+        self.objective.restore(snapshot.with_prefix("state"))
         random = snapshot.with_prefix("random")
         torch.set_rng_state(random["torch"])
         self.draws.set_state(random["draws"])
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
-    def heldout_perplexity(self, files: list[Path], words: int | None) -> Perplexity:
-        """Exact perplexity of the files, or of about `words` words from their beginnings."""
+    def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
+        """The exact perplexity, or pseudo-perplexity, of the files, or of about `words` words from their beginnings."""
         words_per_file = None if words is None else max(1, words // len(files))
         sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
-        return perplexity(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
+        return measure(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
         """The model with its present weights, which are shared, not copied."""

@@ -86,7 +86,7 @@ def test_truncated_words_are_counted(tmp_path: Path) -> None:
 def test_interleaved_model_refuses_carried_state(tmp_path: Path) -> None:
     embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["lstm"])))
     assert embedder.num_layers == 1
-    with pytest.raises(ValueError, match="no state to carry"):
+    with pytest.raises(ValueError, match="carries no state"):
         embedder.embed(SENTENCES, state="carry")
 
 

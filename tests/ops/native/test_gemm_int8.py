@@ -12,7 +12,7 @@ from oracle import relu, sigmoid
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import encode_file
 from elmokit.nn.bilm import BiLM
@@ -311,8 +311,9 @@ def test_where_it_is_not_there_that_is_said(without_native: None) -> None:
 
 @needs_int8
 def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
-    lstm = LSTMConfig(cell_dim=20, projection_dim=6, interleaved=True)
-    model = Pretrained(BiLM(BiLMConfig(lstm, CharCNNConfig(4, ((1, 3),), num_highway=1))))
+    interleaved = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
+    config = BiLMConfig(None, CharCNNConfig(4, ((1, 3),), num_highway=1), interleaved=interleaved)
+    model = Pretrained(BiLM(config))
     exact, found = (Embedder(model, dtype=dtype).embed([["a", "bc", "d"]])[0] for dtype in ("float32", "int8"))
     assert np.linalg.norm(found - exact) < 0.03 * np.linalg.norm(exact)
 

@@ -91,14 +91,15 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
 
 def table_of(config: BiLMConfig) -> Iterator[Entry]:
     """The table: every dataset of the file, its shape, and which part of which parameter it fills."""
+    lstm = config.lstm_for("AllenNLP's and bilm-tf's files are")
     if config.char_cnn is None:
-        words = (config.num_words or 0, config.lstm.projection_dim)
+        words = (config.num_words or 0, lstm.projection_dim)
         yield Entry("embedding", words, "word_embedding", reverse_axes=False)
     else:
-        yield from _char_cnn_entries(config.char_cnn, config.lstm.projection_dim)
+        yield from _char_cnn_entries(config.char_cnn, lstm.projection_dim)
     for direction in range(2):
-        for layer in range(config.lstm.num_layers):
-            yield from _lstm_entries(config.lstm, direction, layer)
+        for layer in range(lstm.num_layers):
+            yield from _lstm_entries(lstm, direction, layer)
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite
     if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
     with atomic_hdf5(path, overwrite) as file:
-        shape = (len(vocab), bilm.config.lstm.projection_dim)
+        shape = (len(vocab), bilm.config.sequence_encoder.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(vocab), BATCH_WORDS):
             words = vocab.words[begin : begin + BATCH_WORDS]

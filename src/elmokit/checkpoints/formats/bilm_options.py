@@ -82,7 +82,7 @@ def read_options(path: Path, num_words: int) -> BiLMConfig:
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     """The inverse of `config_from_options`; ValueError where the format cannot express the configuration."""
-    lstm, char_cnn = config.lstm, config.char_cnn
+    lstm, char_cnn = config.lstm_for("AllenNLP's and bilm-tf's files are"), config.char_cnn
     if lstm.forget_bias != FORGET_BIAS:
         raise ValueError(
             f"the forget bias is {lstm.forget_bias}, and readers of options.json assume {FORGET_BIAS}: save this model "

@@ -18,7 +18,7 @@ from elmokit.checkpoints.formats.efml_settings import read_config
 from elmokit.checkpoints.formats.torch_file import check_weights, read_tensors
 from elmokit.checkpoints.native import filled, read_card
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.config import BiLMConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 
@@ -82,7 +82,7 @@ def _elmo_entries(config: LSTMConfig) -> Iterator[Entry]:
             yield Entry(f"{cell}.state_projection.weight", (dim, hidden), f"{ours}.projection_weight", d)
 
 
-def _lstm_entries(config: LSTMConfig) -> Iterator[Entry]:
+def _lstm_entries(config: InterleavedConfig) -> Iterator[Entry]:
     """The names of torch.nn.LSTM, which has two biases a gate; they are added."""
     dim, hidden = config.projection_dim, config.cell_dim
     for layer in range(config.num_layers):
@@ -98,12 +98,11 @@ def _lstm_entries(config: LSTMConfig) -> Iterator[Entry]:
 
 def tables_of(config: BiLMConfig) -> dict[str, list[Entry]]:
     """The tables of both files: every tensor, its shape, and the part of a parameter that it fills."""
-    encoder, lstm = config.efml, config.lstm
+    encoder, lstm = config.efml, config.sequence_encoder
     assert encoder is not None
-    return {
-        TOKEN_ENCODER: list(_token_encoder_entries(encoder, lstm.projection_dim)),
-        ENCODER: list((_lstm_entries if lstm.interleaved else _elmo_entries)(lstm)),
-    }
+    assert isinstance(lstm, LSTMConfig | InterleavedConfig), "read_config makes no other"
+    entries = _elmo_entries(lstm) if isinstance(lstm, LSTMConfig) else _lstm_entries(lstm)
+    return {TOKEN_ENCODER: list(_token_encoder_entries(encoder, lstm.projection_dim)), ENCODER: list(entries)}
 
 
 # --- Weights -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from elmokit.checkpoints.errors import CheckpointError
-from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines
 
@@ -93,24 +93,25 @@ def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEnco
     )
 
 
-def _lstm_config(settings: dict[str, Any]) -> LSTMConfig:
+def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `BiLMConfig`."""
     kind = settings["name"].lower()
     if kind not in ("elmo", "lstm"):
         raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
-    config = LSTMConfig(
-        num_layers=int(settings["n_layers"]),
-        cell_dim=int(settings["dim"]),
-        projection_dim=int(settings["projection_dim"]),
-        # A clip of 0 means none. The plain LSTM has neither clips nor skip connections.
-        cell_clip=settings.get("cell_clip") or None if kind == "elmo" else None,
-        proj_clip=settings.get("proj_clip") or None if kind == "elmo" else None,
-        use_skip_connections=kind == "elmo",
-        forget_bias=0.0,  # its biases include it
-        interleaved=kind == "lstm",
-    )
-    if kind == "elmo" and not config.has_projection:
+    sizes: dict[str, Any] = {
+        "num_layers": int(settings["n_layers"]),
+        "cell_dim": int(settings["dim"]),
+        "projection_dim": int(settings["projection_dim"]),
+        "forget_bias": 0.0,  # its biases include it
+    }
+    if kind == "lstm":
+        return {"lstm": None, "interleaved": InterleavedConfig(**sizes, projects_layers=False)}
+    # A clip of 0 means none.
+    clips = {name: settings.get(name) or None for name in ("cell_clip", "proj_clip")}
+    config = LSTMConfig(**sizes, **clips)
+    if not config.has_projection:
         raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
-    return config
+    return {"lstm": config}
 
 
 def read_config(directory: Path) -> BiLMConfig:
@@ -123,7 +124,7 @@ def read_config(directory: Path) -> BiLMConfig:
         path = settings_path(directory)
         settings = PUBLISHED_SETTINGS if path is None else read_json(path, MAX_SETTINGS)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
-        return BiLMConfig(_lstm_config(settings["encoder"]), None, efml=encoder)
+        return BiLMConfig(char_cnn=None, efml=encoder, **_sequence_encoder(settings["encoder"]))
     # JSON may hold any type, and infinity; FileNotFoundError of a missing dictionary passes through.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error

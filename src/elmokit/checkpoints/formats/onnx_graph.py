@@ -22,6 +22,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from elmokit import __version__
+from elmokit.config import InterleavedConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
@@ -168,13 +169,13 @@ def _lstm(graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[st
 
 def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str], list[str]]:
     """The layers, each (T, B, 2D), and the state after them, h and c, of directions that never meet."""
-    lstm, outputs, states = bilm.config.lstm, [], []
+    outputs, states = [], []
     for d, stack in enumerate(cast(Any, bilm.sequence_encoder).stacks):
         layers, finals = [x], []
         for index, layer in enumerate(stack.layers):
             state = [graph.select(part, d, index) for part in ("h", "c")]
             h, c, y = _lstm(graph, layer, layers[-1], mask, state, d)
-            layers.append(graph.op("Add", y, layers[-1]) if lstm.use_skip_connections and index else y)
+            layers.append(graph.op("Add", y, layers[-1]) if stack.use_skip_connections and index else y)
             finals.append((h, c))
         outputs.append(layers)
         states.append([graph.stack(part) for part in zip(*finals, strict=True)])
@@ -183,17 +184,24 @@ def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str
 
 
 def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
-    """The only layer, (T, B, 2D), of directions that meet after each layer."""
+    """The layers, each (T, B, 2D), of directions that meet after each layer; without projections the top alone."""
     encoder, shape = cast(Any, bilm.sequence_encoder), graph.op("Shape", x, start=1, end=2)
-    zeros = graph.op("ConstantOfShape", graph.op("Concat", shape, graph.constant([bilm.config.lstm.cell_dim]), axis=0))
-    below = x
-    for index in range(bilm.config.lstm.num_layers):
+    config: InterleavedConfig = encoder.config
+    zeros = graph.op("ConstantOfShape", graph.op("Concat", shape, graph.constant([config.cell_dim]), axis=0))
+    below, layers = x, [graph.op("Concat", x, x, axis=2)]
+    for index in range(config.num_layers):
         outputs = [
             _lstm(graph, stack["layers"][index], below, mask, [zeros, zeros], d)[2]
             for d, stack in enumerate(encoder.stacks)
         ]
         below = graph.op("Concat", *outputs, axis=2)
-    projection = cast(Projection, encoder.projection)
+        if config.projects_layers:
+            projection = encoder.projections[index]
+            below = graph.op("Add", graph.linear(below, projection.weight, projection.bias), layers[-1])
+            layers.append(below)
+    if config.projects_layers:
+        return layers
+    projection = cast(Projection, encoder.top_projection)
     projected = [graph.linear(y, projection.weight, projection.bias) for y in outputs]
     return [graph.op("Concat", *projected, axis=2)]
 
@@ -202,11 +210,15 @@ def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
 
 
 def onnx_model(bilm: BiLM) -> ModelProto:
-    """The graph of a biLM, of any configuration.
+    """The graph of a biLM of LSTMs.
 
     Raises:
-        ValueError: It is prepacked, and so without its own weights, or too large for a file; or onnx is not installed.
+        ValueError: It has another sequence encoder, is prepacked, and so without its own weights, or too large for a
+            file; or onnx is not installed.
     """
+    config, encoder = bilm.config, bilm.config.sequence_encoder
+    if config.interleaved is None:
+        config.lstm_for("ONNX files are")  # raises where there is another encoder
     try:
         from onnx import TensorProto, helper
     except ImportError as error:
@@ -215,17 +227,17 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
     if 4 * sum(parameter.numel() for parameter in bilm.parameters()) > MAX_BYTES:
         raise ValueError("an ONNX file holds at most 2 GB, and this model has more")
-    graph, config = _Graph(), bilm.config
+    graph = _Graph()
     x, mask = _encode(graph, bilm.token_encoder, "ids")
     steps = graph.op("Unsqueeze", graph.op("Transpose", mask, perm=[1, 0]), graph.constant([2]))
-    if config.lstm.interleaved:
+    if encoder.merges_directions:
         layers, states = _interleaved(graph, bilm, x, steps), []
     else:
         layers, states = _independent(graph, bilm, x, steps)
     stacked = graph.op("Transpose", graph.stack(layers), perm=[0, 2, 1, 3])
     is_word = graph.op("Unsqueeze", mask, graph.constant([0, 3]))
     masked = graph.op("Where", is_word, stacked, graph.constant(0.0))
-    depth, dims = len(states) and config.lstm.num_layers, (config.lstm.projection_dim, config.lstm.cell_dim)
+    depth, *dims = encoder.state_shape
     ids = ["batch", "words"] if isinstance(bilm.token_encoder, WordEmbedding) else ["batch", "words", "characters"]
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ids)]
     results = [

@@ -189,7 +189,7 @@ def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
     shapes = {name: weights_shape(name, tensor.shape) for name, tensor in tensors.items()}
     config = _config(prefix, shapes)
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
-    output_layer = _softmax_shapes(shapes, config.lstm.projection_dim)
+    output_layer = _softmax_shapes(shapes, config.sequence_encoder.projection_dim)
     check_shapes(prefix, encoder | output_layer | _mix_shapes(shapes, config.num_representations), shapes)
     return TFModel(
         config,
@@ -236,7 +236,7 @@ def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str,
             slots[dataset] = tensor
     shapes = {name: weights_shape(name, tensor.shape) for name, tensor in slots.items()}
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
-    softmax = _softmax_shapes(shapes, config.lstm.projection_dim)
+    softmax = _softmax_shapes(shapes, config.sequence_encoder.projection_dim)
     check_shapes(f"the state of AdaGrad in {prefix}", encoder | softmax, shapes)
     names = {"softmax/W": "weight", "softmax/b": "bias"}
     return (

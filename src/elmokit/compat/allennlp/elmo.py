@@ -84,6 +84,10 @@ def _open_characters(options_file: str | Path | None, weight_file: str | Path | 
     bilm = open_bilm(options_file, weight_file)
     if bilm.token_encoder.input != "characters":
         raise ConfigurationError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
+    if bilm.config.lstm is None:
+        raise ConfigurationError(
+            f"AllenNLP's ELMo has LSTMs but this biLM has {bilm.config.encoder_name}: use elmokit.Elmo"
+        )
     return bilm
 
 
@@ -126,7 +130,8 @@ class _ElmoBiLm(nn.Module):
     ) -> None:
         super().__init__()
         self._bilm = _open_characters(options_file, weight_file).requires_grad_(requires_grad)
-        self._elmo_lstm = _ElmoLstm(self._bilm.config.lstm)
+        self._lstm_config = self._bilm.config.lstm_for("AllenNLP's ELMo is")
+        self._elmo_lstm = _ElmoLstm(self._lstm_config)
         self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
         self.register_buffer("_cached_words", None, persistent=False)
@@ -134,7 +139,7 @@ class _ElmoBiLm(nn.Module):
             self.create_cached_cnn_embeddings(vocab_to_cache)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        translate(state_dict, prefix, "_bilm", self._bilm.config.lstm.forget_bias)
+        translate(state_dict, prefix, "_bilm", self._lstm_config.forget_bias)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     @property

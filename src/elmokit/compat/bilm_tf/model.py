@@ -43,11 +43,12 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
             table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     except KeyError as error:
         raise ValueError(f"{embedding_weight_file} has no dataset 'embedding': use dump_token_embeddings") from error
-    if table.dim() != 2 or table.shape[1] != bilm.config.lstm.projection_dim:
-        expected = f"(V, {bilm.config.lstm.projection_dim})"
+    if table.dim() != 2 or table.shape[1] != bilm.config.sequence_encoder.projection_dim:
+        expected = f"(V, {bilm.config.sequence_encoder.projection_dim})"
         raise ValueError(f"{embedding_weight_file} has vectors {tuple(table.shape)}, but this biLM needs {expected}")
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if name.startswith("layers.")}
+    characters = f"{bilm.token_encoder.stored_name}."
+    lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if not name.startswith(characters)}
     return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
 
 
@@ -138,7 +139,9 @@ def dump_token_embeddings(
     words, bilm = _words_of(vocab_file), open_bilm(options_file, weight_file)
     warn_of_missing_boundaries(words)
     with atomic_hdf5(outfile) as file:
-        table = file.create_dataset("embedding", (len(words), bilm.config.lstm.projection_dim), dtype="float32")
+        table = file.create_dataset(
+            "embedding", (len(words), bilm.config.sequence_encoder.projection_dim), dtype="float32"
+        )
         for begin in range(0, len(words), BATCH_WORDS):
             batch = words[begin : begin + BATCH_WORDS]
             table[begin : begin + len(batch)] = bilm.word_vectors(batch)[: len(batch)].numpy()

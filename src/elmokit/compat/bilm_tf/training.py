@@ -136,7 +136,7 @@ def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_si
     model, words = load(ckpt_file), Vocab(map(data.vocab.id_to_word, range(data.vocab.size)))
     if model.vocab is not None and model.vocab != words:
         raise ValueError(f"{data.vocab.filename} is not the vocabulary of {ckpt_file}: give that one")
-    perplexity = evaluate(data.files, replace(model, vocab=words), batch_size=batch_size, tokenize=False).total.mean
+    perplexity = evaluate(data.files, replace(model, vocab=words), batch_size=batch_size, tokenize=False).total.value
     print(f"FINISHED! AVERAGE PERPLEXITY = {perplexity}")
     return perplexity
 

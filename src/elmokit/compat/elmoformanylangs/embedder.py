@@ -47,7 +47,8 @@ class Embedder:
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._config = self._embedder.model.config
         self._state: BiLMState | StatePolicy = "carry"
-        self.interleaved = self._config.lstm.interleaved  # the encoder called lstm
+        encoder = self._config.interleaved
+        self.interleaved = encoder is not None and not encoder.projects_layers  # the encoder called lstm
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Compute the vectors of tokenized sentences.

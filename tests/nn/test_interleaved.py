@@ -1,13 +1,12 @@
-"""LSTMs whose directions merge: equal to torch.nn.LSTM, sentence by sentence."""
+"""ELMoForManyLangs' interleaved LSTMs: equal to torch.nn.LSTM, sentence by sentence."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import LSTMConfig
-from elmokit.nn.encoders import InterleavedLSTM, mirrored_slots
-from elmokit.ops.packing import PackedText, Packing, pack_sentences
+from elmokit.config import InterleavedConfig
+from elmokit.nn.interleaved import InterleavedLSTM
+from elmokit.ops.packing import PackedText, pack_sentences
 
 DIM, HIDDEN = 5, 7
 LENGTHS = [3, 1, 6, 2, 4, 1]
@@ -42,7 +41,7 @@ def packed(rows: list[int], reset: bool) -> PackedText:
 )
 def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: bool) -> None:
     torch.manual_seed(0)
-    merged = InterleavedLSTM(LSTMConfig(3, HIDDEN, DIM, forget_bias=0.0, interleaved=True))
+    merged = InterleavedLSTM(InterleavedConfig(3, HIDDEN, DIM, forget_bias=0.0, projects_layers=False))
     for name, parameter in merged.stacks.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)
@@ -53,20 +52,7 @@ def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: b
         found = text.unpack(merged(tokens, streams, text.packing)[0][0])
         for vectors, sentence in zip(found.split(LENGTHS), tokens.split(LENGTHS), strict=True):
             directions = lstm(sentence[None])[0][0].split(HIDDEN, dim=1)
-            torch.testing.assert_close(vectors, torch.cat(list(map(merged.projection, directions)), dim=1))
+            torch.testing.assert_close(vectors, torch.cat(list(map(merged.top_projection, directions)), dim=1))
     if gradients:
         found.sum().backward()
         assert all(parameter.grad is not None for parameter in merged.parameters())
-
-
-@pytest.mark.parametrize("rows", [[0, 1, 0, 1, 1, 0], [0] * 6, [2, 0, 1, 1, 2, 0]])
-def test_mirrored_slots_have_the_same_token(rows: list[int]) -> None:
-    text = packed(rows, reset=True)
-    fwd, bwd = text.to_streams(torch.arange(sum(LENGTHS)).expand(2, -1))
-    mirrored = mirrored_slots(text.packing)
-    assert torch.equal(bwd[mirrored], fwd)
-    assert torch.equal(mirrored[mirrored], torch.arange(len(mirrored)))
-
-
-def test_no_slots_at_all() -> None:
-    assert np.array_equal(mirrored_slots(Packing.rectangle(0, 0)), [])

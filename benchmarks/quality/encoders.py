@@ -1,0 +1,272 @@
+"""The four sequence encoders at equal compute: each pretrained for the same time on one core, then measured.
+
+    python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 360 [--encoders lstm ...]
+    python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout FILE ...
+    python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval DIRECTORY
+    python benchmarks/quality/encoders.py speed --runs DIRECTORY --heldout FILE ...
+
+The configurations are recipes/encoders/*.json, of about the same number of parameters; training.json there has the
+settings that all share, and the learning rate of each, which was not tuned. The corpus is a directory of `elmokit
+prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_ewt, coarsewsd20 and conll2003.
+
+Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
+fifth. Minutes are those of training, checkpoints included, added up from the log: a run that was stopped or killed in
+between has no less, and what a killed run repeats counts once. Every stage may be given again: it goes on
+where it was stopped, and skips what the result file has of the same model. Each stage of an encoder is written at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it; before torch is imported
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import torch  # noqa: E402
+from result_files import RESULTS, write_result  # noqa: E402
+from sense_uses import nearest_uses  # noqa: E402
+from senses import PAIRS, margins, right  # noqa: E402
+from task_sets import BENCHMARKS  # noqa: E402
+
+from elmokit.analysis.probe import probe_files  # noqa: E402
+from elmokit.analysis.wsd import coarse_wsd  # noqa: E402
+from elmokit.checkpoints.loading import load  # noqa: E402
+from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
+from elmokit.embed.embedder import Embedder  # noqa: E402
+from elmokit.fs.reading import read_lines  # noqa: E402
+from elmokit.lm.evaluate import Measure, evaluate  # noqa: E402
+from elmokit.nn.bilm import BiLM  # noqa: E402
+from elmokit.tasks.fit import fit  # noqa: E402
+from elmokit.train.config import PretrainConfig  # noqa: E402
+from elmokit.train.pretrain import pretrain as run_pretraining  # noqa: E402
+
+RECIPES = HERE.parents[1] / "recipes" / "encoders"
+ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
+COOL_DOWN = 0.2  # of the minutes
+ENOUGH = 0.99  # of the time at a constant rate: a further call would read the corpus again for a few steps
+HELDOUT_ROWS = 32
+NER = "conll2003"
+Figures = dict[str, Any]
+
+
+# --- Pretraining -----------------------------------------------------------------------------------------------------
+
+
+def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
+    """The settings of a run, but for when it stops."""
+    shared = json.loads((RECIPES / "training.json").read_text(encoding="utf-8"))
+    rate = shared.pop("learning_rate")[encoder]
+    if arguments.vocab_size is not None:
+        shared["vocab_size"] = arguments.vocab_size
+    return PretrainConfig(
+        corpus=tuple(arguments.corpus), output=arguments.runs / encoder, config=RECIPES / f"{encoder}.json",
+        schedule="constant", learning_rate=rate, threads=arguments.threads, device="cpu", tokenize=False, log_every=10,
+        **shared,
+    )  # fmt: skip
+
+
+def records_of(directory: Path, after: int = 0) -> list[Figures]:
+    """The log's records of training after a step; of steps that were repeated, the last."""
+    log, records = directory / "log.jsonl", {}
+    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
+        event = json.loads(line)
+        if event["event"] == "train" and event["step"] > after:
+            records[event["step"]] = event
+    return [records[step] for step in sorted(records)]
+
+
+def seconds_of(records: list[Figures], words: float = 0) -> float:
+    """The time of the steps that consecutive records are of; so many words had been read before the first."""
+    before = [words, *(record["words"] for record in records)]
+    return sum(
+        (record["words"] - words) / record["words_per_second"] for record, words in zip(records, before, strict=False)
+    )
+
+
+def cooled_down(directory: Path) -> Path | None:
+    """The directory of a run's cool-down, if there is one."""
+    return next(iter(sorted(directory.glob("cool-down-*/"))), None)
+
+
+def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Pretrain, or go on; a finished run is only evaluated again."""
+    settings = settings_of(encoder, arguments)
+    constant = 60 * arguments.minutes * (1 - COOL_DOWN)
+    while cooled_down(settings.output) is None:
+        before = seconds_of(records_of(settings.output))
+        if before >= ENOUGH * constant:
+            break
+        run_pretraining(replace(settings, max_hours=(constant - before) / 3600))
+        if seconds_of(records_of(settings.output)) == before:  # too little time was left for a record
+            break
+    report = run_pretraining(replace(settings, cool_down=COOL_DOWN / (1 - COOL_DOWN)))
+    assert report.model is not None
+    return training_figures(settings, report.model.parent) | {"steps": report.step, "words": report.words}
+
+
+def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
+    """Time and speed of both parts of a run, from their logs."""
+    begin = int(finished.name.split("-")[2])  # cool-down-STEP-STEPS
+    constant = [record for record in records_of(settings.output) if record["step"] <= begin]
+    cooling = records_of(finished, after=begin)
+    words = begin * constant[-1]["words"] / constant[-1]["step"]
+    return {
+        "minutes_of_steps": (seconds_of(constant) + seconds_of(cooling, words)) / 60,
+        "words_per_second": statistics.median(record["words_per_second"] for record in (*constant, *cooling)),
+        "threads": settings.threads,
+        "settings": json.loads(json.dumps(asdict(settings), default=lambda path: Path(path).name)),
+    }
+
+
+def model_of(encoder: str, arguments: argparse.Namespace) -> Path:
+    """The directory of the pretrained model."""
+    finished = cooled_down(arguments.runs / encoder)
+    if finished is None or not (finished / "model").is_dir():
+        raise SystemExit(f"{arguments.runs / encoder} has no finished model: run the stage pretrain first")
+    return finished / "model"
+
+
+# --- Measures --------------------------------------------------------------------------------------------------------
+
+
+def named(found: Measure) -> Figures:
+    return {"measure": found.measure, **asdict(found), "unknown_percent": 100 * found.unknown_share}
+
+
+def heldout(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Perplexity, state carried where there is one, or pseudo-perplexity."""
+    found = evaluate(arguments.heldout, load(model_of(encoder, arguments)), batch_size=HELDOUT_ROWS, tokenize=False)
+    domains = {Path(name).name.split(".")[0]: named(part) for name, part in found.files.items()}
+    return {"measure": found.measure, "domains": domains, "all": named(found.total)}
+
+
+def probe(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Part-of-speech tags of UD EWT from each layer."""
+    names = ("train.reassembled", "dev", "test")
+    files = [arguments.eval / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu" for name in names]
+    return asdict(probe_files(*files, Embedder(model_of(encoder, arguments)), "zeros"))
+
+
+def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Sense pairs, nearest uses and CoarseWSD-20."""
+    embedder = Embedder(model_of(encoder, arguments))
+    items = json.loads(PAIRS.read_text(encoding="utf-8"))["items"]
+    scored = [margins(item, embedder, "zeros") for item in items]
+    return {
+        "pairs": {"of": len(items), "right": {name: sum(right(each[name]) for each in scored) for name in scored[0]}},
+        "uses": nearest_uses(embedder, "zeros"),
+        "coarsewsd": asdict(coarse_wsd(arguments.eval / "coarsewsd20", embedder, "zeros")),
+    }
+
+
+def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Entities of CoNLL-2003 with frozen vectors, a learned mix of the layers; F1 for each seed."""
+    benchmark, model = BENCHMARKS[NER], load(model_of(encoder, arguments), softmax=False)
+    sets, seeds = benchmark.read(benchmark.task, arguments.eval), {}
+    for seed in arguments.seeds:
+        config = replace(benchmark.task.fit_config, seed=seed, device="cpu")
+        config = replace(config, max_epochs=arguments.max_epochs or config.max_epochs)
+        options = {"words": benchmark.words_for(True), "config": config, "cache": arguments.cache}
+        output = arguments.runs / encoder / "ner" / f"seed-{seed}"
+        _, report = fit(benchmark.task, *sets, model=model, output=output, **options)
+        assert report.test is not None
+        seeds[str(seed)] = {
+            "dev": report.dev, "test": report.test, "mixes": asdict(report)["mixes"], "epochs": len(report.epochs)
+        }  # fmt: skip
+    tests = [each["test"][benchmark.score] for each in seeds.values()]
+    return {"score": benchmark.score, "test": statistics.mean(tests), "seeds": seeds}
+
+
+def speed(encoder: str, arguments: argparse.Namespace) -> Figures:
+    """Words a second of embedding, float32, all layers, with an empty cache of word vectors."""
+    embedder = Embedder(model_of(encoder, arguments))
+    lines = islice(filter(str.strip, read_lines(arguments.heldout[0])), arguments.sentences)
+    sentences = [line.split() for line in lines]
+    words, seconds = sum(map(len, sentences)), []
+    for _ in range(arguments.repeats + 1):
+        embedder.clear_word_cache()
+        start = time.perf_counter()
+        embedder.embed(sentences, layers="all")
+        seconds.append(time.perf_counter() - start)
+    each = [words / one for one in seconds[1:]]  # the first is a warm-up
+    return {"words": words, "words_per_second": statistics.median(each), "each": each}
+
+
+STAGES: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
+    stage.__name__: stage for stage in (pretrain, heldout, probe, senses, ner, speed)
+}
+NEEDS = {
+    "pretrain": "corpus",
+    "heldout": "heldout",
+    "probe": "eval",
+    "senses": "eval",
+    "ner": "eval",
+    "speed": "heldout",
+}
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def is_done(path: Path, encoder: str, stage: str, model: str) -> bool:
+    """Whether the result file has the figures of this stage and model."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found.get(encoder, {}).get(stage, {}).get("fingerprint") == model
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="+", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--encoders", nargs="+", default=ENCODERS, choices=ENCODERS)
+    parser.add_argument("--runs", type=Path, required=True, help="directory of the runs, a folder for each encoder")
+    parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or a directory of `elmokit prepare`")
+    parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
+    parser.add_argument("--eval", type=Path, help="directory of the data sets")
+    parser.add_argument("--minutes", type=float, default=360, help="of pretraining steps, on so many threads")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--vocab-size", type=int, help="another than that of training.json")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the tagger")
+    parser.add_argument("--max-epochs", type=int, help="of the tagger; its own number when not given")
+    parser.add_argument("--cache", type=Path, help="directory for the layers that the tagger reads")
+    parser.add_argument("--sentences", type=int, default=1000, help="that are embedded to measure speed")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS / "encoders.json")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    for stage in arguments.stages:
+        if getattr(arguments, NEEDS[stage]) is None:
+            parser.error(f"the stage {stage} needs --{NEEDS[stage]}")
+        for encoder in arguments.encoders:
+            if stage != "pretrain" and is_done(
+                arguments.output, encoder, stage, fingerprint(load(model_of(encoder, arguments), softmax=False))
+            ):
+                print(f"{encoder}: {stage} is in {arguments.output.name}")
+                continue
+            print(f"{encoder}: {stage}", flush=True)
+            figures = STAGES[stage](encoder, arguments)
+            model = load(model_of(encoder, arguments), softmax=False)
+            stamp = {"fingerprint": fingerprint(model), "parameters": parameters_of(model.bilm)}
+            write_result(arguments.output, stamp | figures, encoder, stage)
+
+
+def parameters_of(bilm: BiLM) -> dict[str, int]:
+    """The parameters of the sequence encoder, and of all of the biLM."""
+    modules = {"sequence_encoder": bilm.sequence_encoder, "bilm": bilm}
+    return {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+
+
+if __name__ == "__main__":
+    main()

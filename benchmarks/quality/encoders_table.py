@@ -1,0 +1,52 @@
+"""The table of results/encoders.json, for tools/make_results.py. Needs the standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Figures = dict[str, Any]
+NOT_MEASURED = "–"
+
+
+def _right(found: Figures) -> str:
+    return f"{found['right']['contextual']} of {found['of']}"
+
+
+def _layers(scores: Mapping[str, float]) -> list[float]:
+    """The scores of layers 0, 1, ..., without those of other methods."""
+    return [score for method, score in scores.items() if method.startswith("layer ")]
+
+
+def _tags(found: Figures) -> str:
+    scores = {method: score["test"] for method, score in found["scores"].items()}
+    return " / ".join(f"{score:.1f}" for score in _layers(scores))
+
+
+def _perplexity(found: Figures, measure: str, field: str) -> str:
+    """A perplexity or a pseudo-perplexity, each in a column of its own."""
+    return f"{found['all'][field]:.1f}" if found["measure"] == measure else NOT_MEASURED
+
+
+# Each column's name, the stage that measures it, and its text.
+COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
+    ("Minutes", "pretrain", lambda found: f"{found['minutes_of_steps']:.0f}"),
+    ("Words read", "pretrain", lambda found: f"{found['words'] / 1e6:.1f} M"),
+    ("Perplexity", "heldout", lambda found: _perplexity(found, "perplexity", "mean")),
+    ("Pseudo-perplexity", "heldout", lambda found: _perplexity(found, "pseudo-perplexity", "pseudo_perplexity")),
+    ("Tags, by layer", "probe", _tags),
+    ("Sense pairs", "senses", lambda found: _right(found["pairs"])),
+    ("Nearest uses", "senses", lambda found: _right(found["uses"])),
+    ("CoarseWSD-20, best layer", "senses", lambda found: f"{max(_layers(found['coarsewsd']['f1']['mean'])):.1f}"),
+    ("Entities", "ner", lambda found: f"{100 * found['test']:.1f}"),
+    ("Words/s, training", "pretrain", lambda found: f"{found['words_per_second']:,.0f}"),
+    ("Words/s, use", "speed", lambda found: f"{found['words_per_second']:,.0f}"),
+)
+HEAD = ("Encoder", "Parameters", *(name for name, _, _ in COLUMNS))
+
+
+def row(encoder: str, stages: Mapping[str, Figures]) -> list[str]:
+    """The cells of an encoder, by the figures of its stages; a dash where a stage was not run."""
+    parameters = next(iter(stages.values()))["parameters"]["sequence_encoder"]
+    cells = (show(stages[stage]) if stage in stages else NOT_MEASURED for _, stage, show in COLUMNS)
+    return [f"`{encoder}`", f"{parameters / 1e6:.1f} M", *cells]

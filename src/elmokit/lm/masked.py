@@ -1,0 +1,194 @@
+"""Words predicted from all others of their sentence, by models that merge the two directions; pseudo-perplexity.
+
+A hidden word is replaced by the encoder's learned vector `mask`, and predicted from the sum of the two halves of the
+top layer. The pseudo-perplexity of a text is exp of the mean of -log p over its words, each hidden in turn while all
+others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring", section 2). It is not a
+perplexity: each word is predicted with the words after it in view, and no boundary is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.data.streams import assign_rows, number_words, sentence_batches
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.inference import prepack
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.text.characters import BOS, EOS
+from elmokit.text.vocab import Vocab
+
+BATCH_WORDS = 16_384
+MAX_ROWS = 64
+# The time for a sentence grows with the square of its length.
+WINDOW_WORDS = 1024
+
+
+@dataclass(frozen=True)
+class PseudoPerplexity:
+    """Pseudo-perplexity of a text.
+
+    Attributes:
+        pseudo_perplexity: exp of the mean of -log p of its words, each given all others of its sentence.
+        sentences: Number of sentences.
+        predictions: Number of predictions: words.
+        unknown: Number of words scored as <UNK>.
+        truncated: Number of words with more characters than the model reads.
+    """
+
+    pseudo_perplexity: float
+    sentences: int
+    predictions: int
+    unknown: int
+    truncated: int = 0
+
+    measure: ClassVar[str] = "pseudo-perplexity"
+
+    @property
+    def value(self) -> float:
+        """The one number by which training runs of a model are compared."""
+        return self.pseudo_perplexity
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the words that are scored as <UNK>: the higher it is, the less the pseudo-perplexity says."""
+        return self.unknown / max(1, self.predictions)
+
+    def __str__(self) -> str:
+        unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
+        return (
+            f"{self.measure}: {self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} "
+            f"words in {self.sentences:,} sentences, {unknown}"
+        )
+
+    @staticmethod
+    def of(
+        loss: float | np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0
+    ) -> PseudoPerplexity:
+        """Compute it from the sum of -log p; without any word, it is 1."""
+        value = math.exp(float(loss) / max(1, predictions))
+        return PseudoPerplexity(value, sentences, predictions, unknown, truncated)
+
+    @staticmethod
+    def total(files: Sequence[PseudoPerplexity]) -> PseudoPerplexity:
+        """That of several texts together: their losses, weighted by the number of predictions."""
+        loss = sum(file.predictions * math.log(file.value) for file in files)
+        names = ("sentences", "predictions", "unknown", "truncated")
+        return PseudoPerplexity.of(loss, **{name: sum(getattr(file, name) for file in files) for name in names})
+
+
+def masked_outputs(
+    bilm: BiLM, vectors: Tensor, tokens: Tensor, packing: Packing, hidden: Tensor, dropout: float = 0.0
+) -> Tensor:
+    """Run a biLM on sentences some words of which are hidden from it.
+
+    Args:
+        bilm: A model that merges the two directions and has a vector for hidden words.
+        vectors: Of distinct words (U, D).
+        tokens: Which of them stands at each slot of either direction (2, N).
+        packing: The shape of the streams.
+        hidden: The slot of each hidden word in either direction (2, M).
+        dropout: As in `BiLM.run`.
+
+    Returns:
+        The input of the softmax for the hidden words (M, D).
+    """
+    mask = bilm.sequence_encoder.mask
+    tokens = tokens.scatter(1, hidden, len(vectors))
+    layers, _ = bilm.run(torch.cat([vectors, mask[None].to(vectors.dtype)]), tokens, packing, dropout=dropout)
+    top = layers[-1]
+    return top[0, hidden[0]] + top[1, hidden[1]]
+
+
+def outputs_of_hidden(
+    bilm: BiLM, vocab: Vocab, sentences: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
+) -> Tensor:
+    """Hide some words of sentences, each in a copy of its sentence, so that it alone is hidden.
+
+    Args:
+        bilm: As in `masked_outputs`.
+        vocab: Its vocabulary.
+        sentences: Lists of words.
+        positions: Of the words to hide in each sentence, from 0.
+
+    Returns:
+        The input of the softmax for each of them (M, D), sentence after sentence.
+    """
+    words, numbers = number_words(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences))
+    vectors = bilm.word_vectors(words, vocab)
+    lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
+    begins = np.cumsum(lengths) - lengths
+    sentence_of = np.repeat(np.arange(len(sentences)), list(map(len, positions)))
+    place = np.fromiter(chain.from_iterable(positions), dtype=np.int64) + 1  # after <S>
+    outputs = [vectors.new_zeros(0, bilm.config.output_dim // 2)]
+    for copies in _chunks(lengths[sentence_of]):
+        of, length = sentence_of[copies], lengths[sentence_of[copies]]
+        begin = np.cumsum(length) - length
+        text = numbers[np.arange(length.sum()) + np.repeat(begins[of] - begin, length)]
+        rows = min(MAX_ROWS, len(of))
+        packed = pack_sentences(length, assign_rows(length, rows), rows, reset=True)
+        tokens = packed.to_streams(torch.from_numpy(np.stack([text, text])))
+        hidden = packed.slots[:, torch.from_numpy(begin + place[copies])]
+        outputs.append(
+            masked_outputs(bilm, vectors, tokens.to(vectors.device), packed.packing, hidden.to(vectors.device))
+        )
+    return torch.cat(outputs)
+
+
+def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Consecutive numbers of copies, with about `BATCH_WORDS` positions each."""
+    if len(lengths):
+        batch = (np.cumsum(lengths) - lengths) // BATCH_WORDS
+        yield from np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(batch)) + 1)
+
+
+@torch.no_grad()
+def masked_log_losses(
+    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentences: Iterable[Sequence[str]]
+) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
+    """Compute the loss of every word given all others of its sentence, batch by batch.
+
+    A sentence of more than 1,024 words is read in windows of so many.
+
+    Args:
+        bilm: As in `masked_outputs`.
+        softmax: Its softmax.
+        vocab: Its vocabulary.
+        sentences: Tokenized sentences.
+
+    Yields:
+        Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
+    """
+    prepacked = prepack(bilm, bilm.dtype)
+    for batch in sentence_batches(sentences, BATCH_WORDS):
+        targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
+        windows = [
+            sentence[begin : begin + WINDOW_WORDS]
+            for sentence in batch
+            for begin in range(0, len(sentence), WINDOW_WORDS)
+        ]
+        outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows])
+        yield batch, targets, softmax.log_losses(outputs.to(softmax.weight.dtype), targets.to(outputs.device))
+
+
+def pseudo_perplexity(
+    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentences: Iterable[Sequence[str]]
+) -> PseudoPerplexity:
+    """Pseudo-perplexity of tokenized sentences; arguments as in `masked_log_losses`; ValueError without words."""
+    loss, count, predictions, unknown, truncated = 0.0, 0, 0, 0, 0
+    for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences):
+        loss += float(losses.double().sum())
+        count, predictions = count + len(batch), predictions + len(targets)
+        unknown += int((targets == vocab.unk).sum())
+        truncated += sum(map(bilm.token_encoder.count_truncated, batch))
+    if not predictions:
+        raise ValueError("there is no word to evaluate: the text is empty")
+    return PseudoPerplexity.of(loss, count, predictions, unknown, truncated)

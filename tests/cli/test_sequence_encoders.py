@@ -1,0 +1,95 @@
+"""Every verb that reads a model, with a model of every sequence encoder: it works, or says in one line why not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
+
+from elmokit import cli
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocab import Vocab
+
+DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
+MODEL, OUT = "MODEL", "OUT"  # in commands: the model's directory, and one for outputs
+
+# In this order: some read what one before them wrote.
+COMMANDS = [
+    f"info {MODEL}",
+    f"embed {DATA}/sentences.txt --output {OUT}/vectors --model {MODEL}",
+    f"embed {DATA}/sentences.txt --output {OUT}/layers.hdf5 --layers all --model {MODEL}",
+    f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --model {MODEL}",
+    f"neighbors play --in play --corpus {DATA}/sentences.txt --model {MODEL}",
+    f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses --model {MODEL}",
+    f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
+    f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
+    f"wsd {DATA}/coarse-wsd --model {MODEL}",
+    f"scws {DATA}/scws-ratings.txt --model {MODEL}",
+    f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
+    f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
+    f"evaluate-task {OUT}/tagger {DATA}/test.conllu",
+    f"layer-weights {OUT}/tagger",
+    f"convert {MODEL} --output {OUT}/converted",
+]
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a model of some encoder, over characters, with a softmax."""
+    torch.manual_seed(2)
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play", "a"])
+    bilm = random_bilm(request.param, scale=0.3, characters=True).float()
+    softmax = FullSoftmax(len(vocab), bilm.config.sequence_encoder.projection_dim)
+    path = tmp_path_factory.mktemp("models") / request.param
+    save(Pretrained(bilm, softmax=softmax, vocab=vocab, tokenizer="english-1"), path)
+    return path
+
+
+def run(command: str, model: Path, out: Path) -> int:
+    """The exit status of a command, whether it returns or raises SystemExit."""
+    try:
+        return cli.main([part.replace(MODEL, str(model)).replace(OUT, str(out)) for part in command.split()])
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+
+
+@pytest.mark.filterwarnings("ignore")  # of a test set that is small, and the like
+def test_verbs_read_every_model(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    for command in COMMANDS:
+        assert run(command, model, tmp_path) == 0, (command, capsys.readouterr().err)
+    assert (tmp_path / "tagged.conllu").read_text().count("\n") >= 90
+    assert fingerprint(load(tmp_path / "converted")) == fingerprint(load(model))
+
+
+def assert_refused_in_a_line(
+    command: str, reason: str, model: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(command, model, out) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert reason in line and not any(out.iterdir())
+
+
+def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if model.name == "lstm":
+        pytest.skip("which they hold")
+    for to in ("hdf5", *(["onnx"] if model.name in ("transformer", "gated_cnn") else [])):
+        assert_refused_in_a_line(
+            f"convert {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys
+        )
+
+
+def test_carried_state_is_refused_by_models_without(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --state carry --model {MODEL}"
+    if model.name in CARRYING:
+        assert run(command, model, tmp_path) == 0
+    else:
+        assert model.name in STATELESS
+        assert_refused_in_a_line(command, "carries no state: use state='zeros'", model, tmp_path, capsys)

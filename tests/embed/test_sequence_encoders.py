@@ -1,0 +1,136 @@
+"""Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the batch and its windows."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
+
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file
+from elmokit.embed.outputs import POOLINGS
+from elmokit.embed.pipeline import Sizes
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.elmo import Elmo, batch_to_ids
+from elmokit.storage.store import EmbeddingStore
+
+WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
+SMALL = Sizes(batch_words=60, window_positions=17)  # longer sentences than 58 words are long
+LENGTHS = [3, 200, 0, 20, 61, 58, 59, 1, 7]
+TEXTS = [random.Random(length).choices(WORDS, k=length) for length in LENGTHS]
+
+
+def model_of(name: str) -> Pretrained:
+    return Pretrained(random_bilm(name, scale=0.3, characters=True).float())
+
+
+@torch.no_grad()
+def whole(bilm: BiLM, words: Sequence[str], state: BiLMState | None = None) -> tuple[np.ndarray, BiLMState]:
+    """The layers (L+1, T, 2D) of a sentence by itself, with its boundaries, and the state after it."""
+    output = bilm(bilm.token_encoder.ids(["<S>", *words, "</S>"])[None], state=state)
+    return output.layers[:, 0, 1:-1].numpy(), output.state
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [None, SMALL], ids=["whole", "in windows"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None) -> None:
+    model = model_of(name)
+    embedder = Embedder(model, "cpu", sizes=sizes)
+    expected = [whole(model.bilm, words)[0] for words in TEXTS]
+    layers = embedder.embed(TEXTS, "all")
+    for words, found in zip(expected, layers, strict=True):
+        assert_close(found.reshape(words.shape), words)
+    for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
+        assert_close(found, words[-1])
+    for pooling in POOLINGS:
+        pooled = embedder.encode(TEXTS, pooling, layers="top")
+        assert_close(pooled[1], POOLINGS[pooling](expected[1][-1]))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_windows_of_a_long_sentence_have_the_vectors_of_the_whole(name: str) -> None:
+    model = model_of(name)
+    embedder, found = Embedder(model, "cpu", sizes=SMALL), np.zeros((200, model.config.output_dim), np.float32)
+    windows = list(embedder.embed_windows(TEXTS[1], "top"))
+    assert len(windows) == (12 if name in CARRYING else 1)
+    for window in windows:
+        for half in window.halves:
+            found[half.rows, half.columns] = half.vectors
+    assert_close(found, whole(model.bilm, TEXTS[1])[0][-1])
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str) -> None:
+    model = model_of(name)
+    embedder, state = Embedder(model, "cpu", sizes=SMALL), None
+    found = embedder.embed(TEXTS[:4], "top", state="carry")
+    found = [*found, *embedder.embed(TEXTS[4:], "top", state=found.state)]
+    for words, vectors in zip(TEXTS, found, strict=True):
+        expected, state = whole(model.bilm, words, state)
+        assert_close(vectors, expected[-1])
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
+    bilm = model_of(name).bilm
+    _, warm = whole(bilm, TEXTS[3])
+    embedder = Embedder(Pretrained(bilm, warm_state=warm, state_policy="warm"), "cpu", sizes=SMALL)
+    for words, vectors in zip(TEXTS, embedder.embed(TEXTS, "top"), strict=True):
+        assert_close(vectors, whole(bilm, words, warm)[0][-1])
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_an_encoder_without_state_says_so_in_a_line(name: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    embedder, zeros = Embedder(model, "cpu"), model.bilm.initial_state(1)
+    (tmp_path / "text.txt").write_text("I like apple .\n")
+    for embed in (
+        lambda: embedder.embed(TEXTS, state="carry"),
+        lambda: list(embedder.embed_windows(TEXTS[1], state="carry")),
+        lambda: embed_file(tmp_path / "text.txt", tmp_path / "vectors", embedder, state="carry"),
+        lambda: Pretrained(model.bilm, state_policy="carry"),
+        lambda: Pretrained(model.bilm, warm_state=zeros),
+    ):
+        with pytest.raises(ValueError, match=r"^the sequence encoder \w+ carries no state: (use state='zeros'|leave)"):
+            embed()
+    for embed in (lambda: embedder.embed(TEXTS, state=zeros), lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), zeros)):
+        with pytest.raises(ValueError, match=r"has no state to carry or to start from: use zeros$"):
+            embed()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_files_of_vectors_are_those_of_embed(name: str, tmp_path: Path) -> None:
+    model, texts = model_of(name), [words for words in TEXTS if len(words) < 150]
+    embedder = Embedder(model, "cpu", sizes=SMALL)
+    (tmp_path / "text.txt").write_text("".join(" ".join(words) + "\n" for words in texts), encoding="utf-8")
+    embed_file(
+        tmp_path / "text.txt", tmp_path / "vectors", embedder, layers="top", tokenize=False, sentences_per_part=4
+    )
+    expected = embedder.embed(texts, "top")
+    for (words, vectors), text, of_text in zip(EmbeddingStore(tmp_path / "vectors"), texts, expected, strict=True):
+        assert words == text
+        assert_close(vectors, of_text)
+
+
+@pytest.mark.parametrize("freeze", [True, False], ids=["frozen", "learning"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_elmo_in_a_model_gives_the_mix_of_the_embedder(name: str, freeze: bool) -> None:
+    model, texts = model_of(name), [words for words in TEXTS if 0 < len(words) < 60]
+    elmo = Elmo(model.bilm, dropout=0.0, freeze=freeze)
+    found = elmo(batch_to_ids(texts))
+    count = model.config.num_representations
+    expected = Embedder(Pretrained(model.bilm, mix=MixWeights((0.0,) * count)), "cpu").embed(texts)
+    for number, words in enumerate(expected):
+        assert_close(found.representations[0][number, : len(words)].detach().numpy(), words)
+    found.representations[0].square().sum().backward()
+    learned = {name for name, weight in model.bilm.named_parameters() if weight.grad is not None}
+    rest = {name for name, _ in model.bilm.named_parameters()} - learned
+    assert not learned if freeze else rest <= {"sequence_encoder.mask"}

@@ -1,0 +1,198 @@
+"""Words predicted from all others of their sentence, against brute force in float64; the names of the two measures."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import log_softmax, random_weights
+from sequence_encoders import LayerOracle
+from toy_encoders import CONFIGS
+
+from elmokit.checkpoints.loading import Pretrained, save
+from elmokit.cli import main
+from elmokit.config import BiLMConfig, InterleavedConfig
+from elmokit.lm.evaluate import Perplexity, evaluate, measure, perplexity
+from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
+from elmokit.lm.scoring import MaskedScore, next_words, score, score_file, substitutes
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocab import Vocab
+
+# The vocabularies of tests have a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
+SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], ["zebra", "c"]]
+VOCAB = Vocab(["<S>", "</S>", "<UNK>", "a", "b", "c", "d", ","])
+
+
+def model_of(encoder: str, dtype: torch.dtype = torch.float64) -> Pretrained:
+    bilm, softmax = BiLM(CONFIGS[encoder]).to(dtype), FullSoftmax(len(VOCAB), 16).to(dtype)
+    random_weights(bilm, seed=1)
+    random_weights(softmax, seed=2)
+    return Pretrained(bilm, softmax=softmax, vocab=VOCAB)
+
+
+@pytest.fixture
+def model() -> Pretrained:
+    return model_of("interleaved")
+
+
+@torch.no_grad()
+def brute_force(model: Pretrained, words: Sequence[str], position: int) -> np.ndarray:
+    """Log p of every word at a position whose word is replaced by the mask, by the formulas."""
+    assert model.softmax is not None
+    vectors = model.bilm.token_encoder(model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)).numpy()
+    vectors[position + 1] = model.bilm.sequence_encoder.mask.numpy()
+    forward, backward = np.split(LayerOracle(model.bilm).layers(vectors)[-1, position + 1], 2)
+    weight, bias = (parameter.numpy() for parameter in model.softmax.parameters())
+    return log_softmax(((forward + backward) @ weight.T + bias)[None])[0]
+
+
+def log_p(model: Pretrained, words: Sequence[str]) -> list[float]:
+    ids = VOCAB.ids(words).tolist()
+    return [float(brute_force(model, words, position)[number]) for position, number in enumerate(ids)]
+
+
+def parts(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
+    assert model.softmax is not None
+    return model.bilm, model.softmax, VOCAB
+
+
+@pytest.mark.parametrize("batch_words", [1, 9, 20, 10_000])
+def test_pseudo_perplexity_equals_brute_force_in_any_batch(
+    model: Pretrained, batch_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", batch_words)
+    result = pseudo_perplexity(*parts(model), [*SENTENCES, []])
+    expected = np.exp(-np.mean([value for words in SENTENCES for value in log_p(model, words)]))
+    assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
+    assert (result.sentences, result.predictions, result.unknown) == (5, 11, 2)
+
+
+def test_pseudo_perplexity_of_a_long_sentence_is_that_of_its_windows(
+    model: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.lm.masked.WINDOW_WORDS", 2)
+    result = pseudo_perplexity(*parts(model), [["a", "b", "c", "d", "a"]])
+    expected = np.exp(-np.mean([*log_p(model, ["a", "b"]), *log_p(model, ["c", "d"]), *log_p(model, ["a"])]))
+    assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_pseudo_perplexity_without_words_is_an_error(model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="the text is empty"):
+        pseudo_perplexity(*parts(model), [[]])
+
+
+def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
+    results = score([*SENTENCES, []], model)
+    for result, words in zip(results, [*SENTENCES, []], strict=True):
+        assert isinstance(result, MaskedScore) and result.words == tuple(words)
+        np.testing.assert_allclose(result.masked, log_p(model, words), rtol=1e-9)
+        np.testing.assert_allclose(result.surprisal, np.array(log_p(model, words)) / -np.log(2), rtol=1e-6)
+        assert result.unknown == words.count("zebra")
+    alone = pseudo_perplexity(*parts(model), [SENTENCES[2]])
+    assert isinstance(results[2], MaskedScore)
+    assert results[2].pseudo_perplexity.value == pytest.approx(alone.value, rel=1e-9)
+
+
+def test_substitutes_of_masked_words_equal_brute_force(model: Pretrained) -> None:
+    words = ["a", "d", "b", ","]
+    for position, candidates in enumerate(substitutes(words, model, top=9)):
+        expected = dict(zip(VOCAB.words, brute_force(model, words, position), strict=True))
+        for excluded in ["<S>", "</S>", "<UNK>", *([","] if words[position] != "," else [])]:
+            del expected[excluded]
+        assert [each.word for each in candidates] == sorted(expected, key=expected.__getitem__, reverse=True)
+        found = {each.word: each.log_probability for each in candidates}
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_word_is_not_part_of_its_own_context(model: Pretrained) -> None:
+    (one,), (other,) = (substitutes(["a", word, "b"], model, positions=[1], top=5) for word in ("c", "d"))
+    assert one == other
+
+
+# --- The two measures ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(" ".join(words) + "\n" for words in SENTENCES))
+    return path
+
+
+@pytest.mark.parametrize("encoder", CONFIGS)
+def test_evaluate_and_score_name_their_measure(
+    encoder: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(model_of(encoder, torch.float32), tmp_path / "model")
+    is_merged = encoder == "interleaved"
+    name, kind = ("pseudo-perplexity", PseudoPerplexity) if is_merged else ("perplexity", Perplexity)
+    options = ["--model", str(tmp_path / "model"), "--no-tokenize"]
+
+    result = evaluate([text], tmp_path / "model", tokenize=False)
+    assert type(result.total) is kind and result.measure == name
+    assert main(["evaluate", str(text), *options]) == 0
+    table = capsys.readouterr().out.split()
+    assert table[0] == name and ("pseudo_perplexity" in table) == is_merged and ("forward" in table) != is_merged
+
+    assert main(["score", str(text), "--output", str(tmp_path / "scores.jsonl"), *options]) == 0
+    assert capsys.readouterr().out.startswith(f"{name}: ")
+    first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
+    assert ("pseudo_perplexity" in first) == ("masked" in first) == is_merged
+    assert ("perplexity" in first) == ("forward" in first) != is_merged
+    score_file(text, tmp_path / "scores.tsv", tmp_path / "model", tokenize=False, tsv=True, bits=True)
+    header, *rows = (line.split("\t") for line in (tmp_path / "scores.tsv").read_text().splitlines())
+    contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]
+    assert header == ["sentence", "position", "word", *contexts, "unknown"]
+    assert len(rows) == 11 and {len(row) for row in rows} == {len(header)}
+
+
+def test_the_total_of_several_files_is_that_of_their_words(model: Pretrained, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("b c\n")
+    result = evaluate([text, tmp_path / "more.txt"], model, tokenize=False)
+    together = pseudo_perplexity(*parts(model), [*SENTENCES, ["b", "c"]])
+    assert isinstance(result.total, PseudoPerplexity)
+    assert result.total.value == pytest.approx(together.value, rel=1e-9)
+    assert result.total.predictions == together.predictions
+
+
+def test_a_model_that_merges_directions_has_no_perplexity_and_no_next_word(model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="its measure is the pseudo-perplexity"):
+        perplexity(*parts(model), SENTENCES)
+    with pytest.raises(ValueError, match="use substitutes"):
+        next_words(["a"], model)
+    with pytest.raises(ValueError, match="direction must be both, not 'forward'"):
+        substitutes(["a"], model, direction="forward")
+
+
+@pytest.mark.parametrize("encoder", ["interleaved", "transformer"])
+@pytest.mark.parametrize("state", ["carry", "warm"])
+def test_an_encoder_that_carries_no_state_refuses_one(encoder: str, state: str, text: Path) -> None:
+    model = model_of(encoder)
+    calls = [
+        lambda: measure(*parts(model), SENTENCES, state),
+        lambda: evaluate([text], model, state=state),  # pyright: ignore[reportArgumentType]
+        lambda: score(SENTENCES, model, state=state),  # pyright: ignore[reportArgumentType]
+        lambda: substitutes(["a"], model, state=state),  # pyright: ignore[reportArgumentType]
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="no state to start from: use state='zeros'"):
+            call()
+
+
+def test_a_model_of_elmoformanylangs_that_hides_no_words_predicts_none() -> None:
+    config = BiLMConfig(
+        None, CONFIGS["interleaved"].char_cnn, interleaved=InterleavedConfig(1, 8, 16, projects_layers=False)
+    )
+    model = Pretrained(BiLM(config).double(), softmax=FullSoftmax(len(VOCAB), 16).double(), vocab=VOCAB)
+    for call in (
+        lambda: measure(*parts(model), SENTENCES),
+        lambda: score(SENTENCES, model),
+        lambda: substitutes(["a"], model),
+    ):
+        with pytest.raises(ValueError, match="cannot predict words, only embed them"):
+            call()

@@ -1,0 +1,288 @@
+"""Every sequence encoder against its formulas in float64, finite differences, and itself in other batches."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from oracle import random_weights
+from sequence_encoders import (
+    CARRYING,
+    CONFIGS,
+    DIM,
+    INDEPENDENT,
+    NUM_WORDS,
+    STATELESS,
+    LayerOracle,
+    random_bilm,
+    random_sentences,
+)
+from torch import Tensor
+
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import prepack
+from elmokit.ops.packing import Packing, pack_sentences
+
+# Shorter than the context of the Transformer and than the width of the convolutions, as long, and several times longer.
+LENGTHS = [3, 1, 17, 5, 6, 2, 4, 33, 16]
+SENTENCES = random_sentences(LENGTHS)
+ROWS = {"mixed": [0, 1, 0, 1, 1, 0, 2, 3, 2], "one row": [0] * 9, "a row each": list(range(9))}
+
+
+def word_vectors(bilm: BiLM) -> Tensor:
+    return bilm.token_encoder(torch.arange(1, NUM_WORDS + 1))
+
+
+def run(
+    bilm: BiLM,
+    sentences: Sequence[Tensor],
+    rows: Sequence[int],
+    reset: bool = True,
+    state: BiLMState | None = None,
+    start: BiLMState | None = None,
+    words: Tensor | None = None,
+) -> tuple[list[Tensor], BiLMState]:
+    """The layers (L+1, T, 2D) of each sentence, and the state after them."""
+    lengths = list(map(len, sentences))
+    text = pack_sentences(lengths, rows, max(rows) + 1, reset)
+    tokens = text.to_streams(torch.cat([*sentences]).expand(2, -1))
+    layers, after = bilm.run(word_vectors(bilm) if words is None else words, tokens, text.packing, state, start)
+    return [*torch.stack([text.unpack(layer) for layer in layers]).split(lengths, dim=1)], after
+
+
+def halves(layers: Tensor) -> tuple[Tensor, Tensor]:
+    fwd, bwd = layers.chunk(2, dim=-1)
+    return fwd, bwd
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> None:
+    bilm = random_bilm(name)
+    oracle, words = LayerOracle(bilm), word_vectors(bilm).numpy()
+    found, _ = run(bilm, SENTENCES, ROWS[rows], reset=rows != "a row each")
+    for sentence, layers in zip(SENTENCES, found, strict=True):
+        np.testing.assert_allclose(layers.numpy(), oracle.layers(words[sentence.numpy()]), rtol=1e-9, atol=1e-9)
+        assert len(layers) == bilm.config.num_representations and layers.shape[2] == bilm.config.output_dim
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_vectors_of_a_sentence_are_the_same_in_any_batch(name: str) -> None:
+    bilm = random_bilm(name).float()
+    alone = [run(bilm, [sentence], [0])[0][0] for sentence in SENTENCES]
+    for rows in ROWS.values():
+        for expected, found in zip(alone, run(bilm, SENTENCES, rows)[0], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients_equal_finite_differences(name: str) -> None:
+    bilm = random_bilm(name, scale=0.4).requires_grad_(True)
+    sentences, names = random_sentences([7, 2, 1]), [name for name, _ in bilm.sequence_encoder.named_parameters()]
+    names = [name for name in names if name != "mask"]  # which only training reads
+
+    def layers(words: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        text = pack_sentences([7, 2, 1], [0, 1, 0], 2, reset=True)
+        tokens = text.to_streams(torch.cat(sentences).expand(2, -1))
+        given = dict(zip(names, parameters, strict=True))
+        found, state = torch.func.functional_call(bilm.sequence_encoder, given, (words, tokens, text.packing))
+        return (found, *(part for part in (state.h, state.c) if part.numel()))
+
+    words = torch.randn(NUM_WORDS, DIM, dtype=torch.float64, requires_grad=True)
+    parameters = [bilm.sequence_encoder.get_parameter(name).detach().requires_grad_() for name in names]
+    assert torch.autograd.gradcheck(layers, (words, *parameters), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_no_direction_sees_what_it_has_not_read(name: str) -> None:
+    bilm, (sentence,) = random_bilm(name), random_sentences([13])
+    changed = sentence.clone()
+    changed[6] = (sentence[6] + 1) % NUM_WORDS
+    (before,), (after,) = (run(bilm, [each], [0])[0] for each in (sentence, changed))
+    (fwd, bwd), (other_fwd, other_bwd) = halves(before), halves(after)
+    assert torch.equal(fwd[:, :6], other_fwd[:, :6]) and torch.equal(bwd[:, 7:], other_bwd[:, 7:])
+    assert (fwd[1:, 6] != other_fwd[1:, 6]).any() and (bwd[1:, 5] != other_bwd[1:, 5]).any()
+
+
+def test_interleaved_layers_see_both_sides_but_no_word_that_is_hidden() -> None:
+    bilm, (sentence,) = random_bilm("interleaved"), random_sentences([9])
+    words = torch.cat([word_vectors(bilm), bilm.sequence_encoder.mask[None]])
+    hidden = torch.where(sentence == sentence[4], NUM_WORDS, sentence)
+
+    def top(words: Tensor) -> Tensor:
+        return run(bilm, [hidden], [0], words=words)[0][0][-1]
+
+    changed, neighbour = words.clone(), words.clone()
+    changed[sentence[4]] += 1
+    neighbour[sentence[5]] += 1
+    assert torch.equal(top(words), top(changed))
+    for half in halves(top(words) - top(neighbour)):
+        assert half[4].abs().min() > 0
+
+
+def test_a_transformer_sees_as_far_as_its_context() -> None:
+    bilm, (sentence,) = random_bilm("transformer"), random_sentences([40])
+    config = bilm.config.transformer
+    assert config is not None
+    reach = config.num_layers * (config.context - 1)
+    changed = sentence.clone()
+    changed[3] = (sentence[3] + 1) % NUM_WORDS
+    (before,), (after,) = (run(bilm, [each], [0])[0] for each in (sentence, changed))
+    differs = (halves(before)[0][-1] != halves(after)[0][-1]).any(dim=-1)
+    assert differs.nonzero().flatten().tolist() == list(range(3, 3 + reach + 1))
+
+
+# --- State -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuts", [[13, 27], [1, 2, 3], list(range(1, 40))])
+@pytest.mark.parametrize("name", CARRYING)
+def test_text_in_windows_that_carry_state_is_as_the_whole(name: str, cuts: list[int]) -> None:
+    bilm, rows = random_bilm(name), random_sentences([40, 40, 40])
+    whole, last = run(bilm, rows, [0, 1, 2], reset=False)
+    state, pieces = bilm.initial_state(3), []
+    # The backward direction goes on from what it has read before, so that its windows come from the end.
+    for begin, end in zip([0, *cuts], [*cuts, 40], strict=True):
+        text = pack_sentences([end - begin] * 3, [0, 1, 2], 3, reset=False)
+        forward = torch.cat([row[begin:end] for row in rows])
+        backward = torch.cat([row[40 - end : 40 - begin] for row in rows])
+        tokens = text.to_streams(torch.stack([forward, backward]))
+        layers, state = bilm.run(word_vectors(bilm), tokens, text.packing, state)
+        pieces.append(torch.stack([text.unpack(layer) for layer in layers]).unflatten(1, (3, -1)))
+    fwd = torch.cat([halves(piece)[0] for piece in pieces], dim=2)
+    bwd = torch.cat([halves(piece)[1] for piece in reversed(pieces)], dim=2)
+    expected = torch.stack(whole, dim=1)
+    torch.testing.assert_close(torch.cat([fwd, bwd], dim=-1), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close((state.h, state.c), (last.h, last.c), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_a_start_state_is_what_every_reset_sets(name: str) -> None:
+    bilm, (first, *sentences) = random_bilm(name), random_sentences([4, 6, 1, 3])
+    _, start = run(bilm, [first], [0])
+    found, _ = run(bilm, sentences, [0, 1, 0], start=start)
+    for sentence, layers in zip(sentences, found, strict=True):
+        expected, _ = run(bilm, [sentence], [0], reset=False, state=start)
+        torch.testing.assert_close(layers, expected[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_rows_without_a_word_keep_their_state(name: str) -> None:
+    bilm = random_bilm(name)
+    _, state = run(bilm, random_sentences([4, 2, 9]), [0, 1, 2])
+    text = pack_sentences([3], [1], 3, reset=False)
+    _, after = bilm.run(word_vectors(bilm), text.to_streams(torch.tensor([1, 2, 3]).expand(2, -1)), text.packing, state)
+    for part, before in ((after.h, state.h), (after.c, state.c)):
+        assert torch.equal(part[:, :, [0, 2]], before[:, :, [0, 2]])
+    assert not torch.equal(after.h[:, :, 1], state.h[:, :, 1])
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_a_state_of_other_rows_or_another_model_is_refused(name: str) -> None:
+    bilm, state = random_bilm(name), random_bilm(name).initial_state(2)
+    with pytest.raises(ValueError, match="the state has 2 rows, the batch 1"):
+        run(bilm, random_sentences([3]), [0], state=state)
+    with pytest.raises(ValueError, match="of another model"):
+        run(bilm, random_sentences([3]), [0], state=BiLMState(state.h[:, :1, :1], state.c[:, :1, :1]))
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_an_encoder_without_state_refuses_one(name: str) -> None:
+    bilm = random_bilm(name)
+    _, state = run(bilm, SENTENCES, ROWS["mixed"])
+    assert state.h.shape == (2, 0, 4, 0) and bilm.initial_state(4).c.numel() == 0
+    for options in ({"state": state}, {"start": bilm.initial_state(1)}):
+        with pytest.raises(ValueError, match="no state to carry or to start from: use zeros"):
+            run(bilm, SENTENCES, ROWS["mixed"], **options)
+
+
+# --- Use -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_word_at_all_gives_no_vector(name: str) -> None:
+    bilm = random_bilm(name)
+    layers, _ = bilm.run(word_vectors(bilm), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2))
+    assert layers.shape == (bilm.config.num_representations, 2, 0, DIM)
+    assert bilm(torch.zeros(2, 3, dtype=torch.int64)).layers.abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("backend_name", ["reference", "portable", "native"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_prepacked_layers_are_near_the_exact_ones(
+    name: str, backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]
+) -> None:
+    backend(backend_name)
+    bilm = random_bilm(name, scale=0.3)
+    expected, _ = run(bilm, SENTENCES, ROWS["mixed"])
+    prepacked = prepack(bilm if dtype == torch.float64 else bilm.float(), dtype)
+    found, _ = run(prepacked, SENTENCES, ROWS["mixed"])
+    tolerance = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
+    for exact, layers in zip(expected, found, strict=True):
+        assert layers.dtype == torch.promote_types(dtype, torch.float32)
+        assert (layers - exact).norm() < tolerance * exact.norm()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_prepacking_leaves_no_weight_but_those_that_no_product_reads(name: str) -> None:
+    prepacked = prepack(random_bilm(name).float(), torch.float32)
+    assert {name for name, _ in prepacked.sequence_encoder.named_parameters()} <= {"mask"}
+    assert "prepacked, float32 on cpu by " in repr(prepacked)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_under_autocast_are_float32_and_have_gradients(name: str, dtype: torch.dtype) -> None:
+    bilm = random_bilm(name, scale=0.3).float().requires_grad_(True)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        found, _ = run(bilm, SENTENCES, ROWS["mixed"])
+        torch.cat(found, dim=1).square().mean().backward()
+    assert all(layers.dtype == torch.float32 for layers in found)
+    exact, _ = run(bilm.double(), SENTENCES, ROWS["mixed"])
+    for layers, expected in zip(found, exact, strict=True):
+        assert (layers - expected).norm() < (0.05 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
+    with_gradients = {name for name, weight in bilm.named_parameters() if weight.grad is not None}
+    assert {name for name, _ in bilm.named_parameters()} - with_gradients <= {"sequence_encoder.mask"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
+    bilm, text = random_bilm(name), pack_sentences([20], [0], 1, reset=True)
+    tokens = text.to_streams(random_sentences([20])[0].expand(2, -1))
+    torch.manual_seed(1)
+    runs = [bilm.run(word_vectors(bilm), tokens, text.packing, dropout=dropout)[0] for dropout in (0.0, 0.5, 0.5)]
+    assert not torch.equal(runs[0][-1], runs[1][-1]) and not torch.equal(runs[1][-1], runs[2][-1])
+    if bilm.config.num_representations > 1:
+        assert torch.equal(runs[0][0], runs[1][0])
+    torch.manual_seed(1)
+    assert torch.equal(bilm.run(word_vectors(bilm), tokens, text.packing, dropout=0.5)[0], runs[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_and_gradients_have_the_same_bits_on_any_number_of_threads(
+    name: str, threads: int, num_threads: Callable[[int], None]
+) -> None:
+    torch.manual_seed(3)
+    sentences, rows = random_sentences([30] * 40), [number % 8 for number in range(40)]
+    results = []
+    for count in (1, threads):
+        num_threads(count)
+        bilm = BiLM(CONFIGS[name])
+        random_weights(bilm, 1, 0.3)
+        found, _ = run(bilm, sentences, rows)
+        torch.cat(found, dim=1).square().mean().backward()
+        gradients = [weight.grad for weight in bilm.parameters() if weight.grad is not None]
+        with torch.no_grad():
+            results.append([*found, *gradients, *run(bilm, sentences, rows)[0]])
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_survive_their_names_in_files(name: str) -> None:
+    bilm, other = random_bilm(name), BiLM(CONFIGS[name]).double()
+    stored = bilm.stored_tensors()
+    assert not any("sequence_encoder" in name for name in stored)
+    other.load_state_dict(stored)
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in bilm.state_dict().items())

@@ -1,0 +1,87 @@
+"""The comparison of the encoders in benchmarks/quality, on tiny models: its bookkeeping, and its stages."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from toy_encoders import ENCODERS, write_config
+from toy_run import write_text
+
+from elmokit.runtime import pytorch_threads
+
+ROOT = Path(__file__).parents[2]
+QUALITY = ROOT / "benchmarks" / "quality"
+TRAINING = {
+    "recipe": "modern", "batch_size": 4, "unroll_steps": 5, "num_samples": 6, "dropout": 0.0, "dtype": "float32",
+    "vocab_size": 99, "learning_rate": dict.fromkeys(ENCODERS, 0.01),
+}  # fmt: skip
+
+# The vocabulary of the toy text has a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """benchmarks/quality/encoders.py with tiny configurations."""
+    monkeypatch.setattr(sys, "path", [str(QUALITY), str(ROOT / "benchmarks"), *sys.path])
+    spec = importlib.util.spec_from_file_location("encoders_benchmark", QUALITY / "encoders.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    for encoder in ENCODERS:
+        write_config(encoder, recipes / f"{encoder}.json")
+    (recipes / "training.json").write_text(json.dumps(TRAINING))
+    monkeypatch.setattr(module, "RECIPES", recipes)
+    return module
+
+
+def write_log(directory: Path, *records: tuple[int, int, float]) -> None:
+    directory.mkdir(parents=True)
+    lines = [{"event": "start", "step": 0}, *({"event": "train", "step": s, "words": w, "words_per_second": v}
+             for s, w, v in records)]  # fmt: skip
+    (directory / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_time_of_training_counts_a_repeated_step_once(script: ModuleType, tmp_path: Path) -> None:
+    # Killed after step 30, resumed from 20: step 30 was then twice as fast.
+    write_log(tmp_path / "run", (10, 100, 50.0), (20, 200, 100.0), (30, 300, 25.0), (30, 300, 50.0), (40, 400, 100.0))
+    records = script.records_of(tmp_path / "run")
+    assert [record["step"] for record in records] == [10, 20, 30, 40]
+    assert script.seconds_of(records) == pytest.approx(2 + 1 + 2 + 1)
+    later = script.records_of(tmp_path / "run", after=20)
+    assert script.seconds_of(later, words=200) == pytest.approx(2 + 1)
+    assert script.seconds_of(script.records_of(tmp_path / "none")) == 0
+
+
+@pytest.mark.slow
+def test_stages_run_are_recorded_and_not_repeated(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, output = write_text(tmp_path / "text.txt"), tmp_path / "results.json"
+    options = ["--runs", str(tmp_path / "runs"), "--corpus", str(text), "--heldout", str(text), "--minutes", "0.03"]
+    options += ["--output", str(output), "--repeats", "2", "--encoders", "interleaved", "transformer"]
+    with pytorch_threads(1):
+        script.main(["pretrain", "heldout", "speed", *options])
+        found = json.loads(output.read_text())
+        capsys.readouterr()
+        script.main(["heldout", "speed", *options])
+    assert capsys.readouterr().out.count("is in results.json") == 4
+    for encoder in ("interleaved", "transformer"):
+        training = found[encoder]["pretrain"]
+        assert 0.02 < training["minutes_of_steps"] < 0.06 and training["words"] > 0
+        assert found[encoder]["speed"]["words_per_second"] > 0
+    assert found["interleaved"]["heldout"]["measure"] == "pseudo-perplexity"
+    assert 1 < found["interleaved"]["heldout"]["all"]["pseudo_perplexity"] < 13
+    assert found["transformer"]["heldout"]["measure"] == "perplexity"
+
+    from encoders_table import HEAD, row
+
+    cells = dict(zip(HEAD, row("interleaved", found["interleaved"]), strict=True))
+    assert cells["Perplexity"] == cells["Entities"] == "–" != cells["Pseudo-perplexity"]
+    cells = dict(zip(HEAD, row("transformer", found["transformer"]), strict=True))
+    assert cells["Pseudo-perplexity"] == "–" != cells["Perplexity"]

@@ -1,0 +1,270 @@
+"""The objectives of training, for each sequence encoder: losses, hidden words, gradients, parts, resumption."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from toy_encoders import CONFIGS, ENCODERS, WHOLE_SENTENCES
+from toy_run import settings_for, write_text
+
+from elmokit.data.streams import draw_hidden
+from elmokit.ops.packing import Packing
+from elmokit.runtime import pytorch_threads
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
+from elmokit.train.objectives import HIDDEN_SHARE, MaskedWords, SentenceLikelihood, WindowLikelihood
+from elmokit.train.processes import Processes
+from elmokit.train.snapshots import Snapshot
+from elmokit.train.trainer import Trainer
+
+EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> PretrainConfig:
+    return settings_for(write_text(tmp_path / "train.txt"), tmp_path / "run")
+
+
+def trainer(settings: PretrainConfig, encoder: str, **changes: Any) -> Trainer:
+    settings = replace(settings, **changes)
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    return Trainer(settings, CONFIGS[encoder], vocab, list(settings.corpus), total_steps=100)
+
+
+def outputs_of(run: Trainer, words: Sequence[str], hidden: Sequence[int] = ()) -> torch.Tensor:
+    """The top layer (2, T, D) of one row with these words, from its front; some are replaced by the mask."""
+    vectors = run.bilm.word_vectors(words, run.vocab)[: len(words)]
+    tokens = torch.arange(len(words))
+    if hidden:
+        vectors = torch.cat([vectors, run.bilm.sequence_encoder.mask[None]])
+        tokens[list(hidden)] = len(words)
+    layers, _ = run.bilm.run(vectors, torch.stack([tokens, tokens.flip(0)]), Packing.rectangle(len(tokens), 1))
+    return torch.stack([layers[-1, 0], layers[-1, 1].flip(0)])
+
+
+def cross_entropy(run: Trainer, outputs: torch.Tensor, targets: Sequence[str]) -> torch.Tensor:
+    logits = outputs @ run.softmax.weight.T + run.softmax.bias
+    return F.cross_entropy(logits, torch.from_numpy(run.vocab.ids(targets)), reduction="none")
+
+
+# --- The loss --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("encoder", "kind", "names"),
+    [
+        ("lstm", WindowLikelihood, ("forward", "backward")),
+        ("gated_cnn", WindowLikelihood, ("forward", "backward")),
+        ("transformer", SentenceLikelihood, ("forward", "backward")),
+        ("interleaved", MaskedWords, ("masked",)),
+    ],
+)
+def test_objective_is_that_of_the_sequence_encoder(
+    settings: PretrainConfig, encoder: str, kind: type, names: tuple[str, ...]
+) -> None:
+    objective = trainer(settings, encoder).objective
+    assert type(objective) is kind and objective.losses == names
+
+
+@pytest.mark.parametrize("recipe", ["modern", "muon"])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_training_lowers_the_loss(settings: PretrainConfig, encoder: str, recipe: str) -> None:
+    run = trainer(settings, encoder, recipe=recipe, dropout=0.0, learning_rate=0.01, num_samples=0, batch_size=8)
+    losses = torch.stack([run.train_step().mean() for _ in range(40)])
+    assert losses[-5:].mean() < 0.85 * losses[:5].mean()
+
+
+def test_likelihood_of_sentences_equals_that_of_each_by_itself(settings: PretrainConfig) -> None:
+    twin, run = (trainer(settings, "transformer", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2))
+    losses: list[list[torch.Tensor]] = [[], []]
+    for sentence in next(twin.objective.stream):
+        forward = outputs_of(twin, ["<S>", *sentence])[0]
+        backward = outputs_of(twin, [*sentence, "</S>"])[1]
+        losses[0].append(cross_entropy(twin, forward, [*sentence, "</S>"]))
+        losses[1].append(cross_entropy(twin, backward, ["<S>", *sentence]))
+    expected = torch.stack([torch.cat(direction).mean() for direction in losses])
+    torch.testing.assert_close(run.train_step(), expected.detach(), atol=2e-6, rtol=0)
+
+
+def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(settings: PretrainConfig) -> None:
+    twin, run = (trainer(settings, "interleaved", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2))
+    sentences = next(twin.objective.stream)
+    losses = []
+    for sentence, hidden in zip(
+        sentences, draw_hidden(list(map(len, sentences)), HIDDEN_SHARE, twin.draws), strict=True
+    ):
+        places = [1 + int(position) for position in hidden]
+        outputs = outputs_of(twin, ["<S>", *sentence, "</S>"], places).sum(dim=0)
+        losses.append(cross_entropy(twin, outputs[places], [sentence[place - 1] for place in places]))
+    torch.testing.assert_close(run.train_step(), torch.cat(losses).mean()[None].detach(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("samples", [0, 6])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_parts_of_a_batch_have_the_losses_of_the_whole(settings: PretrainConfig, encoder: str, samples: int) -> None:
+    runs = [trainer(settings, encoder, accumulation=parts, **EXACT | {"num_samples": samples}) for parts in (1, 3)]
+    whole, parts = (torch.stack([run.train_step() for _ in range(5)]) for run in runs)
+    torch.testing.assert_close(parts, whole, atol=2e-6, rtol=0)
+
+
+def test_a_batch_of_fewer_sentences_than_parts_is_computed_once(settings: PretrainConfig) -> None:
+    settings = replace(settings, batch_size=9, unroll_steps=1)  # a sentence or two a step
+    for encoder in WHOLE_SENTENCES:
+        runs = [trainer(settings, encoder, accumulation=parts, **EXACT) for parts in (1, 9)]
+        whole, parts = (torch.stack([run.train_step() for _ in range(4)]) for run in runs)
+        torch.testing.assert_close(parts, whole, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("encoder", WHOLE_SENTENCES)
+def test_every_sentence_of_a_batch_belongs_to_one_process(settings: PretrainConfig, encoder: str) -> None:
+    vocab = Vocab.from_counts(count_words(settings.corpus))
+    kind = type(trainer(settings, encoder).objective)
+    draws = torch.Generator().manual_seed(1)
+    objectives = [kind(settings, vocab, Processes(rank, 3)) for rank in range(3)]
+    parts = []
+    for objective in objectives:
+        objective.read_from(trainer(settings, encoder).reader, None)
+        parts += objective.next_parts(draws.clone_state())
+    alone = kind(settings, vocab, Processes())
+    alone.read_from(trainer(settings, encoder).reader, None)
+    (whole,) = alone.next_parts(draws.clone_state())
+    assert [part.key for part in parts] == [0, 1, 2]
+    assert sum(part.share for part in parts) == pytest.approx(1)
+    targets = torch.cat([part.targets for part in parts], dim=1)
+    assert torch.equal(targets.sort(dim=1).values, whole.targets.sort(dim=1).values)
+
+
+# --- Hidden words ----------------------------------------------------------------------------------------------------
+
+
+def test_masked_words_are_hidden_in_both_directions_and_predicted(settings: PretrainConfig) -> None:
+    run = trainer(settings, "interleaved")
+    sentences = next(trainer(settings, "interleaved").objective.stream)
+    (part,) = run.objective.next_parts(run.draws)
+    assert part.hidden is not None
+    assert part.hidden.shape[1] == part.targets.shape[1] == sum(max(1, round(0.15 * len(s))) for s in sentences)
+    for direction in range(2):
+        hidden = [part.words[number] for number in part.tokens[direction, part.hidden[direction]]]
+        assert run.vocab.ids(hidden).tolist() == part.targets[0].tolist()
+
+
+def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> None:
+    """Another word in the place of a hidden one changes nothing; another visible word does."""
+    run = trainer(settings, "interleaved")
+    (part,) = run.objective.next_parts(run.draws)
+    assert part.hidden is not None
+    vectors = run.bilm.word_vectors(part.words, run.vocab)
+    changed = part.tokens.scatter(1, part.hidden, 0)
+    assert not torch.equal(changed, part.tokens)
+    of = [run.objective.outputs(run.bilm, vectors, replace(part, tokens=t), 0.0) for t in (part.tokens, changed)]
+    assert torch.equal(*of)
+    visible = torch.ones(part.tokens.shape[1], dtype=torch.bool)
+    visible[part.hidden[0]] = False
+    other = part.tokens.clone()
+    other[:, visible] = 0
+    assert not torch.allclose(run.objective.outputs(run.bilm, vectors, replace(part, tokens=other), 0.0), of[0])
+
+
+def test_gradients_of_the_masked_loss_equal_finite_differences(settings: PretrainConfig) -> None:
+    run = trainer(settings, "interleaved", batch_size=2, unroll_steps=8, **EXACT)
+    bilm, softmax = run.bilm.double(), run.softmax.double()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        bilm.sequence_encoder.mask.normal_()
+    (part,) = run.objective.next_parts(run.draws)
+
+    def loss() -> torch.Tensor:
+        outputs = run.objective.outputs(bilm, bilm.word_vectors(part.words, run.vocab), part, 0.0)
+        return softmax.log_losses(outputs[0], part.targets[0]).mean()
+
+    named = {**dict(bilm.named_parameters()), **dict(softmax.named_parameters())}
+    loss().backward()
+    draw, step = np.random.default_rng(0), 1e-5
+    for name, parameter in named.items():
+        assert parameter.grad is not None, name
+        flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)
+        strongest = int(gradient.abs().argmax())
+        for place in {strongest, *draw.integers(len(flat), size=3).tolist()}:
+            before, values = float(flat[place]), []
+            for sign in (1, -1):
+                flat[place] = before + sign * step
+                values.append(float(loss().detach()))
+            flat[place] = before
+            difference = (values[0] - values[1]) / (2 * step)
+            assert float(gradient[place]) == pytest.approx(difference, abs=1e-8, rel=1e-4), name
+
+
+# --- Resumed, on any number of threads -------------------------------------------------------------------------------
+
+
+def weights(run: Trainer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in run.parameters]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encoder: str) -> None:
+    """With dropout, negative samples and all else that draws; the snapshot falls amidst the text."""
+    whole = trainer(settings, encoder)
+    for _ in range(7):
+        whole.train_step()
+    snapshot = whole.snapshot()
+    assert snapshot.progress["position"]["taken"] > 0
+    for _ in range(9):
+        whole.train_step()
+    resumed = trainer(settings, encoder)
+    resumed.restore(snapshot)
+    for _ in range(9):
+        resumed.train_step()
+    assert all(map(torch.equal, weights(whole), weights(resumed)))
+    assert whole.snapshot().progress == resumed.snapshot().progress
+
+
+@pytest.mark.parametrize("encoder", WHOLE_SENTENCES)
+@pytest.mark.parametrize(
+    "pending",
+    [None, [], {"excess": -1}, {"excess": 20}, {"excess": "1"}, {"cut": -1}, {"rest": [1]}, {"rest": "a b"}, {"a": 1}],
+    ids=str,
+)
+def test_restore_refuses_pending_sentences_that_contradict_their_format(
+    settings: PretrainConfig, encoder: str, pending: Any
+) -> None:
+    run = trainer(settings, encoder)
+    snapshot = run.snapshot()
+    with pytest.raises(ValueError, match=r"the snapshot cannot be resumed .*: remove it"):
+        run.restore(Snapshot(snapshot.tensors, snapshot.progress | {"sentences": pending}))
+    run.restore(snapshot)
+
+
+def test_restore_refuses_the_snapshot_of_another_encoder(settings: PretrainConfig) -> None:
+    snapshot = trainer(settings, "transformer").snapshot()
+    with pytest.raises(ValueError, match="belongs to another run: model was"):
+        trainer(settings, "interleaved").restore(snapshot)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_training_does_not_depend_on_the_number_of_threads(settings: PretrainConfig, encoder: str) -> None:
+    ends = []
+    for threads in (1, 2, 3):
+        with pytorch_threads(threads):
+            run = trainer(settings, encoder, batch_size=16, unroll_steps=20)
+            ends.append([torch.stack([run.train_step() for _ in range(3)]), *weights(run)])
+    for other in ends[1:]:
+        for one, another in zip(ends[0], other, strict=True):
+            assert torch.equal(one, another)
+
+
+def test_long_sentences_are_cut_counted_and_reported(settings: PretrainConfig, tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("the cat sees a dog .\n" + "the cat sees a dog . " * 20 + "\n")
+    run = trainer(replace(settings, corpus=(text,)), "transformer")
+    for _ in range(10):
+        run.train_step()
+    assert (
+        run.objective.cut_sentences > 0 and run.snapshot().progress["sentences"]["cut"] == run.objective.cut_sentences
+    )
