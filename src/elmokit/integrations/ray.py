@@ -47,11 +47,12 @@ class _Job:
     source: str  # digest of the names, the sizes and the rows of the source files
 
     def claim(self, target: Path) -> None:
-        """Write the job into its directory; FileExistsError where another one is there."""
+        """Write the job into its directory; FileExistsError where another one has begun."""
         file = target / JOB_NAME
-        if not file.exists():
+        if not any(target.rglob("*.parquet")):
             with atomic_path(file) as partial:
                 partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+            return
         try:
             before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
         except ValueError as error:
@@ -72,12 +73,16 @@ class _Part:
 
 
 def _source_files(source: Path) -> dict[str, Path]:
-    """The Parquet files in a directory, or one file, by their paths without the suffix."""
+    """The Parquet files in a directory, but for those of unfinished jobs, or one file; by their names without suffix."""
     if source.is_file():
         return {source.stem: source}
     if not source.exists():
         raise FileNotFoundError(f"there is no {source}: name a Parquet file, or a directory of them")
-    files = {path.relative_to(source).with_suffix("").as_posix(): path for path in sorted(source.rglob("*.parquet"))}
+    files = {}
+    for path in sorted(source.rglob("*.parquet")):
+        name = path.relative_to(source)
+        if not any(part.startswith((".", "_")) for part in name.parts):
+            files[name.with_suffix("").as_posix()] = path
     if not files:
         raise FileNotFoundError(f"{source} has no files that end in .parquet: name a directory with some")
     return files
@@ -243,9 +248,9 @@ def embed_parquet(
     job, parts = _plan(source, target, embed, sentences_per_part)
     check_output(target, [source], overwrite=True, directory_of=JOB_NAME)
     with only_one_in(target):
-        job.claim(target)
         for folder in {part.output.parent for part in parts}:
             remove_leftovers(folder)
+        job.claim(target)
         missing = [part for part in parts if not part.output.exists()]
         rows, words, truncated = sum(part.rows for part in parts), 0, 0
         with ProgressBar(total=rows, initial=rows - sum(part.rows for part in missing), unit=" rows") as bar:
