@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # read, write and split text. The slow ones kill processes and learn for a while, and do so on the fastest backend.
 OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train tasks compat)
 
-.PHONY: demo docs test test-integrations test-portable test-reference test-kernels check clean
+.PHONY: demo dist docs test test-integrations test-portable test-reference test-kernels check clean
 
 # Real vectors of real sentences from the bundled English model.
 demo: .venv/installed
@@ -37,6 +37,11 @@ test-reference: .venv/installed-dev
 # The compiled kernels as programs: with sanitizers, and those for ARM in emulation.
 test-kernels: .venv/installed-dev
 	$(BIN)/python tools/test_kernels.py
+
+# The source distribution, and a wheel for this platform, in dist/; tests/repository/test_distribution.py tests them.
+dist: .venv/installed-dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target sdist --target wheel
 
 # The documentation as a site, in build/site; a link or a name that leads nowhere is an error.
 docs: .venv/installed-docs

@@ -1,10 +1,10 @@
-"""Generate docs/results.md, and the tables of the READMEs, from benchmarks/results/*.json and a template.
+"""Generate docs/results.md, and tables of the READMEs and a tutorial, from benchmarks/results/*.json and a template.
 
     python tools/make_results.py           # writes them
     python tools/make_results.py --check   # status 1 where one of them is not what the result files say
 
-A line {{ name }} of docs/results.template.md becomes the table that the function `name` below returns; a README has
-its table between two marked lines. Needs the standard library only.
+A line {{ name }} of docs/results.template.md becomes the table that the function `name` below returns; the other
+documents have their table between two marked lines. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TEMPLATE = ROOT / "docs" / "results.template.md"
 OUTPUT = ROOT / "docs" / "results.md"
+TUTORIAL = ROOT / "docs" / "tutorials" / "pretrain.md"
 READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import encoders_table  # noqa: E402
@@ -407,6 +408,16 @@ def onnx_throughput() -> str:
     return table("Model | elmokit, words/s | onnxruntime, words/s | Ratio | Largest difference | Recorded", [row])
 
 
+def ray_overhead() -> str:
+    """The same text embedded on one machine and on a local cluster."""
+    if not (RESULTS / "ray_overhead.json").is_file():
+        return "Not measured yet."
+    each = read("ray_overhead")
+    row = [f"{each['words']:,}", each["actors"], f"{each['words_per_second_embed']:,.0f}",
+           f"{each['words_per_second_ray']:,.0f}", percent(each["ratio"] - 1), origin(each)]  # fmt: skip
+    return table("Words | Actors | `embed`, words/s | `embed --ray`, words/s | More time | Recorded", [row])
+
+
 def server() -> str:
     """The targets of the server."""
     if not (RESULTS / "serve.json").is_file():
@@ -624,11 +635,10 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         bars, numbers, files, reliability, throughput, latency, pretraining, precision, large_runs, file_to_file,
-        long_document,
-        long_document_difference, proteins, onnx_throughput, server, preprocessing, start_up, two_versions, threads,
-        busy_neighbour, memory,
-        fit_cost, encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning,
-        tagging, tasks, scikit_learn, sentence_transformers, spacy,
+        long_document, long_document_difference, proteins, onnx_throughput, ray_overhead, server, preprocessing,
+        start_up, two_versions, threads, busy_neighbour, memory,
+        fit_cost, encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning, tagging,
+        tasks, scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 
@@ -639,6 +649,7 @@ TRANSLATIONS = {
     "zh-CN": {
         "Measured on two CPU cores": "在两个 CPU 核上测得",
         "Embedding, ": "计算向量，",
+        "Embedding proteins, ": "计算蛋白质向量，",
         "Pretraining, ": "预训练，",
         "held-out perplexity, seven domains": "留出文本（七个领域）的困惑度",
         "Tagging with a tenth of UD EWT: ELMo / character CNN / untrained biLM": (
@@ -647,7 +658,9 @@ TRANSLATIONS = {
         "first `en-small`": "第一版 `en-small`",
         "words/s": "词/秒",
         "words": "词",
+        "residues/s": "残基/秒",
         " x bilm-tf": " 倍于 bilm-tf",
+        " x AllenNLP": " 倍于 AllenNLP",
         ": ": "：",
     },
 }
@@ -662,6 +675,10 @@ def readme_table() -> str:
             each = speed[f"{size} {dtype} file bilm-tf"]
             rows.append([f"Embedding, `{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f} words/s",
                          f"{each['ratio']['median']:.1f} x bilm-tf"])  # fmt: skip
+    each = read("proteins")["speed"]["original"]["bfloat16"]
+    rows.append(["Embedding proteins, `original`, bfloat16",
+                 f"{each['elmokit']['words_per_second']:,.0f} residues/s",
+                 f"{each['allennlp']['ratio']['median']:.1f} x AllenNLP"])  # fmt: skip
     trained = f"{training['elmokit']['words_per_second']:,.0f} words/s"
     rows.append(["Pretraining, `small`, bfloat16", trained, f"{training['ratio']['median']:.1f} x bilm-tf"])
     total, accuracy = read("heldout_perplexity")["carry"]["all"], tagging_scores()
@@ -673,6 +690,13 @@ def readme_table() -> str:
     return table("Measured on two CPU cores | | ", rows)
 
 
+def training_hours() -> str:
+    """What a pretraining run takes, by the words that it reads."""
+    rate = read("pretrain_throughput")["small bfloat16 bilm-tf"]["elmokit"]["words_per_second"]
+    rows = ([f"{millions * 10**6:,}", f"{millions * 10**6 / rate / 3600:.1f}"] for millions in (10, 20, 100, 1000))
+    return table("Words read | Hours", rows)
+
+
 # --- The documents ---------------------------------------------------------------------------------------------------
 
 
@@ -682,22 +706,28 @@ def results() -> str:
     return re.sub(r"^\{\{ (\w+) \}\}$", lambda match: TABLES[match[1]](), text, flags=re.MULTILINE)
 
 
-def readme(language: str) -> str:
-    """A README with its table as it is to be."""
+def with_table(path: Path, content: str) -> str:
+    """A document with a table between its marks."""
     begin, end = MARKS
-    path, content = READMES[language], readme_table()
     before, marked, rest = path.read_text(encoding="utf-8").partition(f"{begin}\n")
     _, end_marked, after = rest.partition(f"{end}\n")
     if not (marked and end_marked):
         raise SystemExit(f"{path} lacks the lines {begin} and {end}, between which its table belongs")
+    return f"{before}{begin}\n{content}\n{end}\n{after}"
+
+
+def readme(language: str) -> str:
+    """A README with its table as it is to be."""
+    content = readme_table()
     for english, translated in TRANSLATIONS[language].items():
         content = content.replace(english, translated)
-    return f"{before}{begin}\n{content}\n{end}\n{after}"
+    return with_table(READMES[language], content)
 
 
 def documents() -> dict[Path, str]:
     """The generated documents as they are to be."""
-    return {OUTPUT: results()} | {path: readme(language) for language, path in READMES.items()}
+    readmes = {path: readme(language) for language, path in READMES.items()}
+    return {OUTPUT: results(), TUTORIAL: with_table(TUTORIAL, training_hours())} | readmes
 
 
 def missing_paths(text: str) -> list[str]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elmokit.train.finetune import finetune
     from elmokit.train.pretrain import pretrain
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "BiLM",

@@ -1,10 +1,13 @@
-"""`EmbedWords` on tables and mappings, and in a local cluster of Ray, against `Embedder`."""
+"""Tables embedded in a local cluster of Ray, against `Embedder`: killed processes, killed jobs, bad input."""
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,131 +18,223 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-integ
 import pyarrow as pa
 from pyarrow import parquet
 
+from elmokit.cli import main
 from elmokit.embed.embedder import Embedder
-from elmokit.integrations.ray import EmbedWords, embed_parquet
+from elmokit.integrations.ray import JOB_NAME, EmbedWords, embed_parquet
 
+SOURCES = Path(__file__).parents[2] / "src"
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
+ROWS = 40  # in two files of 24 and 16
+NAMES = ["de/b-00000", "de/b-00001", "a-00000", "a-00001", "a-00002"]  # by ten rows
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return Embedder()
+def write_source(path: Path) -> list[str]:
+    """Write two files, one of them in a directory and with groups of seven rows; the texts by id."""
+    texts = [f"{TEXTS[number % 4]} {number} times." for number in range(ROWS)]
+    for name, rows in (("a", range(24)), ("de/b", range(24, ROWS))):
+        file = path / f"{name}.parquet"
+        file.parent.mkdir(parents=True)
+        parquet.write_table(pa.table({"id": rows, "text": [texts[n] for n in rows]}), file, row_group_size=7)
+    return texts
 
 
-def check(columns: Any, embedder: Embedder, texts: list[str], layers: str | int = "mix", atol: float = 1e-5) -> None:
-    expected = embedder.embed(texts, layers)
-    assert [list(words) for words in columns["tokens"]] == expected.tokens
-    for vectors, of_text in zip(columns["vectors"], expected, strict=True):
-        of_text = np.moveaxis(of_text, 0, 1) if of_text.ndim == 3 else of_text
-        np.testing.assert_allclose(np.array(vectors).reshape(of_text.shape), of_text, atol=atol, rtol=1e-3)
+def output_files(target: Path) -> dict[str, Path]:
+    return {path.relative_to(target).with_suffix("").as_posix(): path for path in target.rglob("*.parquet")}
 
 
-@pytest.mark.parametrize("layers", ["mix", 1, "all"])
-def test_a_table_gets_columns_of_words_and_vectors(embedder: Embedder, layers: str | int) -> None:
-    table = pa.table({"id": range(4), "text": TEXTS})
-    embedded = EmbedWords(layers=layers)(table)
-    assert embedded.column_names == ["id", "text", "tokens", "vectors"]
-    check(embedded.to_pydict(), embedder, TEXTS, layers)
-
-
-def test_a_mapping_of_columns_gets_lists_of_words_and_arrays(embedder: Embedder) -> None:
-    embedded = EmbedWords("line", storage_dtype="float16")({"line": TEXTS, "id": [0, 1, 2, 3]})
-    assert embedded["vectors"][0].dtype == np.float16 and embedded["id"] == [0, 1, 2, 3]
-    check(embedded, embedder, TEXTS, atol=5e-3)
-
-
-def test_lists_of_words_are_taken_as_they_are(embedder: Embedder) -> None:
-    embedded = EmbedWords("words")({"words": np.array([["a", "b."], ["c"]], dtype=object)})
-    assert embedded["tokens"] == [["a", "b."], ["c"]]
-
-
-def test_a_table_without_rows_keeps_the_types(embedder: Embedder) -> None:
-    embed = EmbedWords(layers="all")
-    empty, full = (embed(pa.table({"text": pa.array(texts, pa.string())})) for texts in ([], TEXTS))
-    assert len(empty) == 0 and empty.schema == full.schema
-
-
-def test_a_copy_for_another_process_is_small() -> None:
-    embed = EmbedWords()
-    embed({"text": ["a"]})
-    assert len(pickle.dumps(embed)) < 500
-
-
-def test_unusable_rows_and_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="no column 'text': name one of 'line'"):
-        EmbedWords()({"line": []})
-    with pytest.raises(ValueError, match="row 1 of 'text' has no text"):
-        EmbedWords()(pa.table({"text": ["a", None]}))
-    with pytest.raises(ValueError, match="float32 or float16"):
-        EmbedWords(storage_dtype="int8")
-
-
-def test_datasets_map_takes_it(embedder: Embedder) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
-    datasets.disable_caching()
-    dataset = datasets.Dataset.from_dict({"text": TEXTS})
-    check(dataset.map(EmbedWords(), batched=True, batch_size=2), embedder, TEXTS)
+def check(target: Path, texts: list[str]) -> None:
+    """Every row is there once, in the file and the place that its place in the source says."""
+    files = output_files(target)
+    assert sorted(files) == sorted(NAMES)
+    expected = Embedder().embed(texts)
+    ids = []
+    for name in sorted(files):
+        for row in parquet.ParquetFile(files[name]).read().to_pylist():
+            number = row["id"]
+            ids.append(number)
+            assert row["text"] == texts[number] and row["tokens"] == expected.tokens[number]
+            np.testing.assert_allclose(np.array(row["vectors"]), expected[number], atol=1e-5, rtol=1e-3)
+    assert ids == list(range(ROWS))
 
 
 # --- A cluster -------------------------------------------------------------------------------------------------------
 
+# The last test of a cluster runs where there is no Ray, too.
+in_cluster = [
+    pytest.mark.slow,
+    *(pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User", "Resource")),
+]
+
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[str]:
+    """A cluster of two processors; its address."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: make test-integrations")
-    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
+    path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
+    environment = {"env_vars": {"PYTHONPATH": path}}
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield context.address_info["address"]
     ray.shutdown()
 
 
-def write_source(path: Path, rows: int = 40) -> list[str]:
-    texts = [f"{TEXTS[number % 4]} {number} times." for number in range(rows)]
-    path.mkdir()
-    for part in range(4):
-        chosen = range(part, rows, 4)
-        parquet.write_table(pa.table({"id": chosen, "text": [texts[n] for n in chosen]}), path / f"{part}.parquet")
-    return texts
-
-
-def read_target(path: Path) -> dict[str, list[Any]]:
-    return parquet.read_table(path).sort_by("id").to_pydict()
-
-
-class Dying(EmbedWords):
-    """Kills its process once."""
+class Deadly(EmbedWords):
+    """Kills its process at one text, once."""
 
     def __init__(self, marker: Path) -> None:
         super().__init__()
         self.marker = marker
 
     def __call__(self, batch: Any) -> Any:
-        if not self.marker.exists():
+        if 11 in batch["id"].to_pylist() and not self.marker.exists():
             self.marker.touch()
             os._exit(1)
         return super().__call__(batch)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_cluster_embeds_every_row_although_a_worker_dies(cluster: None, embedder: Embedder, tmp_path: Path) -> None:
-    texts = write_source(tmp_path / "source")
-    embed_parquet(tmp_path / "source", tmp_path / "target", Dying(tmp_path / "died"), batch_size=5)
-    assert (tmp_path / "died").exists()
-    rows = read_target(tmp_path / "target")
-    assert rows["id"] == list(range(40)) and rows["text"] == texts
-    check(rows, embedder, texts)
+class Lethal(EmbedWords):
+    """Kills its process at every batch."""
+
+    def __call__(self, batch: Any) -> Any:
+        os._exit(1)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_jobs_that_cannot_be_done_are_refused(cluster: None, tmp_path: Path) -> None:
-    write_source(tmp_path / "source", rows=4)
-    with pytest.raises(ValueError, match="3 actors need 4 processors, and Ray has 3"):
-        embed_parquet(tmp_path / "source", tmp_path / "target", num_actors=3)
-    with pytest.raises(FileExistsError, match="source is not empty"):
-        embed_parquet(tmp_path / "source", tmp_path / "source")
-    with pytest.raises(ValueError, match="no column 'number': name one of 'id', 'text'"):
-        embed_parquet(tmp_path / "source", tmp_path / "target", id_column="number")
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+class TestCluster:
+    pytestmark = in_cluster
+
+    def test_every_row_is_embedded_although_a_process_dies(self, cluster: str, tmp_path: Path) -> None:
+        texts = write_source(tmp_path / "source")
+        embed = Deadly(tmp_path / "died")
+        report = embed_parquet(tmp_path / "source", tmp_path / "target", embed, sentences_per_part=10, batch_size=3)
+        assert embed.marker.exists()
+        check(tmp_path / "target", texts)
+        assert (report.rows, report.files, report.files_kept) == (ROWS, 5, 0)
+        assert report.words == sum(map(len, Embedder().embed(texts).tokens))
+
+    def test_a_job_that_was_killed_computes_what_is_missing(self, cluster: str, tmp_path: Path) -> None:
+        texts = write_source(tmp_path / "source")
+        target = tmp_path / "target"
+        command = ["embed", str(tmp_path / "source"), "--ray", "--output", str(target), "--sentences-per-part", "10"]
+        path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"RAY_ADDRESS": cluster, "PYTHONPATH": path}
+        job = subprocess.Popen([sys.executable, "-m", "elmokit", *command], env=environment, stderr=subprocess.PIPE)
+        wait_until(lambda: job.poll() is not None or len(output_files(target)) > 0)
+        job.kill()
+        _, errors = job.communicate()
+        before = {path: path.stat().st_mtime_ns for path in output_files(target).values()}
+        assert before, errors.decode()
+        for name in ("a-00002", "de/b-00001"):  # in case that it was faster than this test
+            (target / f"{name}.parquet").unlink(missing_ok=True)
+        kept = {path: time for path, time in before.items() if path.exists()}
+
+        assert main(command) == 0
+        check(target, texts)
+        assert {path: path.stat().st_mtime_ns for path in kept} == kept
+        assert [path.name for path in target.rglob(".partial*")] == []
+
+    def test_a_finished_job_is_not_repeated(self, cluster: str, tmp_path: Path) -> None:
+        write_source(tmp_path / "source")
+        embed_parquet(tmp_path / "source", tmp_path / "target", sentences_per_part=10)
+        before = {path: path.stat().st_mtime_ns for path in output_files(tmp_path / "target").values()}
+        report = embed_parquet(tmp_path / "source", tmp_path / "target", sentences_per_part=10)
+        assert (report.files, report.files_kept, report.words) == (5, 5, 0)
+        assert {path: path.stat().st_mtime_ns for path in output_files(tmp_path / "target").values()} == before
+
+    def test_a_pipeline_of_ray_data_maps_batches(self, cluster: str, tmp_path: Path) -> None:
+        import ray
+
+        texts = write_source(tmp_path / "source")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        workers = ray.data.ActorPoolStrategy(size=1)
+        rows = ray.data.read_parquet(str(tmp_path / "source")).map_batches(
+            EmbedWords, fn_constructor_args=("text",), batch_format="pyarrow", batch_size=7, compute=workers
+        )
+        embedded = sorted(rows.take_all(), key=lambda row: row["id"])
+        expected = Embedder().embed(texts)
+        assert [list(row["tokens"]) for row in embedded] == expected.tokens
+        for row, vectors in zip(embedded, expected, strict=True):
+            np.testing.assert_allclose(np.stack(list(row["vectors"])), vectors, atol=1e-5, rtol=1e-3)
+
+    def test_rows_that_kill_every_process_end_the_job(self, cluster: str, tmp_path: Path) -> None:
+        write_source(tmp_path / "source")
+        with pytest.raises(ValueError, match="a process died 4 times at the same rows"):
+            embed_parquet(tmp_path / "source", tmp_path / "target", Lethal(), num_actors=1)
+
+    def test_a_row_without_text_is_named(self, cluster: str, tmp_path: Path) -> None:
+        parquet.write_table(pa.table({"text": ["a"] * 5 + [None]}), tmp_path / "source.parquet")
+        with pytest.raises(ValueError, match=r"source\.parquet, from row 4 on: row 1 of 'text' has no text"):
+            embed_parquet(tmp_path / "source.parquet", tmp_path / "target", batch_size=4)
+
+    def test_more_actors_than_processors_are_refused(self, cluster: str, tmp_path: Path) -> None:
+        write_source(tmp_path / "source")
+        with pytest.raises(ValueError, match="3 actors need 3 processors, and Ray has 2"):
+            embed_parquet(tmp_path / "source", tmp_path / "target", num_actors=3)
+        with pytest.raises(ValueError, match="1 actors need 1 GPUs, and Ray has 0"):
+            embed_parquet(tmp_path / "source", tmp_path / "target", num_gpus=1)
+
+
+# --- Bad input, which is found before there is a cluster --------------------------------------------------------------
+
+
+def write_job(target: Path, **settings: Any) -> None:
+    """The job of another run, with the settings of `EmbedWords()` but for some."""
+    target.mkdir()
+    job = EmbedWords().settings() | {"sentences_per_part": 1000, "source": ""} | settings
+    (target / JOB_NAME).write_text(json.dumps(job))
+
+
+def test_unusable_sources_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no .*source: name a Parquet file"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+    (tmp_path / "source").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"has no files that end in \.parquet"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+    (tmp_path / "source" / "a.parquet").write_text("a line of text\n")
+    with pytest.raises(ValueError, match=r"a\.parquet is not a Parquet file"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+    parquet.write_table(pa.table({"line": ["a"]}), tmp_path / "source" / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet: there is no column 'text': name one of 'line'"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+    with pytest.raises(ValueError, match="9"):
+        embed_parquet(tmp_path / "source", tmp_path / "target", EmbedWords("line", layers=9))
+    assert not (tmp_path / "target").exists()
+
+
+def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    write_source(tmp_path / "source")
+    with pytest.raises(ValueError, match=r"is inside of .*source, and would become a part of it"):
+        embed_parquet(tmp_path / "source", tmp_path / "source" / "vectors")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").touch()
+    with pytest.raises(FileExistsError, match=f"notes has no {JOB_NAME}"):
+        embed_parquet(tmp_path / "source", tmp_path / "notes")
+    write_job(tmp_path / "target", layers="top")
+    with pytest.raises(FileExistsError, match=r"holds another job .layers is 'top', now 'mix'"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ray", "--fasta"], "--fasta does not go together with --ray"),
+        (["--ray", "--state", "warm"], "--state does not go together with --ray"),
+        (["--ray", "--overwrite"], "--overwrite does not go together with --ray"),
+        (["--column", "line"], "--column and --num-actors are for tables on a cluster: add --ray"),
+        (["--ray", "--column", "line"], "there is no column 'line': name one of 'id', 'text'"),
+    ],
+)
+def test_the_command_says_in_a_line_what_it_cannot_do(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_source(tmp_path / "source")
+    assert main(["embed", str(tmp_path / "source"), "--output", str(tmp_path / "target"), *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error and "\n" not in error
+    assert main(["embed", str(tmp_path / "source"), "--output", str(tmp_path / "target.hdf5"), "--ray"]) == 2
+    assert "name one without .hdf5" in capsys.readouterr().err

@@ -1,16 +1,20 @@
 """The sdist and the wheels: what they hold, what they are called, and that they work where nothing can be compiled."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import elmokit
 from elmokit.embed.embedder import Embedder
 
 pytestmark = pytest.mark.slow
@@ -40,6 +44,14 @@ def build(source: Path, target: str, output: Path, **environment: str) -> Path:
     return built
 
 
+def test_package_citation_and_changelog_name_the_same_version() -> None:
+    citation, changelog = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
+    cited, date = (re.search(rf"^{key}: (.*)$", citation, re.MULTILINE) for key in ("version", "date-released"))
+    latest = re.search(r"^## (\d\S*) - (\S+)$", changelog, re.MULTILINE)
+    assert cited and date and latest
+    assert (cited[1], date[1]) == latest.groups() and cited[1] == elmokit.__version__
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
@@ -56,17 +68,25 @@ def source(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
-    """Install a wheel and use it where there is no compiler; the backends, and the vectors of a sentence."""
-    site = folder / "site"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]
+    """Install a wheel into a new environment without a compiler; its backends, and the vectors of a sentence."""
+    clean = folder / "environment"
+    venv.create(clean, with_pip=False)
+    python = clean / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*install, str(wheel)], check=True)
-    # Before the installed packages, of which it finds its dependencies; elsewhere, so that no checkout is found.
-    environment = os.environ | {"PYTHONPATH": str(site), "CC": "false"}
-    environment.pop("ELMOKIT_BACKEND", None)
-    command = [sys.executable, "-c", PROGRAM, str(folder / "vectors.npy")]
+    # The dependencies are those that are installed here; of this checkout nothing is found, even if it is editable.
+    (site,) = clean.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    environment = os.environ | {"CC": "false"}
+    for name in ("ELMOKIT_BACKEND", "PYTHONPATH"):
+        environment.pop(name, None)
+    command = [str(python), "-c", PROGRAM, str(folder / "vectors.npy")]
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     path, *backends = run.stdout.split()
-    assert Path(path).is_relative_to(site)
+    assert Path(path).is_relative_to(clean)
+    script = [str(clean / "bin" / "elmokit"), "--version"]
+    version = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert version.stdout == f"elmokit {elmokit.__version__}\n"
     return backends, np.load(folder / "vectors.npy")
 
 

@@ -19,7 +19,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     shutil.copytree(module.RESULTS, tmp_path / "results")
-    for name in ("TEMPLATE", "OUTPUT"):
+    for name in ("TEMPLATE", "OUTPUT", "TUTORIAL"):
         monkeypatch.setattr(module, name, Path(shutil.copy(getattr(module, name), tmp_path)))
     copies = {language: Path(shutil.copy(path, tmp_path)) for language, path in module.READMES.items()}
     monkeypatch.setattr(module, "READMES", copies)

@@ -37,3 +37,30 @@ def test_tracker_keeps_complete_lines_of_a_log_cut_anywhere(tmp_path: Path) -> N
         kept = sum(cut >= end for end in ends)  # a line that lacks only its newline is complete
         assert events_of(log) == [*[("start", 0), ("train", 1), ("train", 2)][:kept], ("resume", 2)]
         assert log.splitlines()[:kept] == whole.splitlines()[:kept]
+
+
+class Scalars:
+    """A stand-in for TensorBoard's SummaryWriter."""
+
+    def __init__(self) -> None:
+        self.added: dict[str, tuple[float, int]] = {}
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.added[name] = value, step
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_tracker_names_the_measure_in_tensorboard(tmp_path: Path) -> None:
+    scalars = Scalars()
+    with closing(Tracker(tmp_path)) as tracker:
+        tracker._writer = scalars
+        tracker.event("train", 1, loss_masked=2.5)
+        tracker.event("heldout", 1, measure="pseudo-perplexity", pseudo_perplexity=7.5)
+        tracker.event("heldout", 2, measure="perplexity", mean=float("inf"), forward=9.5)
+    assert scalars.added == {
+        "train/loss_masked": (2.5, 1),
+        "heldout/pseudo-perplexity/pseudo_perplexity": (7.5, 1),
+        "heldout/perplexity/forward": (9.5, 2),
+    }

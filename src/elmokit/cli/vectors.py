@@ -45,11 +45,24 @@ class FastaOptions:
 
 
 @dataclass(frozen=True)
+class RayOptions:
+    """A table on a cluster instead of text on this machine."""
+
+    ray: bool = False
+    """The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster of RAY_ADDRESS, or
+    else on all cores of this machine, into a directory of Parquet files."""
+    column: str = "text"
+    """Column of the texts."""
+    num_actors: Annotated[int | None, UNSET] = None
+    """Processes that embed (default: as many as the cluster has processors)."""
+
+
+@dataclass(frozen=True)
 class Embed:
     """Write the contextual vectors of every word of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst)."""
+    """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst); with --ray a table."""
     output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
     layers: Annotated[
@@ -64,12 +77,18 @@ class Embed:
     """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
     overwrite: Overwrite = False
     sequences: Annotated[FastaOptions, arg(name="")] = FastaOptions()
+    cluster: Annotated[RayOptions, arg(name="")] = RayOptions()
 
     def run(self) -> None:
         from elmokit.embed.files import embed_fasta, embed_file
 
+        if self.cluster.ray:
+            self._run_on_cluster()
+            return
+        if self.cluster != RayOptions():
+            raise ValueError("--column and --num-actors are for tables on a cluster: add --ray")
         options, sequences = dict(vars(self)), dict(vars(self.sequences))
-        del options["sequences"]
+        del options["sequences"], options["cluster"]
         if self.layers is None:
             del options["layers"]
         if sequences.pop("fasta"):
@@ -79,6 +98,32 @@ class Embed:
             raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
         else:
             show(embed_file(**options))
+
+    def _run_on_cluster(self) -> None:
+        from elmokit.integrations.ray import EmbedWords, embed_parquet
+
+        unsupported = {
+            "--fasta": self.sequences != FastaOptions(),
+            "--state": self.state is not None,
+            "--overwrite": self.overwrite,
+        }
+        if names := [name for name, is_given in unsupported.items() if is_given]:
+            raise ValueError(f"{names[0]} does not go together with --ray: leave one of them out")
+        if self.output.suffix:
+            raise ValueError(
+                f"with --ray the output is a directory of Parquet files: name one without {self.output.suffix}"
+            )
+        embed = EmbedWords(
+            self.cluster.column,
+            self.model,
+            layers="mix" if self.layers is None else self.layers,
+            storage_dtype=self.storage_dtype,
+            tokenize=self.tokenize,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        num_actors, rows = self.cluster.num_actors, self.sentences_per_part
+        show(embed_parquet(self.file, self.output, embed, num_actors=num_actors, sentences_per_part=rows))
 
 
 @dataclass(frozen=True)

@@ -1,109 +1,197 @@
-"""Vectors of tables too large for one machine, by Ray Data (elmokit's extra ray).
+"""Vectors of tables too large for one machine, on a Ray cluster (elmokit's extra ray).
 
-`EmbedWords` is a plain callable on batches of rows, which Spark and `datasets.map` take as well: the module needs Ray
-where `embed_parquet` is called, and nowhere else.
+A job is cut into parts, ranges of rows of its source files, each of which becomes a file of the output. A process
+reads, embeds and writes a part by itself, so that no vector travels between machines. A file has its name only when it
+is complete: a job resumes by leaving out the parts whose files are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from elmokit.embed.files import SENTENCES_PER_PART
+from elmokit.fs.atomic import atomic_path, check_output, remove_leftovers
+from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.lock import only_one_in
+from elmokit.integrations.tables import EmbedWords
+from elmokit.progress import ProgressBar
+from elmokit.storage.parquet import column_names, num_rows, read_rows, require_pyarrow, write_tables
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.integrations.lazy_embedder import LazyEmbedder
-from elmokit.storage.parquet import embedding_columns
+__all__ = ["EmbedWords", "TablesReport", "embed_parquet"]
 
-STORAGE_DTYPES = ("float32", "float16")
+JOB_NAME = "_elmokit.json"  # readers of a directory of Parquet files pass over names that begin with "_"
+RETRIES = 3  # of a part whose process was killed
 
 
-class EmbedWords:
-    """Batches of rows with texts -> the same rows with the words of each text, and a vector for each word.
+# --- A job ------------------------------------------------------------------------------------------------------------
 
-    The model is loaded at the first batch; a copy that is sent to another process holds its name alone. No vector
-    depends on how rows are batched.
-    """
 
-    def __init__(
-        self,
-        column: str = "text",
-        model: ModelSource = None,
-        *,
-        layers: str | int = "mix",
-        storage_dtype: str = "float32",
-        tokenize: bool = True,
-        device: str | None = None,
-        dtype: str | None = None,
-    ) -> None:
-        """Set what is embedded, and how.
+@dataclass(frozen=True)
+class _Job:
+    """The contents of `JOB_NAME` in a directory of output: all that decides the bytes of its files."""
 
-        Args:
-            column: The column of texts: strings, or lists of words.
-            model: Whatever `elmokit.load` takes, and every process finds; or a loaded model, which is sent along.
-            layers: See `Embedder.embed`.
-            storage_dtype: The number type of the vectors, "float32" or "float16".
-            tokenize: Split strings as the model's training text was; else at white space.
-            device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
-            dtype: The number type to compute in, see `Embedder`.
+    model: str  # its fingerprint
+    dtype: str
+    column: str
+    layers: str
+    storage_dtype: str
+    tokenize: bool
+    sentences_per_part: int
+    source: str  # digest of the names, the sizes and the rows of the source files
 
-        Raises:
-            ValueError: `storage_dtype` is another one.
-        """
-        if storage_dtype not in STORAGE_DTYPES:
-            raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
-        self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
-        self._embedder = LazyEmbedder(model, device, dtype)
+    def claim(self, target: Path) -> None:
+        """Write the job into its directory; FileExistsError where another one is there."""
+        file = target / JOB_NAME
+        if not file.exists():
+            with atomic_path(file) as partial:
+                partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        try:
+            before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
+        except ValueError as error:
+            raise ValueError(f"{file} is not the job of a cluster ({error}): name another directory") from error
+        differences = [f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name]]
+        if differences:
+            raise FileExistsError(f"{target} holds another job ({'; '.join(differences)}): name another directory")
 
-    def __call__(self, batch: Any) -> Any:
-        """Embed a batch.
 
-        Args:
-            batch: A table of pyarrow, or a mapping of names to columns.
+@dataclass(frozen=True)
+class _Part:
+    """A range of rows of a source file, and the file of its vectors."""
 
-        Returns:
-            The same kind with two more columns: `tokens`, lists of words, and `vectors`, for each text (T, 2D), or
-            (T, L+1, 2D) for all layers. Words that are longer than the model reads are truncated without a warning.
+    source: Path
+    first: int
+    rows: int
+    output: Path
 
-        Raises:
-            ValueError: There is no such column, a row of it is no text, or numbers are too large for float16.
-        """
-        is_mapping = isinstance(batch, Mapping)
-        names = list(batch) if is_mapping else batch.column_names
-        if self.column not in names:
-            raise ValueError(f"there is no column {self.column!r}: name one of {', '.join(map(repr, names))}")
-        column = batch[self.column]
-        tokens, vectors = self._embed(list(column) if is_mapping else column.to_pylist())
-        if is_mapping:
-            return {**batch, "tokens": tokens, "vectors": vectors}
-        for name, values in embedding_columns([*tokens, []], [*vectors, self._nothing()]).items():
-            batch = batch.append_column(name, values[: len(tokens)])
-        return batch
 
-    def _embed(self, texts: Sequence[Any]) -> tuple[list[list[str]], list[np.ndarray]]:
-        texts = [text if text is None or isinstance(text, str) else list(text) for text in texts]
-        if None in texts:
-            raise ValueError(f"row {texts.index(None)} of {self.column!r} has no text: fill it, or leave the row out")
-        tokens: list[list[str]] = []
-        vectors: list[np.ndarray] = []
-        for part in self._embedder.get().embed_stream(texts, self.layers, tokenize=self.tokenize):
-            tokens += part.tokens
-            vectors += map(self._stored, part)
-        return tokens, vectors
+def _source_files(source: Path) -> dict[str, Path]:
+    """The Parquet files in a directory, or one file, by their paths without the suffix."""
+    if source.is_file():
+        return {source.stem: source}
+    if not source.exists():
+        raise FileNotFoundError(f"there is no {source}: name a Parquet file, or a directory of them")
+    files = {path.relative_to(source).with_suffix("").as_posix(): path for path in sorted(source.rglob("*.parquet"))}
+    if not files:
+        raise FileNotFoundError(f"{source} has no files that end in .parquet: name a directory with some")
+    return files
 
-    def _stored(self, vectors: np.ndarray) -> np.ndarray:
-        """(T, 2D), or (L+1, T, 2D) as (T, L+1, 2D), in the number type of the output."""
-        stored = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
-        with np.errstate(over="ignore"):
-            stored = stored.astype(self.storage_dtype)
-        if not np.isfinite(stored).all():
-            raise ValueError(f"a vector has numbers that are too large for {self.storage_dtype}: write float32")
-        return stored
 
-    def _nothing(self) -> np.ndarray:
-        """The vectors of no words, whose shape gives a batch without rows its types."""
-        return self._stored(self._embedder.get().embed([[]], self.layers)[0])
+def _plan(source: Path, target: Path, embed: EmbedWords, sentences_per_part: int) -> tuple[_Job, list[_Part]]:
+    """Check the source files, and cut them into parts; a file without rows is one part."""
+    digest, parts = blake2b(digest_size=16), []
+    for name, path in _source_files(source).items():
+        try:
+            rows = num_rows(path)
+            embed.check_columns(column_names(path))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        digest.update(f"{name} {path.stat().st_size} {rows}\n".encode())
+        for number in range(max(1, -(-rows // sentences_per_part))):
+            first = number * sentences_per_part
+            output = target / f"{name}-{number:05d}.parquet"
+            parts.append(_Part(path, first, min(sentences_per_part, rows - first), output))
+    return _Job(**embed.settings(), sentences_per_part=sentences_per_part, source=digest.hexdigest()), parts
+
+
+# --- A cluster --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A part whose file is there."""
+
+    part: _Part
+    words: int
+    truncated_words: int
+
+
+class _Worker:
+    """Embeds parts, in a process of Ray's."""
+
+    def __init__(self, embed: EmbedWords, batch_size: int) -> None:
+        self._embed, self._batch_size = embed, batch_size
+
+    def write(self, part: _Part) -> _Written:
+        """Write the file of a part, unless it is there: the process may have been killed after it had written it."""
+        words, truncated = self._embed.words, self._embed.truncated_words
+
+        def tables() -> Iterator[Any]:
+            first = part.first
+            for rows in read_rows(part.source, part.first, part.rows, self._batch_size):
+                try:
+                    yield self._embed(rows)
+                except ValueError as error:
+                    raise ValueError(f"{part.source}, from row {first} on: {error}") from error
+                first += len(rows)
+
+        if not part.output.exists():
+            write_tables(tables(), part.output)
+        return _Written(part, self._embed.words - words, self._embed.truncated_words - truncated)
+
+
+def _write_parts(
+    parts: Sequence[_Part], embed: EmbedWords, batch_size: int, num_actors: int | None, options: Mapping[str, Any]
+) -> Iterator[_Written]:
+    """Have a pool of Ray's actors write the files of parts; each part when it is written."""
+    try:
+        ray: Any = import_module("ray")  # where there is no Ray, pyright would take `import ray` for this file
+        from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+        from ray.util import ActorPool  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError("a cluster needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
+
+    if not ray.is_initialized():
+        ray.init()
+    options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": RETRIES, **options}
+    count = _pool_size(num_actors, options, ray.cluster_resources())
+    worker = ray.remote(**options)(_Worker)
+    actors = [worker.remote(embed, batch_size) for _ in range(min(count, len(parts)))]
+    try:
+        yield from ActorPool(actors).map_unordered(lambda actor, part: actor.write.remote(part), parts)
+    except RayTaskError as error:
+        raise error.cause from error  # the worker's own
+    except (RayActorError, OutOfMemoryError) as error:
+        raise ValueError(
+            f"a process died {RETRIES + 1} times at the same rows; if it lacked memory, lower batch_size or num_actors "
+            f"({str(error).strip().splitlines()[-1]})"
+        ) from error
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _pool_size(num_actors: int | None, options: Mapping[str, Any], resources: Mapping[str, float]) -> int:
+    """How many actors run at the same time; ValueError where that is none, or fewer than are asked for."""
+    needs = {"processors": ("CPU", options["num_cpus"]), "GPUs": ("GPU", options.get("num_gpus", 0))}
+    for unit, (name, each) in needs.items():
+        need, available = each * (num_actors or 1), resources.get(name, 0.0)
+        if need > available:  # Ray would wait for more machines, for ever
+            raise ValueError(
+                f"{num_actors or 1} actors need {need:g} {unit}, and Ray has {available:g}: ask for fewer actors, or "
+                "give it more"
+            )
+    return num_actors or int(min(resources[name] // each for name, each in needs.values() if each))
+
+
+@dataclass(frozen=True)
+class TablesReport:
+    """The result of embedding tables: `words` and `truncated_words` are those of this run, which took `seconds`."""
+
+    output: Path
+    rows: int
+    files: int
+    files_kept: int  # of an earlier run that was stopped
+    words: int
+    truncated_words: int  # too long for the model, which read their first bytes only
+    seconds: float
+    words_per_second: float
 
 
 def embed_parquet(
@@ -111,64 +199,59 @@ def embed_parquet(
     target: str | Path,
     embed: EmbedWords | None = None,
     *,
-    id_column: str = "id",
     num_actors: int | None = None,
+    sentences_per_part: int = SENTENCES_PER_PART,
     batch_size: int = 256,
-    **actor_settings: Any,
-) -> None:
+    **actor_options: Any,
+) -> TablesReport:
     """Embed the texts of Parquet files on all machines of a Ray cluster, into Parquet files.
 
-    Rows come in any order; `id_column` says which is which. Batches of an actor that dies are computed again.
+    Files of the output are named after those of the source, `NAME-00000.parquet` and so on, and have their rows in the
+    same order with all columns. The part of a process that dies is computed again. The same call resumes a job that was
+    stopped: it computes the files that are missing.
 
     Args:
         source: A Parquet file, or a directory of them, where every machine finds it.
-        target: A new or empty directory for the output, likewise.
+        target: A directory for the output, likewise: new, empty, or that of the same job.
         embed: What is embedded, and how; `EmbedWords()` by default.
-        id_column: A column of `source` whose values differ from row to row.
-        num_actors: How many processes embed, each with its own copy of the model; by default one for each processor
-            but one, which reads and writes.
-        batch_size: Rows that an actor embeds at a time.
-        actor_settings: Further arguments of `Dataset.map_batches`, such as `num_gpus=1`.
+        num_actors: How many processes embed, each with its own copy of the model; by default as many as the cluster
+            has processors for (or GPUs, with `num_gpus`).
+        sentences_per_part: Rows in each file of the output.
+        batch_size: Rows that a process holds in memory at a time.
+        actor_options: Further options of Ray's actors, such as `num_gpus=1`; or `num_cpus=4`, for four threads in each
+            process in place of one.
+
+    Returns:
+        The number of rows, files and words, and the speed.
 
     Raises:
-        ValueError: Ray is not installed, has no processor for each actor and one more, or there is no column
-            `id_column`.
-        FileExistsError: The directory of the output is not empty.
+        ValueError: Ray or pyarrow is not installed, the cluster is too small for `num_actors`, a source file is damaged
+            or has no usable texts, another process writes the same output, or processes die again and again.
+        FileNotFoundError: There is no source.
+        FileExistsError: The directory of the output holds another job, or other files.
+        OSError: The output cannot be written.
     """
-    try:
-        import ray
-        from ray.data import ActorPoolStrategy
-    except ImportError as error:
-        raise ValueError("embed_parquet needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
-
-    if Path(target).is_dir() and any(Path(target).iterdir()):
-        raise FileExistsError(f"{target} is not empty, and files would be added to it: name another directory")
-    if not ray.is_initialized():
-        ray.init()
-    processors = int(ray.cluster_resources().get("CPU", 0))
-    count = num_actors or max(1, processors - 1)
-    if count >= processors and "num_cpus" not in actor_settings:  # Ray would wait for ever for one that reads
-        raise ValueError(f"{count} actors need {count + 1} processors, and Ray has {processors}: give it more")
-    rows = ray.data.read_parquet(str(source))
-    if id_column not in (names := rows.columns() or []):
-        raise ValueError(f"{source} has no column {id_column!r}: name one of {', '.join(map(repr, names))}")
-    embedded = rows.map_batches(
-        _Actor,
-        fn_constructor_args=(embed or EmbedWords(),),
-        batch_size=batch_size,
-        batch_format="pyarrow",
-        compute=ActorPoolStrategy(size=count),
-        zero_copy_batch=True,
-        **actor_settings,
-    )
-    embedded.write_parquet(str(target))
-
-
-class _Actor:
-    """Ray makes one in each process of the pool."""
-
-    def __init__(self, embed: EmbedWords) -> None:
-        self._embed = embed
-
-    def __call__(self, batch: Any) -> Any:
-        return self._embed(batch)
+    require_pyarrow()
+    if min(sentences_per_part, batch_size) < 1:
+        raise ValueError("sentences_per_part and batch_size must be at least 1")
+    embed, start = embed or EmbedWords(), time.perf_counter()
+    output = Path(target)
+    # Processes on other machines may run in other directories.
+    source, target = (Path(path).expanduser().absolute() for path in (source, target))
+    if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
+        raise ValueError(f"{target} is inside of {source}, and would become a part of it: name another directory")
+    job, parts = _plan(source, target, embed, sentences_per_part)
+    check_output(target, [source], overwrite=True, directory_of=JOB_NAME)
+    with only_one_in(target):
+        job.claim(target)
+        for folder in {part.output.parent for part in parts}:
+            remove_leftovers(folder)
+        missing = [part for part in parts if not part.output.exists()]
+        rows, words, truncated = sum(part.rows for part in parts), 0, 0
+        with ProgressBar(total=rows, initial=rows - sum(part.rows for part in missing), unit=" rows") as bar:
+            for written in _write_parts(missing, embed, batch_size, num_actors, actor_options) if missing else ():
+                words, truncated = words + written.words, truncated + written.truncated_words
+                bar.update(written.part.rows)
+    seconds = time.perf_counter() - start
+    kept, speed = len(parts) - len(missing), round(words / seconds, 1)
+    return TablesReport(output, rows, len(parts), kept, words, truncated, round(seconds, 3), speed)

@@ -196,7 +196,8 @@ class ElmoModule(InputModule):
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
 
 
-def load(directory: str | Path, **settings: Any) -> SentenceTransformer:
+# Where sentence-transformers is not installed, pyright takes its name for this file.
+def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyright: ignore[reportGeneralTypeIssues]
     """Load a saved SentenceTransformer that begins with an `ElmoModule`.
 
     `SentenceTransformer(directory)` loads no class from outside of its own package without trust_remote_code=True,
@@ -220,4 +221,5 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:
         modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])
     config = read_json(directory / "config_sentence_transformers.json")
     kept = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    return SentenceTransformer(modules=modules, **({name: config[name] for name in kept if name in config} | settings))
+    settings = {name: config[name] for name in kept if name in config} | settings
+    return SentenceTransformer(modules=modules, **settings)  # pyright: ignore[reportCallIssue]

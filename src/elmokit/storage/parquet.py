@@ -1,4 +1,4 @@
-"""Embeddings as rows of a table, a row for each line, and a Parquet file of them (elmokit's extra parquet).
+"""Embeddings as rows of a table, a row for each line, and Parquet files of them (elmokit's extra parquet).
 
 tokens     list of strings
 vectors    list of vectors, a list of 2D numbers each, or for all layers L+1 such lists; float32 or float16
@@ -10,7 +10,7 @@ whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -91,3 +91,74 @@ def read_parquet_index(path: Path) -> StoreIndex | None:
         return from_json(StoreIndex, json.loads(metadata[INDEX_KEY]))
     except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
         return None
+
+
+# --- Tables that someone else wrote ----------------------------------------------------------------------------------
+
+
+def num_rows(path: str | Path) -> int:
+    """The number of rows in a Parquet file, from its footer.
+
+    Raises:
+        ValueError: It is no Parquet file.
+        FileNotFoundError: There is none.
+    """
+    arrow = require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    try:
+        return parquet.read_metadata(path).num_rows
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
+
+
+def column_names(path: str | Path) -> list[str]:
+    """The names of the columns of a Parquet file, in order."""
+    require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    return parquet.read_schema(path).names
+
+
+def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iterator[Any]:
+    """Read a range of rows of a Parquet file, of which only some are in memory at a time.
+
+    Args:
+        path: The file.
+        first: The first row of the range, from 0.
+        count: The number of rows; 0 gives one table without rows, which has the columns.
+        batch_size: Rows of a table, at most.
+
+    Yields:
+        Tables of pyarrow with all columns.
+    """
+    arrow = require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    with parquet.ParquetFile(path) as file:
+        if count == 0:
+            yield file.schema_arrow.empty_table()
+            return
+        group, position = 0, 0
+        while position + (size := file.metadata.row_group(group).num_rows) <= first:
+            group, position = group + 1, position + size
+        for batch in file.iter_batches(batch_size, row_groups=range(group, file.num_row_groups)):
+            begin, end = max(first - position, 0), min(first + count - position, len(batch))
+            if begin < end:
+                yield arrow.Table.from_batches([batch.slice(begin, end - begin)])
+            if (position := position + len(batch)) >= first + count:
+                return
+
+
+def write_tables(tables: Iterable[Any], path: str | Path) -> None:
+    """Write tables of the same columns, at least one, into one Parquet file, atomically; each is a row group."""
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    tables = iter(tables)
+    first = next(tables)
+    with (
+        atomic_path(path, clean=False) as partial,
+        parquet.ParquetWriter(partial, first.schema, use_dictionary=False) as writer,
+    ):
+        for table in chain([first], tables):
+            writer.write_table(table)

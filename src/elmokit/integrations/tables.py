@@ -1,0 +1,139 @@
+"""Vectors of the texts in a table: a callable on batches of rows, for any engine that maps those.
+
+Ray Data, Spark and `datasets.map` take it as it is. Of the libraries that it serves it needs none itself; tables of
+pyarrow need that (elmokit's extra parquet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmokit.checkpoints.loading import ModelSource, resolve_model
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.embed.outputs import select_layers
+from elmokit.integrations.lazy_embedder import LazyEmbedder
+from elmokit.storage.parquet import embedding_columns
+
+STORAGE_DTYPES = ("float32", "float16")
+NEW_COLUMNS = ("tokens", "vectors")
+
+
+class EmbedWords:
+    """Batches of rows with texts -> the same rows with the words of each text, and a vector for each word.
+
+    The model is loaded at the first batch; a copy that is sent to another process holds its name alone. No vector
+    depends on how rows are batched.
+
+    Attributes:
+        words: How many words there were in all batches so far.
+        truncated_words: How many of them were longer than the model reads.
+    """
+
+    def __init__(
+        self,
+        column: str = "text",
+        model: ModelSource = None,
+        *,
+        layers: str | int = "mix",
+        storage_dtype: str = "float32",
+        tokenize: bool = True,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        """Set what is embedded, and how.
+
+        Args:
+            column: The column of texts: strings, or lists of words.
+            model: Whatever `elmokit.load` takes, and every process finds; or a loaded model, which is sent along.
+            layers: See `Embedder.embed`.
+            storage_dtype: The number type of the vectors, "float32" or "float16".
+            tokenize: Split strings as the model's training text was; else at white space.
+            device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+            dtype: The number type to compute in, see `Embedder`.
+
+        Raises:
+            ValueError: `storage_dtype` is another one.
+        """
+        if storage_dtype not in STORAGE_DTYPES:
+            raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
+        self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
+        self.words = self.truncated_words = 0
+        if isinstance(model, str | Path) and Path(model).expanduser().exists():
+            model = Path(model).expanduser().absolute()  # a copy may run in another directory
+        self._embedder = LazyEmbedder(model, device, dtype)
+
+    def __call__(self, batch: Any) -> Any:
+        """Embed a batch.
+
+        Args:
+            batch: A table of pyarrow, or a mapping of names to columns.
+
+        Returns:
+            The same kind with two more columns: `tokens`, lists of words, and `vectors`, for each text (T, 2D), or
+            (T, L+1, 2D) for all layers. Words that are longer than the model reads are counted, without a warning.
+
+        Raises:
+            ValueError: The columns are not as `check_columns` wants them, a row has no text, or numbers are too large
+                for float16.
+        """
+        is_mapping = isinstance(batch, Mapping)
+        self.check_columns(list(batch) if is_mapping else batch.column_names)
+        column = batch[self.column]
+        tokens, vectors = self._embed(list(column) if is_mapping else column.to_pylist())
+        if is_mapping:
+            return {**batch, "tokens": tokens, "vectors": vectors}
+        for name, values in embedding_columns([*tokens, []], [*vectors, self._nothing()]).items():
+            batch = batch.append_column(name, values[: len(tokens)])
+        return batch
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """ValueError unless a table with these columns has the one of the texts, and none of those that are added."""
+        if self.column not in names:
+            raise ValueError(f"there is no column {self.column!r}: name one of {', '.join(map(repr, names))}")
+        if taken := [name for name in NEW_COLUMNS if name in names]:
+            raise ValueError(f"there is a column {taken[0]!r} already: rename it, or leave it out")
+
+    def _embed(self, rows: Sequence[Any]) -> tuple[list[list[str]], list[np.ndarray]]:
+        for number, row in enumerate(rows):
+            if not hasattr(row, "__iter__"):  # neither a string nor words, but a missing value or a number
+                raise ValueError(f"row {number} of {self.column!r} has no text: fill it, or leave the row out")
+        texts = [row if isinstance(row, str) else list(row) for row in rows]
+        tokens: list[list[str]] = []
+        vectors: list[np.ndarray] = []
+        for part in self._embedder.get().embed_stream(texts, self.layers, tokenize=self.tokenize):
+            tokens += part.tokens
+            vectors += map(self._stored, part)
+            self.words += sum(map(len, part.tokens))
+            self.truncated_words += part.truncated_words
+        return tokens, vectors
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides the vectors of a text, the model by its fingerprint; ValueError if it lacks the layers."""
+        source, _, dtype = self._embedder.arguments
+        model = resolve_model(source)
+        select_layers(model, self.layers)
+        return {
+            "model": fingerprint(model),
+            "dtype": dtype or "float32",
+            "column": self.column,
+            "layers": str(self.layers),
+            "storage_dtype": self.storage_dtype,
+            "tokenize": self.tokenize,
+        }
+
+    def _stored(self, vectors: np.ndarray) -> np.ndarray:
+        """(T, 2D), or (L+1, T, 2D) as (T, L+1, 2D), in the number type of the output."""
+        stored = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
+        with np.errstate(over="ignore"):
+            stored = stored.astype(self.storage_dtype)
+        if not np.isfinite(stored).all():
+            raise ValueError(f"a vector has numbers that are too large for {self.storage_dtype}: write float32")
+        return stored
+
+    def _nothing(self) -> np.ndarray:
+        """The vectors of no words, whose shape gives a batch without rows its types."""
+        return self._stored(self._embedder.get().embed([[]], self.layers)[0])

@@ -1,0 +1,102 @@
+"""`EmbedWords` on tables and mappings, against `Embedder`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-integrations")
+import pyarrow as pa
+
+import elmokit
+from elmokit.embed.embedder import Embedder
+from elmokit.integrations.tables import EmbedWords
+
+TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder()
+
+
+def check(columns: Any, embedder: Embedder, texts: list[str], layers: str | int = "mix", atol: float = 1e-5) -> None:
+    expected = embedder.embed(texts, layers)
+    assert [list(words) for words in columns["tokens"]] == expected.tokens
+    for vectors, of_text in zip(columns["vectors"], expected, strict=True):
+        of_text = np.moveaxis(of_text, 0, 1) if of_text.ndim == 3 else of_text
+        np.testing.assert_allclose(np.array(vectors).reshape(of_text.shape), of_text, atol=atol, rtol=1e-3)
+
+
+@pytest.mark.parametrize("layers", ["mix", 1, "all"])
+def test_a_table_gets_columns_of_words_and_vectors(embedder: Embedder, layers: str | int) -> None:
+    table = pa.table({"id": range(4), "text": TEXTS})
+    embedded = EmbedWords(layers=layers)(table)
+    assert embedded.column_names == ["id", "text", "tokens", "vectors"]
+    check(embedded.to_pydict(), embedder, TEXTS, layers)
+
+
+def test_a_mapping_of_columns_gets_lists_of_words_and_arrays(embedder: Embedder) -> None:
+    embedded = EmbedWords("line", storage_dtype="float16")({"line": TEXTS, "id": [0, 1, 2, 3]})
+    assert embedded["vectors"][0].dtype == np.float16 and embedded["id"] == [0, 1, 2, 3]
+    check(embedded, embedder, TEXTS, atol=5e-3)
+
+
+def test_lists_of_words_are_taken_as_they_are(embedder: Embedder) -> None:
+    embedded = EmbedWords("words")({"words": np.array([["a", "b."], ["c"]], dtype=object)})
+    assert embedded["tokens"] == [["a", "b."], ["c"]]
+
+
+def test_a_table_without_rows_keeps_the_types(embedder: Embedder) -> None:
+    embed = EmbedWords(layers="all")
+    empty, full = (embed(pa.table({"text": pa.array(texts, pa.string())})) for texts in ([], TEXTS))
+    assert len(empty) == 0 and empty.schema == full.schema
+
+
+def test_a_copy_for_another_process_is_small() -> None:
+    embed = EmbedWords()
+    embed({"text": ["a"]})
+    assert len(pickle.dumps(embed)) < 500
+
+
+def test_a_model_named_by_a_relative_path_is_found_from_another_directory(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    elmokit.save(elmokit.load(), "model")
+    embed = EmbedWords(model="model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    check(pickle.loads(pickle.dumps(embed))({"text": TEXTS}), embedder, TEXTS)
+
+
+def test_words_of_all_batches_are_counted_and_those_that_are_truncated() -> None:
+    embed = EmbedWords()
+    embed({"text": ["a " + "b" * 60, "c"]})
+    embed({"text": ["d" * 60]})
+    assert (embed.words, embed.truncated_words) == (4, 2)
+
+
+def test_unusable_rows_and_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="no column 'text': name one of 'line'"):
+        EmbedWords()({"line": []})
+    with pytest.raises(ValueError, match="a column 'tokens' already: rename it"):
+        EmbedWords()({"text": ["a"], "tokens": [1]})
+    for value in (None, 3, float("nan")):
+        with pytest.raises(ValueError, match="row 1 of 'text' has no text"):
+            EmbedWords()({"text": ["a", value]})
+    with pytest.raises(ValueError, match="row 1 of 'text' has no text"):
+        EmbedWords()(pa.table({"text": ["a", None]}))
+    with pytest.raises(ValueError, match="float32 or float16"):
+        EmbedWords(storage_dtype="int8")
+
+
+def test_datasets_map_takes_it(embedder: Embedder) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
+    datasets.disable_caching()
+    dataset = datasets.Dataset.from_dict({"text": TEXTS})
+    check(dataset.map(EmbedWords(), batched=True, batch_size=2), embedder, TEXTS)
