@@ -120,6 +120,14 @@ class AttentionLayout:
         return torch.cat([first, others]).transpose(1, 2).flatten(0, 1)
 
 
+def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
+    """A linear map; one of several that are added up begins smaller (Radford et al. 2019, section 2.3)."""
+    linear = Projection(in_features, out_features)
+    nn.init.normal_(linear.weight, std=math.sqrt(1 / in_features / summands))
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
 class TransformerLayer(nn.Module):
     """A block: attention, then a feed-forward network, each on the normalized stream, to which it is added."""
 
@@ -127,17 +135,9 @@ class TransformerLayer(nn.Module):
         super().__init__()
         dim, hidden = config.projection_dim, config.feedforward_dim
         self.num_heads = config.num_heads
-        self.attention_input, self.attention_output = Projection(dim, 3 * dim), Projection(dim, dim)
-        self.feedforward_input, self.feedforward_output = Projection(dim, hidden), Projection(hidden, dim)
-        for linear, added in (
-            (self.attention_input, False),
-            (self.attention_output, True),
-            (self.feedforward_input, False),
-            (self.feedforward_output, True),
-        ):
-            # What is added 2L times to the stream begins smaller (Radford et al. 2019, section 2.3).
-            nn.init.normal_(linear.weight, std=math.sqrt(1 / linear.in_features / (2 * config.num_layers) ** added))
-            nn.init.zeros_(linear.bias)
+        summands = 2 * config.num_layers
+        self.attention_input, self.attention_output = _linear(dim, 3 * dim), _linear(dim, dim, summands)
+        self.feedforward_input, self.feedforward_output = _linear(dim, hidden), _linear(hidden, dim, summands)
 
     def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """x (N, D) -> (N, D)."""
