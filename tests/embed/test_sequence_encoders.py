@@ -67,6 +67,18 @@ def test_windows_of_a_long_sentence_have_the_vectors_of_the_whole(name: str) -> 
     assert_close(found, whole(model.bilm, TEXTS[1])[0][-1])
 
 
+@pytest.mark.parametrize("name", STATELESS)
+def test_a_sentence_too_long_to_be_read_whole_is_refused_in_a_line(name: str) -> None:
+    model = model_of(name)
+    bytes_of_word = 4 * model.config.num_representations * model.config.output_dim
+    sizes = Sizes(batch_words=60, max_whole_bytes=100 * bytes_of_word)
+    embedder, words = Embedder(model, "cpu", sizes=sizes), TEXTS[1]
+    assert len(embedder.embed([words[:100]])[0]) == 100
+    for embed in (embedder.embed, embedder.encode):
+        with pytest.raises(ValueError, match=r"has 101 words.* encoder \w+ reads at most 100, .*: split it$"):
+            embed([words[:101]])
+
+
 @pytest.mark.parametrize("name", CARRYING)
 def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str) -> None:
     model = model_of(name)

@@ -224,6 +224,16 @@ def test_prepacked_layers_are_near_the_exact_ones(
         assert (layers - exact).norm() < tolerance * exact.norm()
 
 
+@pytest.mark.native(torch.int8)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_int8_layers_are_near_the_exact_ones(name: str) -> None:
+    bilm = random_bilm(name, scale=0.3)
+    expected, _ = run(bilm, SENTENCES, ROWS["mixed"])
+    found, _ = run(prepack(bilm.float(), torch.int8), SENTENCES, ROWS["mixed"])
+    for exact, layers in zip(expected, found, strict=True):
+        assert 0 < (layers - exact).norm() < 0.1 * exact.norm()
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_prepacking_leaves_no_weight_but_those_that_no_product_reads(name: str) -> None:
     prepacked = prepack(random_bilm(name).float(), torch.float32)

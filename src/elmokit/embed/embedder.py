@@ -275,7 +275,7 @@ class Embedder:
         Returns:
             For each window the forward halves of the vectors of some words and the backward halves of others, and the
             state after it. Words that are too long are not counted. A model whose sequence encoder carries no
-            state is computed whole, in memory that grows with the sentence.
+            state reads the sentence whole, up to a length that fits into memory (`Sizes.max_whole_bytes`).
 
         Raises:
             ValueError: As `embed`.

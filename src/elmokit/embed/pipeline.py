@@ -45,6 +45,7 @@ class Sizes:
     max_layer_bytes: int = 72 << 20  # of a batch: of wide models fewer words, since two batches are held at a time
     rows: int = 128  # sentences side by side
     window_positions: int = 4096  # of each direction
+    max_whole_bytes: int = 2 << 30  # of the layers of a sentence that cannot be read in windows
     cache_bytes: int = 32 << 20  # of word vectors
     batches_ahead: int = 2
 
@@ -279,10 +280,21 @@ class Pipeline:
     ) -> Iterator[WindowResult]:
         """One sentence from `state` on (one row; None: zeros), window by window."""
         carries = self.config.sequence_encoder.carries_state
+        if not carries:
+            self._check_fits(words)
         for window in plan_windows(words, self.sizes.window_positions if carries else len(words) + 2):
             result = self._embed_window(window, layers, state)
             state = result.state
             yield result
+
+    def _check_fits(self, words: Sequence[str]) -> None:
+        """ValueError if a sentence that must be computed whole would take too much memory."""
+        longest = self.sizes.max_whole_bytes // (4 * self.config.num_representations * self.config.output_dim)
+        if len(words) > longest:
+            raise ValueError(
+                f"a sentence has {len(words):,} words, and a model with the encoder {self.config.encoder_name} reads "
+                f"at most {longest:,}, since it carries no state: split it"
+            )
 
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
         result, dim = self.run(self.encode(window.block), state), self.config.output_dim // 2

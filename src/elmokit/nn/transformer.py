@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +29,16 @@ def _normalized(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> Tensor:
+    # On a CPU the gradients of PyTorch's attention take several times as long in bfloat16 as in float32.
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(queries, keys, values, **masks)
+
+
 def _causal_attention(rows: Tensor) -> Tensor:
     """Queries, keys and values (segments, T, 3, heads, d) -> (segments, heads, T, d)."""
     queries, keys, values = rows.permute(2, 0, 3, 1, 4)
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    return _attention(queries, keys, values, is_causal=True)
 
 
 class AttentionLayout:
@@ -109,8 +116,16 @@ class AttentionLayout:
         first = _causal_attention(rows[None, :context])
         queries = rows[context:, 0].view(blocks - 1, context, heads, width).transpose(1, 2)
         keys, values = (rows[:, part].unfold(0, 2 * context, context).transpose(2, 3) for part in (1, 2))
-        others = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.band())
+        others = _attention(queries, keys, values, attn_mask=self.band())
         return torch.cat([first, others]).transpose(1, 2).flatten(0, 1)
+
+
+def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
+    """A linear map; one of several that are added up begins smaller (Radford et al. 2019, section 2.3)."""
+    linear = Projection(in_features, out_features)
+    nn.init.normal_(linear.weight, std=math.sqrt(1 / in_features / summands))
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 class TransformerLayer(nn.Module):
@@ -120,17 +135,9 @@ class TransformerLayer(nn.Module):
         super().__init__()
         dim, hidden = config.projection_dim, config.feedforward_dim
         self.num_heads = config.num_heads
-        self.attention_input, self.attention_output = Projection(dim, 3 * dim), Projection(dim, dim)
-        self.feedforward_input, self.feedforward_output = Projection(dim, hidden), Projection(hidden, dim)
-        for linear, added in (
-            (self.attention_input, False),
-            (self.attention_output, True),
-            (self.feedforward_input, False),
-            (self.feedforward_output, True),
-        ):
-            # What is added 2L times to the stream begins smaller (Radford et al. 2019, section 2.3).
-            nn.init.normal_(linear.weight, std=math.sqrt(1 / linear.in_features / (2 * config.num_layers) ** added))
-            nn.init.zeros_(linear.bias)
+        summands = 2 * config.num_layers
+        self.attention_input, self.attention_output = _linear(dim, 3 * dim), _linear(dim, dim, summands)
+        self.feedforward_input, self.feedforward_output = _linear(dim, hidden), _linear(hidden, dim, summands)
 
     def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """x (N, D) -> (N, D)."""
