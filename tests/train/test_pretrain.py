@@ -389,6 +389,7 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig, text: Path) -
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
     assert all(event["words_per_second"] > 0 and event["seconds_left"] >= 0 for event in train)
+    assert all(event["processor_seconds"] > 0 for event in train)
     assert train[-1]["seconds_left"] == 0
     assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(settings.output / "vocab.txt")
     assert f"{ended['mean']:.2f}" in model.card
