@@ -649,6 +649,7 @@ TRANSLATIONS = {
     "zh-CN": {
         "Measured on two CPU cores": "在两个 CPU 核上测得",
         "Embedding, ": "计算向量，",
+        "Embedding proteins, ": "计算蛋白质向量，",
         "Pretraining, ": "预训练，",
         "held-out perplexity, seven domains": "留出文本（七个领域）的困惑度",
         "Tagging with a tenth of UD EWT: ELMo / character CNN / untrained biLM": (
@@ -657,7 +658,9 @@ TRANSLATIONS = {
         "first `en-small`": "第一版 `en-small`",
         "words/s": "词/秒",
         "words": "词",
+        "residues/s": "残基/秒",
         " x bilm-tf": " 倍于 bilm-tf",
+        " x AllenNLP": " 倍于 AllenNLP",
         ": ": "：",
     },
 }
@@ -672,6 +675,10 @@ def readme_table() -> str:
             each = speed[f"{size} {dtype} file bilm-tf"]
             rows.append([f"Embedding, `{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f} words/s",
                          f"{each['ratio']['median']:.1f} x bilm-tf"])  # fmt: skip
+    each = read("proteins")["speed"]["original"]["bfloat16"]
+    rows.append(["Embedding proteins, `original`, bfloat16",
+                 f"{each['elmokit']['words_per_second']:,.0f} residues/s",
+                 f"{each['allennlp']['ratio']['median']:.1f} x AllenNLP"])  # fmt: skip
     trained = f"{training['elmokit']['words_per_second']:,.0f} words/s"
     rows.append(["Pretraining, `small`, bfloat16", trained, f"{training['ratio']['median']:.1f} x bilm-tf"])
     total, accuracy = read("heldout_perplexity")["carry"]["all"], tagging_scores()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
+from sequence_encoders import CARRYING, CONFIGS, INDEPENDENT, STATELESS, random_bilm
 
 from elmokit import cli
 from elmokit.checkpoints.loading import load, save
@@ -33,6 +33,18 @@ COMMANDS = [
     f"layer-weights {OUT}/tagger",
     f"convert {MODEL} --output {OUT}/converted",
 ]
+LANGUAGE_MODEL_COMMANDS = [
+    f"evaluate {DATA}/heldout.txt --model {MODEL}",
+    f"score {DATA}/sentences.txt --output {OUT}/scores.jsonl --model {MODEL}",
+    f"score {DATA}/sentences.txt --output {OUT}/surprisal.tsv --tsv --bits --model {MODEL}",
+    f"substitutes children.play --model {MODEL}",
+    f"finetune --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 --output {OUT}/tuned "
+    f"--no-tokenize --model {MODEL}",
+    f"pretrain --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 --min-count 1 "
+    f"--no-tokenize --config {MODEL}/config.json --output {OUT}/run",
+    f"info {OUT}/run/model",
+]
+NEXT_WORDS = f"next-words the --model {MODEL}"
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -66,13 +78,30 @@ def test_verbs_read_every_model(
     assert fingerprint(load(tmp_path / "converted")) == fingerprint(load(model))
 
 
+@pytest.mark.filterwarnings("ignore")  # nearly all words are unknown
+@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
+def test_verbs_of_the_language_model_run_on_every_model_that_predicts_words(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if model.name == "elmoformanylangs":
+        for command in LANGUAGE_MODEL_COMMANDS[:-1]:
+            assert_refused_in_a_line(command, "cannot predict words", model, tmp_path, capsys)
+    else:
+        for command in LANGUAGE_MODEL_COMMANDS:
+            assert run(command, model, tmp_path) == 0, (command, capsys.readouterr().err)
+    if model.name in INDEPENDENT:
+        assert run(NEXT_WORDS, model, tmp_path) == 0
+    else:
+        assert_refused_in_a_line(NEXT_WORDS, "no next word", model, tmp_path, capsys)
+
+
 def assert_refused_in_a_line(
     command: str, reason: str, model: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     assert run(command, model, out) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert reason in line and not any(out.iterdir())
+    assert reason in line
 
 
 def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +111,7 @@ def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsy
         assert_refused_in_a_line(
             f"convert {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys
         )
+    assert not any(tmp_path.iterdir())
 
 
 def test_carried_state_is_refused_by_models_without(
@@ -93,3 +123,4 @@ def test_carried_state_is_refused_by_models_without(
     else:
         assert model.name in STATELESS
         assert_refused_in_a_line(command, "carries no state: use state='zeros'", model, tmp_path, capsys)
+        assert not any(tmp_path.iterdir())

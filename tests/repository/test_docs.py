@@ -128,7 +128,8 @@ def test_architecture_has_a_line_for_every_package() -> None:
     assert [name for name in sorted(names) if f"\n| `{name}` |" not in text] == []
 
 
-def test_generated_parts_of_the_architecture_are_those_of_the_code() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "make_architecture.py"), "--check"]
+@pytest.mark.parametrize("tool", ["make_architecture", "make_diagram"])
+def test_generated_parts_are_what_their_tool_makes(tool: str) -> None:
+    command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -107,7 +107,7 @@ def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
     if kind == "lstm":
         return {"lstm": None, "interleaved": InterleavedConfig(**sizes, projects_layers=False)}
     # A clip of 0 means none.
-    clips = {name: settings.get(name) or None for name in ("cell_clip", "proj_clip")}
+    clips: dict[str, Any] = {name: settings.get(name) or None for name in ("cell_clip", "proj_clip")}
     config = LSTMConfig(**sizes, **clips)
     if not config.has_projection:
         raise ValueError(f"its dim and projection_dim are both {config.cell_dim}, with a projection: not supported")
