@@ -11,11 +11,14 @@ TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "elmokit"
 OF_NO_MODULE = {
     "cli/test_cli.py": "the command line as a whole",
+    "cli/test_sequence_encoders.py": "all verbs with models of every kind",
     "compat/test_flair.py": "a library that imports another one",
     "compat/test_goldens.py": "several libraries against what they computed",
     "compat/test_prepacking.py": "the same promise of several libraries",
     "compat/test_snippets.py": "programs as people wrote them",
+    "embed/test_sequence_encoders.py": "all of embedding with models of every kind",
     "golden/test_goldens.py": "the network as a whole",
+    "nn/test_sequence_encoders.py": "the same promises of several modules",
     "ops/test_dropout.py": "an op without a module of its own",
     "test_public_surface.py": "the package as a whole",
 }

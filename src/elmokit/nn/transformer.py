@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +29,16 @@ def _normalized(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> Tensor:
+    # On a CPU the gradients of PyTorch's attention take several times as long in bfloat16 as in float32.
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(queries, keys, values, **masks)
+
+
 def _causal_attention(rows: Tensor) -> Tensor:
     """Queries, keys and values (segments, T, 3, heads, d) -> (segments, heads, T, d)."""
     queries, keys, values = rows.permute(2, 0, 3, 1, 4)
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    return _attention(queries, keys, values, is_causal=True)
 
 
 class AttentionLayout:
@@ -109,7 +116,7 @@ class AttentionLayout:
         first = _causal_attention(rows[None, :context])
         queries = rows[context:, 0].view(blocks - 1, context, heads, width).transpose(1, 2)
         keys, values = (rows[:, part].unfold(0, 2 * context, context).transpose(2, 3) for part in (1, 2))
-        others = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.band())
+        others = _attention(queries, keys, values, attn_mask=self.band())
         return torch.cat([first, others]).transpose(1, 2).flatten(0, 1)
 
 
