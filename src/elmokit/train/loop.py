@@ -246,5 +246,6 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         if trainer.settings.patience is not None and best is not None:
             trainer.restore(read_snapshot(best), of_any_cycle=True)
         result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
-        tracker.event("end", trainer.step, reason=reason, **({} if result is None else _named(result)))
+        cut = trainer.objective.cut_sentences
+        tracker.event("end", trainer.step, reason=reason, cut_sentences=cut, **(_named(result) if result else {}))
     return Outcome(reason, time.monotonic() - loop.start_time, result)
