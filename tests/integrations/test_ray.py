@@ -39,7 +39,9 @@ def write_source(path: Path) -> list[str]:
 
 
 def output_files(target: Path) -> dict[str, Path]:
-    return {path.relative_to(target).with_suffix("").as_posix(): path for path in target.rglob("*.parquet")}
+    """The finished files; those that are being written are in directories `.partial-XXXXXXXX-NAME`."""
+    files = {path.relative_to(target).with_suffix("").as_posix(): path for path in target.rglob("*.parquet")}
+    return {name: path for name, path in files.items() if ".partial" not in name}
 
 
 def check(target: Path, texts: list[str]) -> None:
