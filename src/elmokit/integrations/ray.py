@@ -42,7 +42,7 @@ def _tables_in(directory: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Job:
-    """The contents of `JOB_NAME` in a directory of output: all that decides the bytes of its files."""
+    """The contents of `JOB_NAME` in a directory of output: everything that determines the bytes of its files."""
 
     model: str  # its fingerprint
     dtype: str
@@ -95,8 +95,8 @@ def _plan(source: Path, target: Path, embed: EmbedWords, sentences_per_part: int
     """Check the source files, and cut them into parts; a file without rows is one part."""
     digest, parts = blake2b(digest_size=16), []
     for name, path in _source_files(source).items():
+        rows = num_rows(path)
         try:
-            rows = num_rows(path)
             embed.check_columns(column_names(path))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

@@ -1,7 +1,7 @@
 """Vectors of the texts in a table: a callable on batches of rows, for any engine that maps those.
 
-Ray Data, Spark and `datasets.map` take it as it is. Of the libraries that it serves it needs none itself; tables of
-pyarrow need that (elmokit's extra parquet).
+Ray Data, Spark and `datasets.map` take it unchanged. It needs none of these libraries itself; tables of pyarrow need
+pyarrow (elmokit's extra parquet).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class EmbedWords:
         return tokens, vectors
 
     def settings(self) -> dict[str, Any]:
-        """All that decides the vectors of a text, the model by its fingerprint; ValueError if it lacks the layers."""
+        """Everything that determines the vectors of a text; ValueError if the model lacks the layers."""
         source, _, dtype = self._embedder.arguments
         model = resolve_model(source)
         select_layers(model, self.layers)
