@@ -10,8 +10,9 @@ settings that all share, and the learning rate of each, which was not tuned. The
 prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_ewt, coarsewsd20 and conll2003.
 
 Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
-fifth. Minutes are those of training, checkpoints included, added up from the log: a run that was stopped or killed in
-between has no less, and what a killed run repeats counts once. Every stage may be given again: it goes on
+fifth. Minutes are the processor time of training, added up from the log, which with one thread on an idle machine is
+the time on the clock: a run that was stopped, paused or killed in between has no less, and what a killed run repeats
+counts once. So do the words a second of training. Every stage may be given again: it goes on
 where it was stopped, and skips what the result file has of the same model. Each stage of an encoder is written at once.
 """
 
@@ -58,6 +59,7 @@ ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
 COOL_DOWN = 0.2  # of the minutes
 ENOUGH = 0.99  # of the time at a constant rate: a further call would read the corpus again for a few steps
 HELDOUT_ROWS = 32
+THREADS = 1  # of which the processor's time is that on the clock
 NER = "conll2003"
 Figures = dict[str, Any]
 
@@ -73,7 +75,7 @@ def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
         shared["vocab_size"] = arguments.vocab_size
     return PretrainConfig(
         corpus=tuple(arguments.corpus), output=arguments.runs / encoder, config=RECIPES / f"{encoder}.json",
-        schedule="constant", learning_rate=rate, threads=arguments.threads, device="cpu", tokenize=False, log_every=10,
+        schedule="constant", learning_rate=rate, threads=THREADS, device="cpu", tokenize=False, log_every=10,
         **shared,
     )  # fmt: skip
 
@@ -88,12 +90,9 @@ def records_of(directory: Path, after: int = 0) -> list[Figures]:
     return [records[step] for step in sorted(records)]
 
 
-def seconds_of(records: list[Figures], words: float = 0) -> float:
-    """The time of the steps that consecutive records are of; so many words had been read before the first."""
-    before = [words, *(record["words"] for record in records)]
-    return sum(
-        (record["words"] - words) / record["words_per_second"] for record, words in zip(records, before, strict=False)
-    )
+def seconds_of(records: list[Figures]) -> float:
+    """The processor time of the steps that records are of."""
+    return sum(record["processor_seconds"] for record in records)
 
 
 def cooled_down(directory: Path) -> Path | None:
@@ -122,21 +121,25 @@ def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
     begin = int(finished.name.split("-")[2])  # cool-down-STEP-STEPS
     constant = [record for record in records_of(settings.output) if record["step"] <= begin]
     cooling = records_of(finished, after=begin)
-    words = begin * constant[-1]["words"] / constant[-1]["step"]
+    seconds, words = seconds_of([*constant, *cooling]), cooling[-1]["words"]
     return {
-        "minutes_of_steps": (seconds_of(constant) + seconds_of(cooling, words)) / 60,
-        "words_per_second": statistics.median(record["words_per_second"] for record in (*constant, *cooling)),
-        "threads": settings.threads,
+        "processor_minutes": seconds / 60,
+        "words_per_second": words / seconds,
         "settings": json.loads(json.dumps(asdict(settings), default=lambda path: Path(path).name)),
     }
 
 
+def finished_model(encoder: str, arguments: argparse.Namespace) -> Path | None:
+    """The directory of the pretrained model, if it is there."""
+    finished = cooled_down(arguments.runs / encoder)
+    return finished / "model" if finished is not None and (finished / "model").is_dir() else None
+
+
 def model_of(encoder: str, arguments: argparse.Namespace) -> Path:
     """The directory of the pretrained model."""
-    finished = cooled_down(arguments.runs / encoder)
-    if finished is None or not (finished / "model").is_dir():
+    if (model := finished_model(encoder, arguments)) is None:
         raise SystemExit(f"{arguments.runs / encoder} has no finished model: run the stage pretrain first")
-    return finished / "model"
+    return model
 
 
 # --- Measures --------------------------------------------------------------------------------------------------------
@@ -221,10 +224,19 @@ NEEDS = {
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
-def is_done(path: Path, encoder: str, stage: str, model: str) -> bool:
-    """Whether the result file has the figures of this stage and model."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found.get(encoder, {}).get(stage, {}).get("fingerprint") == model
+def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
+    """Whether the result file has the figures of this stage and of the model that is there."""
+    model = finished_model(encoder, arguments)
+    if model is None or not arguments.output.is_file():
+        return False
+    found = json.loads(arguments.output.read_text(encoding="utf-8")).get(encoder, {}).get(stage, {})
+    return found.get("fingerprint") == fingerprint(load(model, softmax=False))
+
+
+def parameters_of(bilm: BiLM) -> dict[str, int]:
+    """The parameters of the sequence encoder, and of all of the biLM."""
+    modules = {"sequence_encoder": bilm.sequence_encoder, "bilm": bilm}
+    return {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -235,8 +247,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or a directory of `elmokit prepare`")
     parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
-    parser.add_argument("--minutes", type=float, default=360, help="of pretraining steps, on so many threads")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=360, help="of the processor, for training")
     parser.add_argument("--vocab-size", type=int, help="another than that of training.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the tagger")
     parser.add_argument("--max-epochs", type=int, help="of the tagger; its own number when not given")
@@ -245,14 +256,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS / "encoders.json")
     arguments = parser.parse_args(argv)
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(THREADS)
     for stage in arguments.stages:
         if getattr(arguments, NEEDS[stage]) is None:
             parser.error(f"the stage {stage} needs --{NEEDS[stage]}")
         for encoder in arguments.encoders:
-            if stage != "pretrain" and is_done(
-                arguments.output, encoder, stage, fingerprint(load(model_of(encoder, arguments), softmax=False))
-            ):
+            if is_done(stage, encoder, arguments):
                 print(f"{encoder}: {stage} is in {arguments.output.name}")
                 continue
             print(f"{encoder}: {stage}", flush=True)
@@ -260,12 +269,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             model = load(model_of(encoder, arguments), softmax=False)
             stamp = {"fingerprint": fingerprint(model), "parameters": parameters_of(model.bilm)}
             write_result(arguments.output, stamp | figures, encoder, stage)
-
-
-def parameters_of(bilm: BiLM) -> dict[str, int]:
-    """The parameters of the sequence encoder, and of all of the biLM."""
-    modules = {"sequence_encoder": bilm.sequence_encoder, "bilm": bilm}
-    return {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
 
 
 if __name__ == "__main__":

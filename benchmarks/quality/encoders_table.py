@@ -30,7 +30,7 @@ def _perplexity(found: Figures, measure: str, field: str) -> str:
 
 # Each column's name, the stage that measures it, and its text.
 COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
-    ("Minutes", "pretrain", lambda found: f"{found['minutes_of_steps']:.0f}"),
+    ("Minutes", "pretrain", lambda found: f"{found['processor_minutes']:.0f}"),
     ("Words read", "pretrain", lambda found: f"{found['words'] / 1e6:.1f} M"),
     ("Perplexity", "heldout", lambda found: _perplexity(found, "perplexity", "mean")),
     ("Pseudo-perplexity", "heldout", lambda found: _perplexity(found, "pseudo-perplexity", "pseudo_perplexity")),

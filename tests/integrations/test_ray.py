@@ -178,6 +178,14 @@ class TestCluster:
         with pytest.raises(ValueError, match="1 actors need 1 GPUs, and Ray has 0"):
             embed_parquet(tmp_path / "source", tmp_path / "target", num_gpus=1)
 
+    def test_the_command_asks_for_gpus_where_the_device_is_one(
+        self, cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_source(tmp_path / "source")
+        command = ["embed", str(tmp_path / "source"), "--ray", "--output", str(tmp_path / "target"), "--device", "cuda"]
+        assert main(command) == 2
+        assert "1 actors need 1 GPUs, and Ray has 0" in capsys.readouterr().err
+
 
 # --- Bad input, which is found before there is a cluster --------------------------------------------------------------
 
@@ -185,6 +193,7 @@ class TestCluster:
 def write_job(target: Path, **settings: Any) -> None:
     """The job of another run, with the settings of `EmbedWords()` but for some."""
     target.mkdir()
+    (target / "a-00000.parquet").touch()
     job = EmbedWords().settings() | {"sentences_per_part": 1000, "source": ""} | settings
     (target / JOB_NAME).write_text(json.dumps(job))
 
@@ -193,6 +202,10 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no .*source: name a Parquet file"):
         embed_parquet(tmp_path / "source", tmp_path / "target")
     (tmp_path / "source").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"has no files that end in \.parquet"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+    (tmp_path / "source" / "_temporary").mkdir()
+    parquet.write_table(pa.table({"text": ["a"]}), tmp_path / "source" / "_temporary" / "part.parquet")
     with pytest.raises(FileNotFoundError, match=r"has no files that end in \.parquet"):
         embed_parquet(tmp_path / "source", tmp_path / "target")
     (tmp_path / "source" / "a.parquet").write_text("a line of text\n")

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from oracle import Oracle, log_softmax, random_weights
+from sequence_encoders import LayerOracle
+from toy_encoders import CONFIGS as ENCODERS
 
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
@@ -124,6 +126,27 @@ def test_perplexity_raises_for_interleaved_directions(state: str) -> None:
     bilm = BiLM(replace(CONFIG, lstm=None, interleaved=InterleavedConfig(2, 5, 4, projects_layers=False))).double()
     with pytest.raises(ValueError, match="cannot predict words"):
         perplexity(bilm, softmax, vocab, SENTENCES, state)
+
+
+@pytest.mark.parametrize("encoder", ["lstm", "transformer", "gated_cnn"])
+def test_perplexity_of_each_encoder_equals_the_formulas(encoder: str) -> None:
+    """Each sentence by itself, a direction at a time, in NumPy float64."""
+    _, _, vocab = small()
+    bilm, softmax = BiLM(ENCODERS[encoder]).double(), FullSoftmax(len(vocab), 16).double()
+    random_weights(bilm, seed=1, scale=0.5)
+    random_weights(softmax, seed=2)
+    oracle, weight, bias = LayerOracle(bilm), softmax.weight.detach().numpy(), softmax.bias.detach().numpy()
+    losses: list[list[float]] = [[], []]
+    for words in SENTENCES:
+        for d, (inputs, targets) in enumerate(
+            [(["<S>", *words], [*words, "</S>"]), ([*words, "</S>"], ["<S>", *words])]
+        ):
+            vectors = bilm.token_encoder(bilm.token_encoder.ids(inputs, vocab)).detach().numpy()
+            top = oracle.layers(vectors)[-1][:, 16 * d : 16 * (d + 1)]
+            log_p = log_softmax(top @ weight.T + bias)
+            losses[d] += (-log_p[np.arange(len(targets)), vocab.ids(targets)]).tolist()
+    expected = [np.exp(np.mean(losses[0])), np.exp(np.mean(losses[1])), np.exp(np.mean(losses))]
+    assert three(perplexity(bilm, softmax, vocab, SENTENCES, "zeros")) == pytest.approx(expected, rel=1e-9)
 
 
 def test_perplexity_accumulates_no_gradients() -> None:

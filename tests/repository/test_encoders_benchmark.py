@@ -1,7 +1,9 @@
 """The comparison of the encoders in benchmarks/quality, on tiny models: its bookkeeping, and its stages."""
 
 import importlib.util
+import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -40,22 +42,55 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def write_log(directory: Path, *records: tuple[int, int, float]) -> None:
+def write_log(directory: Path, *records: tuple[int, float]) -> None:
     directory.mkdir(parents=True)
-    lines = [{"event": "start", "step": 0}, *({"event": "train", "step": s, "words": w, "words_per_second": v}
-             for s, w, v in records)]  # fmt: skip
+    lines = [{"event": "start", "step": 0}, *({"event": "train", "step": s, "processor_seconds": t}
+             for s, t in records)]  # fmt: skip
     (directory / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_time_of_training_counts_a_repeated_step_once(script: ModuleType, tmp_path: Path) -> None:
-    # Killed after step 30, resumed from 20: step 30 was then twice as fast.
-    write_log(tmp_path / "run", (10, 100, 50.0), (20, 200, 100.0), (30, 300, 25.0), (30, 300, 50.0), (40, 400, 100.0))
+    # Killed after step 30, resumed from 20: step 30 then took half as long.
+    write_log(tmp_path / "run", (10, 2.0), (20, 1.0), (30, 4.0), (30, 2.0), (40, 1.0))
     records = script.records_of(tmp_path / "run")
     assert [record["step"] for record in records] == [10, 20, 30, 40]
-    assert script.seconds_of(records) == pytest.approx(2 + 1 + 2 + 1)
-    later = script.records_of(tmp_path / "run", after=20)
-    assert script.seconds_of(later, words=200) == pytest.approx(2 + 1)
+    assert script.seconds_of(records) == 2 + 1 + 2 + 1
+    assert script.seconds_of(script.records_of(tmp_path / "run", after=20)) == 2 + 1
     assert script.seconds_of(script.records_of(tmp_path / "none")) == 0
+
+
+def write_data_sets(directory: Path) -> Path:
+    """The data sets of the stages probe, senses and ner, from the examples and a few sentences."""
+    examples = ROOT / "examples" / "data"
+    (directory / "ud_english_ewt").mkdir(parents=True)
+    for name, source in (("train.reassembled", "train"), ("dev", "dev"), ("test", "test")):
+        target = directory / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu"
+        target.write_bytes((examples / f"{source}.conllu").read_bytes())
+    shutil.copytree(examples / "coarse-wsd", directory / "coarsewsd20")
+    (directory / "conll2003").mkdir()
+    rows = [f"{name} NNP B-NP I-PER\nsees VBZ B-VP O\n{other} NNP B-NP I-PER\n" for name, other in
+            itertools.permutations(("Ann", "Bob", "Cleo", "Dan"), 2)]  # fmt: skip
+    for name in ("train", "testa", "testb"):
+        (directory / "conll2003" / f"eng.{name}").write_text("\n".join(rows))
+    return directory
+
+
+@pytest.mark.slow
+def test_every_stage_measures_a_model_and_fills_its_row(script: ModuleType, tmp_path: Path) -> None:
+    text, output = write_text(tmp_path / "text.txt"), tmp_path / "results.json"
+    options = ["--runs", tmp_path / "runs", "--corpus", text, "--heldout", text, "--minutes", "0.02", "--repeats", "1"]
+    options += ["--eval", write_data_sets(tmp_path / "eval"), "--encoders", "gated_cnn", "--max-epochs", "1"]
+    options += ["--cache", tmp_path / "cache", "--output", output]
+    with pytorch_threads(1):
+        script.main([*script.STAGES, *map(str, options)])
+
+    from encoders_table import HEAD, row
+
+    found = json.loads(output.read_text())["gated_cnn"]
+    assert found.keys() == script.STAGES.keys()
+    cells = dict(zip(HEAD, row("gated_cnn", found), strict=True))
+    assert [name for name, cell in cells.items() if cell == "–"] == ["Pseudo-perplexity"]
+    assert len(cells["Tags, by layer"].split(" / ")) == 3 and cells["Sense pairs"].endswith(" of 20")
 
 
 @pytest.mark.slow
@@ -69,11 +104,11 @@ def test_stages_run_are_recorded_and_not_repeated(
         script.main(["pretrain", "heldout", "speed", *options])
         found = json.loads(output.read_text())
         capsys.readouterr()
-        script.main(["heldout", "speed", *options])
-    assert capsys.readouterr().out.count("is in results.json") == 4
+        script.main(["pretrain", "heldout", "speed", *options])
+    assert capsys.readouterr().out.count("is in results.json") == 6
     for encoder in ("interleaved", "transformer"):
         training = found[encoder]["pretrain"]
-        assert 0.02 < training["minutes_of_steps"] < 0.06 and training["words"] > 0
+        assert 0.02 < training["processor_minutes"] < 0.06 and training["words"] > 0
         assert found[encoder]["speed"]["words_per_second"] > 0
     assert found["interleaved"]["heldout"]["measure"] == "pseudo-perplexity"
     assert 1 < found["interleaved"]["heldout"]["all"]["pseudo_perplexity"] < 13

@@ -23,6 +23,11 @@ EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout, or in .parquet for a table; with "
     "--fasta a file name ending in .npz or .h5, for an array per sequence."
 )
+RAY = (
+    "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster that RAY_ADDRESS "
+    "names, or else on all cores of this machine, into a directory of Parquet files. With --device cuda each process "
+    "has a GPU."
+)
 LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
     "tokens"
@@ -48,9 +53,7 @@ class FastaOptions:
 class RayOptions:
     """A table on a cluster instead of text on this machine."""
 
-    ray: bool = False
-    """The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster of RAY_ADDRESS, or
-    else on all cores of this machine, into a directory of Parquet files."""
+    ray: Annotated[bool, arg(help=RAY)] = False
     column: str = "text"
     """Column of the texts."""
     num_actors: Annotated[int | None, UNSET] = None
@@ -113,17 +116,25 @@ class Embed:
             raise ValueError(
                 f"with --ray the output is a directory of Parquet files: name one without {self.output.suffix}"
             )
+        on_gpus = (self.device or "").startswith("cuda")  # Ray hides GPUs from processes that ask for none
         embed = EmbedWords(
             self.cluster.column,
             self.model,
             layers="mix" if self.layers is None else self.layers,
             storage_dtype=self.storage_dtype,
             tokenize=self.tokenize,
-            device=self.device,
+            device="cuda" if on_gpus else self.device,
             dtype=self.dtype,
         )
-        num_actors, rows = self.cluster.num_actors, self.sentences_per_part
-        show(embed_parquet(self.file, self.output, embed, num_actors=num_actors, sentences_per_part=rows))
+        report = embed_parquet(
+            self.file,
+            self.output,
+            embed,
+            num_actors=self.cluster.num_actors,
+            sentences_per_part=self.sentences_per_part,
+            num_gpus=int(on_gpus),
+        )
+        show(report)
 
 
 @dataclass(frozen=True)

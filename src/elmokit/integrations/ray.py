@@ -33,6 +33,13 @@ RETRIES = 3  # of a part whose process was killed
 # --- A job ------------------------------------------------------------------------------------------------------------
 
 
+def _tables_in(directory: Path) -> Iterator[Path]:
+    """The Parquet files in a directory, but for hidden ones, which are unfinished."""
+    for path in directory.rglob("*.parquet"):
+        if not any(part.startswith((".", "_")) for part in path.relative_to(directory).parts):
+            yield path
+
+
 @dataclass(frozen=True)
 class _Job:
     """The contents of `JOB_NAME` in a directory of output: all that decides the bytes of its files."""
@@ -47,11 +54,12 @@ class _Job:
     source: str  # digest of the names, the sizes and the rows of the source files
 
     def claim(self, target: Path) -> None:
-        """Write the job into its directory; FileExistsError where another one is there."""
+        """Write the job into its directory; FileExistsError where another one has begun."""
         file = target / JOB_NAME
-        if not file.exists():
+        if next(_tables_in(target), None) is None:
             with atomic_path(file) as partial:
                 partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+            return
         try:
             before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
         except ValueError as error:
@@ -72,12 +80,12 @@ class _Part:
 
 
 def _source_files(source: Path) -> dict[str, Path]:
-    """The Parquet files in a directory, or one file, by their paths without the suffix."""
+    """The Parquet files in a directory, or one file, by name without suffix."""
     if source.is_file():
         return {source.stem: source}
     if not source.exists():
         raise FileNotFoundError(f"there is no {source}: name a Parquet file, or a directory of them")
-    files = {path.relative_to(source).with_suffix("").as_posix(): path for path in sorted(source.rglob("*.parquet"))}
+    files = {path.relative_to(source).with_suffix("").as_posix(): path for path in sorted(_tables_in(source))}
     if not files:
         raise FileNotFoundError(f"{source} has no files that end in .parquet: name a directory with some")
     return files
@@ -244,14 +252,14 @@ def embed_parquet(
     check_output(target, [source], overwrite=True, directory_of=JOB_NAME)
     with only_one_in(target):
         job.claim(target)
-        for folder in {part.output.parent for part in parts}:
-            remove_leftovers(folder)
         missing = [part for part in parts if not part.output.exists()]
         rows, words, truncated = sum(part.rows for part in parts), 0, 0
         with ProgressBar(total=rows, initial=rows - sum(part.rows for part in missing), unit=" rows") as bar:
             for written in _write_parts(missing, embed, batch_size, num_actors, actor_options) if missing else ():
                 words, truncated = words + written.words, truncated + written.truncated_words
                 bar.update(written.part.rows)
+        for folder in {part.output.parent for part in parts}:  # of processes that were killed, of this job or before
+            remove_leftovers(folder)
     seconds = time.perf_counter() - start
     kept, speed = len(parts) - len(missing), round(words / seconds, 1)
     return TablesReport(output, rows, len(parts), kept, words, truncated, round(seconds, 3), speed)

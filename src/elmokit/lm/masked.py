@@ -128,7 +128,7 @@ def outputs_of_hidden(
     begins = np.cumsum(lengths) - lengths
     sentence_of = np.repeat(np.arange(len(sentences)), list(map(len, positions)))
     place = np.fromiter(chain.from_iterable(positions), dtype=np.int64) + 1  # after <S>
-    outputs = [vectors.new_zeros(0, bilm.config.output_dim // 2)]
+    outputs = [vectors.new_zeros(0, bilm.config.sequence_encoder.projection_dim)]
     for copies in _chunks(lengths[sentence_of]):
         of, length = sentence_of[copies], lengths[sentence_of[copies]]
         begin = np.cumsum(length) - length

@@ -133,7 +133,7 @@ class _Loop:
 
     def _begin_interval(self) -> None:
         self.losses: list[Tensor] = []
-        self.interval_start = time.perf_counter()
+        self.interval_start, self.interval_processor_start = time.perf_counter(), time.process_time()
 
     def _log(self) -> bool:
         """Log the steps since the last entry; return False if the loss has diverged."""
@@ -146,6 +146,7 @@ class _Loop:
         self.tracker.event(
             "train", trainer.step, **named, words=round(trainer.step * self.words_per_step),
             learning_rate=trainer.learning_rate, gradient_norm=gradient_norm, words_per_second=round(speed, 1),
+            processor_seconds=round(time.process_time() - self.interval_processor_start, 3),
             seconds_left=None if left is None else round(left * self.words_per_step / speed),
         )  # fmt: skip
         self.progress.set_postfix_str(f"loss {mean:.3f}, {speed:,.0f} words/s", refresh=False)
@@ -245,5 +246,6 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         if trainer.settings.patience is not None and best is not None:
             trainer.restore(read_snapshot(best), of_any_cycle=True)
         result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
-        tracker.event("end", trainer.step, reason=reason, **({} if result is None else _named(result)))
+        cut = trainer.objective.cut_sentences
+        tracker.event("end", trainer.step, reason=reason, cut_sentences=cut, **(_named(result) if result else {}))
     return Outcome(reason, time.monotonic() - loop.start_time, result)

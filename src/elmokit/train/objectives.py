@@ -101,7 +101,11 @@ class Objective(Protocol):
         ...
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        """Run the model on the vectors of a part's words: what its targets are predicted from, (K, M, D)."""
+        """Run the model on a part, the vectors of whose words are given, and move on the state of its rows, if any.
+
+        Returns:
+            The input of the softmax for its targets, (K, M, D).
+        """
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -188,10 +192,8 @@ class WindowLikelihood:
         return layers[-1]
 
     def _set_state(self, state: BiLMState) -> None:
-        """Give each part the state of its rows."""
-        self._states = {
-            rows.start: BiLMState(state.h[:, :, rows], state.c[:, :, rows]) for rows in self._parts
-        }  # by the key of the part
+        """Give each part, by its key, the state of its rows."""
+        self._states = {rows.start: BiLMState(state.h[:, :, rows], state.c[:, :, rows]) for rows in self._parts}
 
     def tensors(self) -> dict[str, Tensor]:
         own = [BiLMState(state.h.cpu(), state.c.cpu()) for state in self._states.values()]
