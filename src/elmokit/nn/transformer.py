@@ -20,6 +20,7 @@ from elmokit.nn.lstm import BiLMState, check_stateless, run_directions
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import apply_dropout, records_gradients
 from elmokit.ops.packing import Packing, Segments
+from elmokit.ops.workspace import allocate
 
 ROTARY_BASE = 10_000.0  # the longest wavelength of the positions, in radians
 LENGTH_MULTIPLE = 16  # segments are padded to it for the attention, so that few lengths occur
@@ -35,12 +36,6 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> T
         return F.scaled_dot_product_attention(queries, keys, values, **masks)
 
 
-def _causal_attention(rows: Tensor) -> Tensor:
-    """Queries, keys and values (segments, T, 3, heads, d) -> (segments, heads, T, d)."""
-    queries, keys, values = rows.permute(2, 0, 3, 1, 4)
-    return _attention(queries, keys, values, is_causal=True)
-
-
 class AttentionLayout:
     """Where the segments of a stream lie in a buffer with a few lengths, and the rotation of each position.
 
@@ -49,75 +44,83 @@ class AttentionLayout:
     """
 
     def __init__(self, packing: Packing, config: TransformerConfig, like: Tensor) -> None:
-        segments, self.context = Segments.of(packing), config.context
-        is_long = segments.lengths > self.context
+        segments, self.config = Segments.of(packing), config
+        is_long = segments.lengths > config.context
         rounded = -(-segments.lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        blocks = -(-segments.lengths // self.context)
-        padded = np.where(is_long, blocks * self.context, np.minimum(rounded, self.context))
+        blocks = -(-segments.lengths // config.context)
+        padded = np.where(is_long, blocks * config.context, np.minimum(rounded, config.context))
         order = np.lexsort((padded, is_long))  # the short segments first, those of equal padded length together
         begins = np.empty_like(padded)
         begins[order] = np.cumsum(padded[order]) - padded[order]
         lengths, counts = np.unique(padded[~is_long], return_counts=True)
-        self.size = int(padded.sum())
         self.groups = [(int(count), int(length)) for length, count in zip(lengths, counts, strict=True)]
-        self.long_blocks = [int(count) for count in blocks[order][(~is_long).sum() :]]
+        self.long_lengths = padded[order][(~is_long).sum() :].tolist()
 
-        positions = segments.positions()
-        places, position_of_slot = np.empty_like(segments.slots), np.empty_like(positions)
-        places[segments.slots] = np.repeat(begins, segments.lengths) + positions
-        position_of_slot[segments.slots] = positions
+        places, is_padding = np.empty_like(segments.slots), np.ones(padded.sum(), dtype=bool)
+        places[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
+        is_padding[places] = False
         self.places = torch.from_numpy(places).to(like.device)
-        self.rotation = self._rotation(torch.from_numpy(position_of_slot), config, like)
+        self.padding = torch.from_numpy(np.flatnonzero(is_padding)).to(like.device)
+        self.rotation = self._rotation(int(padded.max(initial=0)), config, like)
         self._band: Tensor | None = None
 
     @staticmethod
-    def _rotation(positions: Tensor, config: TransformerConfig, like: Tensor) -> Tensor:
-        """exp(i p w) for each slot's position p and each pair's frequency w, (N, 1, 1, pairs), taken in float64."""
+    def _rotation(positions: int, config: TransformerConfig, like: Tensor) -> Tensor:
+        """exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), taken in float64."""
         pairs = config.projection_dim // config.num_heads // 2
         frequencies = ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-        angles = positions[:, None].double() * frequencies
+        angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
         rotation = torch.polar(torch.ones_like(angles), angles)[:, None, None]
         return rotation.to(like.device, torch.complex128 if like.dtype == torch.float64 else torch.complex64)
 
     def band(self) -> Tensor:
         """Which of 2 * context keys each position of a block sees, the block before it included."""
         if self._band is None:
-            seen = torch.ones(self.context, 2 * self.context, dtype=torch.bool, device=self.places.device)
-            self._band = seen.triu(1).tril(self.context)
+            context = self.config.context
+            seen = torch.ones(context, 2 * context, dtype=torch.bool, device=self.places.device)
+            self._band = seen.triu(1).tril(context)
         return self._band
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, projected: Tensor) -> Tensor:
         """Attention of every slot to its own and those before it in the segment.
 
         Args:
-            queries: (N, heads, d); likewise keys and values.
+            projected: Queries, keys and values side by side (N, 3D), in each head after head.
 
         Returns:
-            (N, heads * d).
+            (N, D).
         """
-        _, heads, width = queries.shape
-        dim = heads * width
-        all_three = torch.cat([each.flatten(1) for each in (queries, keys, values)], dim=1)
-        buffer = all_three.new_zeros(self.size, 3 * dim).index_copy(0, self.places, all_three)
+        size, dim = len(self.places) + len(self.padding), projected.shape[1] // 3
+        buffer = allocate((size, 3 * dim), projected.dtype, projected.device)
+        buffer.index_fill_(0, self.padding, 0)
+        buffer.index_copy_(0, self.places, projected)
         outputs, begin = [], 0
-        for count, length in self.groups:
-            rows = buffer[begin : begin + count * length].view(count, length, 3, heads, width)
-            outputs.append(_causal_attention(rows).transpose(1, 2).reshape(-1, dim))
+        for count, length in [*self.groups, *((1, length) for length in self.long_lengths)]:
+            rows = buffer[begin : begin + count * length].view(count, length, 3, self.config.num_heads, -1)
+            attend = self._attend_whole if length <= self.config.context else self._attend_in_blocks
+            outputs.append(attend(*self._rotated(rows)).transpose(1, 2).reshape(-1, dim))
             begin += count * length
-        for blocks in self.long_blocks:
-            rows = buffer[begin : begin + blocks * self.context].view(-1, 3, heads, width)
-            outputs.append(self._attend_in_blocks(rows, blocks).reshape(-1, dim))
-            begin += blocks * self.context
         return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.places)
 
-    def _attend_in_blocks(self, rows: Tensor, blocks: int) -> Tensor:
-        """Attention within a long segment (blocks * context, 3, heads, d) -> (blocks * context, heads, d)."""
-        context, (_, _, heads, width) = self.context, rows.shape
-        first = _causal_attention(rows[None, :context])
-        queries = rows[context:, 0].view(blocks - 1, context, heads, width).transpose(1, 2)
-        keys, values = (rows[:, part].unfold(0, 2 * context, context).transpose(2, 3) for part in (1, 2))
-        others = _attention(queries, keys, values, attn_mask=self.band())
-        return torch.cat([first, others]).transpose(1, 2).flatten(0, 1)
+    def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated by their position, and values (count, T, 3, heads, d) -> (count, heads, T, d)."""
+        pairs = torch.view_as_complex(rows[:, :, :2].unflatten(-1, (-1, 2)))
+        rotated = torch.view_as_real(pairs * self.rotation[: rows.shape[1]]).flatten(-2)
+        queries, keys = rotated.transpose(1, 3).unbind(2)
+        return queries, keys, rows[:, :, 2].transpose(1, 2)
+
+    @staticmethod
+    def _attend_whole(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return _attention(queries, keys, values, is_causal=True)
+
+    def _attend_in_blocks(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention within one segment (1, heads, blocks * context, d), in memory that is linear in its length."""
+        context = self.config.context
+        first = _attention(*(each[:, :, :context] for each in (queries, keys, values)), is_causal=True)
+        later = queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)  # (blocks - 1, heads, context, d)
+        pairs = (each[0].unfold(1, 2 * context, context).permute(1, 0, 3, 2) for each in (keys, values))
+        others = _attention(later, *pairs, attn_mask=self.band())
+        return torch.cat([first, others.transpose(0, 1).flatten(1, 2)[None]], dim=2)
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
@@ -134,23 +137,16 @@ class TransformerLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         dim, hidden = config.projection_dim, config.feedforward_dim
-        self.num_heads = config.num_heads
         summands = 2 * config.num_layers
         self.attention_input, self.attention_output = _linear(dim, 3 * dim), _linear(dim, dim, summands)
         self.feedforward_input, self.feedforward_output = _linear(dim, hidden), _linear(hidden, dim, summands)
 
     def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """x (N, D) -> (N, D)."""
-        x = x + apply_dropout(self._attention(_normalized(x), layout), dropout)
+        attended = layout.attend(self.attention_input(_normalized(x)).to(x.dtype))
+        x = x + apply_dropout(self.attention_output(attended), dropout)
         hidden = F.gelu(self.feedforward_input(_normalized(x)))
         return x + apply_dropout(self.feedforward_output(hidden), dropout)
-
-    def _attention(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        shape = (len(x), 3, self.num_heads, x.shape[1] // self.num_heads)
-        projected = self.attention_input(x).to(x.dtype).view(shape)
-        pairs = torch.view_as_complex(projected[:, :2].unflatten(-1, (-1, 2)))
-        queries, keys = torch.view_as_real(pairs * layout.rotation).flatten(-2).unbind(1)
-        return self.attention_output(layout.attend(queries, keys, projected[:, 2]))
 
 
 class TransformerStack(nn.Module):
