@@ -22,7 +22,7 @@ from elmokit.ops.functional import apply_dropout, records_gradients
 from elmokit.ops.packing import Packing, Segments
 from elmokit.ops.workspace import allocate
 
-ROTARY_BASE = 10_000.0  # the longest wavelength of the positions, in radians
+ROTARY_BASE = 10_000.0  # a head's pairs turn by 1 radian a position down to nearly 1 / base (Su et al., section 3.2.2)
 LENGTH_MULTIPLE = 16  # segments are padded to it for the attention, so that few lengths occur
 
 
