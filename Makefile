@@ -5,9 +5,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard src/elmokit/ops/native/csrc/*.[ch])
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
-# The tests whose results another backend can change: of the packages that compute with a network. All others
-# read, write and split text. The slow ones kill processes and learn for a while, and do so on the fastest backend.
-OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train tasks compat)
+# The tests whose results another backend can change: of the packages that call the operations. All others read, write
+# and split text, or learn from vectors. The slow ones kill processes and learn for a while, on the fastest backend.
+OF_BACKENDS := -m "not slow and not native" $(addprefix tests/,golden ops nn embed lm train compat)
 
 .PHONY: demo dist docs test test-integrations test-portable test-reference test-kernels check clean
 

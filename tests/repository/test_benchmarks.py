@@ -142,4 +142,4 @@ def test_proteins_are_measured_without_peers(arguments, monkeypatch):
 
     output.rename(output.with_name("proteins.json"))
     monkeypatch.setattr(make_results, "RESULTS", output.parent)
-    assert f"| `tiny`, float32 | {speed:,.0f} |" in make_results.proteins()
+    assert f"| `tiny`, float32 | 8 | {speed:,.0f} |" in make_results.proteins()

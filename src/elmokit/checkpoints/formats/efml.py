@@ -98,11 +98,15 @@ def _lstm_entries(config: InterleavedConfig) -> Iterator[Entry]:
 
 def tables_of(config: BiLMConfig) -> dict[str, list[Entry]]:
     """The tables of both files: every tensor, its shape, and the part of a parameter that it fills."""
-    encoder, lstm = config.efml, config.sequence_encoder
+    encoder, lstm, interleaved = config.efml, config.lstm, config.interleaved
     assert encoder is not None
-    assert isinstance(lstm, LSTMConfig | InterleavedConfig), "read_config makes no other"
-    entries = _elmo_entries(lstm) if isinstance(lstm, LSTMConfig) else _lstm_entries(lstm)
-    return {TOKEN_ENCODER: list(_token_encoder_entries(encoder, lstm.projection_dim)), ENCODER: list(entries)}
+    if lstm is not None:
+        entries = _elmo_entries(lstm)
+    else:
+        assert interleaved is not None  # read_config makes no other
+        entries = _lstm_entries(interleaved)
+    dim = config.sequence_encoder.projection_dim
+    return {TOKEN_ENCODER: list(_token_encoder_entries(encoder, dim)), ENCODER: list(entries)}
 
 
 # --- Weights -----------------------------------------------------------------------------------------------------
