@@ -162,7 +162,8 @@ def _write_parts(
     worker = ray.remote(**options)(_Worker)
     actors = [worker.remote(embed, batch_size) for _ in range(min(count, len(parts)))]
     try:
-        yield from ActorPool(actors).map_unordered(lambda actor, part: actor.write.remote(part), parts)
+        pool: Any = ActorPool(actors)  # whose own annotations are too narrow
+        yield from pool.map_unordered(lambda actor, part: actor.write.remote(part), parts)
     except RayTaskError as error:
         raise error.cause from error  # the worker's own
     except (RayActorError, OutOfMemoryError) as error:
