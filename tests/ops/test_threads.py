@@ -266,6 +266,7 @@ def test_a_process_that_ends_after_an_interruption_waits_for_what_is_running() -
 import os, signal, threading, time, torch
 from elmokit.ops.threads import run_side_by_side
 torch.set_num_threads(2)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start jobs that ignore it
 running = threading.Barrier(3)
 def task():
     running.wait()
