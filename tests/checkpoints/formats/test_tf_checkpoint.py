@@ -14,8 +14,8 @@ from elmokit.checkpoints.detect import find_prefix
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.formats.bilm_options import options_from_config
 from elmokit.checkpoints.formats.crc32c import crc32c
-from elmokit.checkpoints.formats.tensor_bundle import read_index, read_tensor
-from elmokit.checkpoints.formats.tf_checkpoint import dataset_name, read_adagrad_sums
+from elmokit.checkpoints.formats.tensor_bundle import read_index
+from elmokit.checkpoints.formats.tf_checkpoint import dataset_name
 from elmokit.checkpoints.loading import CheckpointError, describe, load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
@@ -104,22 +104,6 @@ def test_find_prefix_takes_the_current_directory(tmp_path: Path, monkeypatch: py
     tiny_checkpoint(tmp_path)
     assert load(".").bilm.config == BiLMConfig.preset("tiny")
     assert find_prefix(Path(".")) == Path("model.ckpt-3")
-
-
-def test_adagrad_sums_are_read_under_the_names_of_the_weights(goldens: Callable[[str], Path]) -> None:
-    folder = goldens("bilm_tf_training")
-    model, prefix = load(folder), folder / "tf_checkpoint" / "model.ckpt-124"
-    sums, of_softmax = read_adagrad_sums(prefix, model.bilm.config)
-    stored = {name: read_tensor(tensor) for name, tensor in read_index(prefix).items()}
-    assert {name: tensor.shape for name, tensor in sums.items()} == {
-        name: tensor.shape for name, tensor in model.bilm.stored_tensors().items()
-    }
-    cell = "lm/RNN_1/rnn/multi_rnn_cell/cell_1/lstm_cell"
-    np.testing.assert_array_equal(sums["layers.1.input_weight"][1].T, stored[f"{cell}/kernel/Adagrad"][:16])
-    np.testing.assert_array_equal(sums["char_cnn.char_embedding"], stored["lm/char_embed/Adagrad"])
-    np.testing.assert_array_equal(of_softmax["weight"], stored["lm/softmax/W/Adagrad"])
-    np.testing.assert_array_equal(of_softmax["bias"], stored["lm/softmax/b/Adagrad"])
-    assert min(float(tensor.min()) for tensor in sums.values()) >= 1  # where they all began
 
 
 def test_module_of_tensorflow_hub_is_read() -> None:

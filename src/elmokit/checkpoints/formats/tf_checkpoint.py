@@ -217,29 +217,3 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         return Pretrained(bilm, softmax=model.softmax, vocab=vocab, card=read_card(prefix.parent), mix=model.mix)
     except ValueError as error:
         raise CheckpointError(f"{prefix} does not fit the files beside it: {error}") from error
-
-
-def read_adagrad_sums(prefix: str | Path, config: BiLMConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Read AdaGrad's sums of squared gradients from a checkpoint of bilm-tf's training.
-
-    Returns:
-        Those of `BiLM(config)` and of `FullSoftmax`, named and shaped as the state_dict of each.
-
-    Raises:
-        CheckpointError: Some are missing or of another shape.
-    """
-    slots: dict[str, StoredTensor] = {}
-    for variable, tensor in read_index(prefix).items():
-        match = OPTIMIZER_SLOT.fullmatch(variable)
-        dataset = dataset_name(match[1]) if match and match[2] == "Adagrad" else None
-        if dataset is not None:
-            slots[dataset] = tensor
-    shapes = {name: weights_shape(name, tensor.shape) for name, tensor in slots.items()}
-    encoder = {entry.dataset: entry.shape for entry in table_of(config)}
-    softmax = _softmax_shapes(shapes, config.sequence_encoder.projection_dim)
-    check_shapes(f"the state of AdaGrad in {prefix}", encoder | softmax, shapes)
-    names = {"softmax/W": "weight", "softmax/b": "bias"}
-    return (
-        fill_state_dict(config, {name: read_tensor(slots[name]) for name in encoder}),
-        {names[name]: torch.from_numpy(read_tensor(slots[name])) for name in softmax if name in names},
-    )
