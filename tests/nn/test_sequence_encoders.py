@@ -269,6 +269,7 @@ def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
     assert torch.equal(bilm.run(word_vectors(bilm), tokens, text.packing, dropout=0.5)[0], runs[1])
 
 
+@pytest.mark.native  # PyTorch's own products do not promise it
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_layers_and_gradients_have_the_same_bits_on_any_number_of_threads(
