@@ -18,9 +18,10 @@ demo: .venv/installed
 test: .venv/installed-dev
 	$(PYTEST) --ignore=tests/integrations --ignore=tests/serve
 
-# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need.
+# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need. Once they are
+# installed, `make test` runs the tutorials about them too.
 test-integrations: .venv/installed-integrations
-	$(PYTEST) tests/integrations tests/serve tests/repository/test_tutorials.py
+	$(PYTEST) tests/integrations tests/serve
 
 # As where there was no C compiler: on a copy of the package without its library.
 test-portable: .venv/installed-dev
