@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import GatedCNNConfig
-from elmokit.nn.lstm import BiLMState, check_state, run_directions
+from elmokit.nn.lstm import BiLMState, run_directions, states_of_directions
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import LSTMState, apply_dropout, linear, records_gradients
 from elmokit.ops.packing import Packing, Segments
@@ -145,17 +145,15 @@ class BidirectionalGatedCNN(nn.Module):
         """See `BiLM.run`. Dropout is on the token vectors, and on what each layer adds to them."""
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         rows = packing.row_order.to(words.device)
-        state = BiLMState.zeros(self.config, len(rows), words) if state is None else state
-        check_state(state, self.config, len(rows))
-        if start is not None:
-            check_state(start, self.config, 1)
-        starts = [[None] * self.config.num_layers if start is None else start.of_direction(d) for d in range(2)]
+        states, starts = states_of_directions(self.config, rows, words, state, start)
         layout = ConvolutionLayout.of(packing, self.config.width, words.device)
         tasks = [
-            partial(stack, words, tokens[d], layout, state.of_direction(d, rows), starts[d], dropout)
+            partial(stack, words, tokens[d], layout, states[d], starts[d], dropout)
             for d, stack in enumerate(self.stacks)
         ]
-        in_turn = dropout > 0 or records_gradients(words, state.h, *self.parameters())
+        in_turn = dropout > 0 or records_gradients(
+            words, *(layer.h for direction in states for layer in direction), *self.parameters()
+        )
         (fwd, fwd_states), (bwd, bwd_states) = run_directions(tasks, words.device, in_turn)
         layers = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair])
         return layers.unflatten(0, (-1, 2)), BiLMState.of_ranks([fwd_states, bwd_states], rows)

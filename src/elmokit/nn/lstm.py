@@ -200,6 +200,29 @@ def check_state(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> N
     raise ValueError(f"the state is of another model: its h and c are {[*shapes]}, those of this one {[*expected]}")
 
 
+def states_of_directions(
+    config: SequenceEncoderConfig, rows: Tensor, words: Tensor, state: BiLMState | None, start: BiLMState | None
+) -> tuple[list[list[LSTMState]], list[list[LSTMState] | list[None]]]:
+    """The states of each direction and layer, by rank, and the start states.
+
+    Args:
+        config: Of a sequence encoder that carries a state.
+        rows: The row of each rank (B,).
+        words: A tensor like the states.
+        state: The state by row; None: zeros.
+        start: The state that a reset sets, of one row; None: zeros, which are None in the result.
+
+    Raises:
+        ValueError: A state is of another number of rows, or of another model.
+    """
+    state = BiLMState.zeros(config, len(rows), words) if state is None else state
+    check_state(state, config, len(rows))
+    if start is not None:
+        check_state(start, config, 1)
+    starts = [[None] * config.num_layers if start is None else start.of_direction(d) for d in range(2)]
+    return [state.of_direction(d, rows) for d in range(2)], starts
+
+
 def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None) -> None:
     """ValueError if a sequence encoder of this kind, which carries no state, is given one."""
     if state is not None or start is not None:
@@ -231,13 +254,9 @@ class BidirectionalLSTM(nn.Module):
         """See `BiLM.run`. Unless gradients are recorded, the stacks run on threads of their own."""
         rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
-        state = BiLMState.zeros(self.config, len(rows), words) if state is None else state
-        check_state(state, self.config, len(rows))
-        if start is not None:
-            check_state(start, self.config, 1)
-        states = [state.of_direction(d, rows) for d in range(2)]
-        starts = [[None] * self.config.num_layers if start is None else start.of_direction(d) for d in range(2)]
-        if records_gradients(words, state.h, state.c, *self.parameters()) or dropout:
+        states, starts = states_of_directions(self.config, rows, words, state, start)
+        carried = [part for direction in states for layer in direction for part in layer]
+        if records_gradients(words, *carried, *self.parameters()) or dropout:
             runs = [
                 stack(words, tokens[d], packing, states[d], starts[d], dropout) for d, stack in enumerate(self.stacks)
             ]
