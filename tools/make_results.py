@@ -136,6 +136,24 @@ def throughput_bars() -> Iterator[Bar]:
     yield at_most(claim, 0.5, figures["elmokit"]["peak_mib"] / leanest, percent, figures)
 
 
+def avx2_bars() -> Iterator[Bar]:
+    """Both sides limited to AVX2."""
+    for size, target in (("small", 6), ("original", 3)):
+        found = {
+            name: figures for name, figures in read("embed_throughput_avx2").items() if f"{size} float32 file" in name
+        }
+        name = min(found, key=lambda name: found[name]["ratio"]["median"])
+        figures, peer = found[name], PEERS[name.split()[-1]]
+        claim = f"With AVX2, embedding, `{size}`, float32"
+        yield at_least(
+            f"{claim}: times as fast as {peer}, the fastest", target, figures["ratio"]["median"], times, figures
+        )
+        yield at_least(f"{claim}: share of the roofline", 0.65, figures["roofline"]["reached"], percent, figures)
+    figures = read("pretrain_throughput_avx2")["small float32 bilm-tf"]
+    claim = "With AVX2, pretraining, `small`, float32: share of the roofline"
+    yield at_least(claim, 0.45, figures["roofline"]["reached"], percent, figures)
+
+
 def other_speed_bars() -> Iterator[Bar]:
     for size in SIZES:
         figures = read("latency")[f"{size} int8 bilm-tf"]
@@ -177,7 +195,7 @@ def quality_bars() -> Iterator[Bar]:
 
 def bars() -> str:
     """Every target, with what was measured."""
-    every = [*throughput_bars(), *other_speed_bars(), *quality_bars()]
+    every = [*throughput_bars(), *avx2_bars(), *other_speed_bars(), *quality_bars()]
     rows = ([bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)] for bar in every)
     return table("Claim | Target | Measured | Met | Recorded", rows)
 
@@ -235,7 +253,16 @@ def reliability() -> str:
 
 def throughput() -> str:
     """Words a second of embedding, beside each peer."""
-    measured, rows = read("embed_throughput"), []
+    return throughput_table(read("embed_throughput"))
+
+
+def throughput_avx2() -> str:
+    """The same with AVX2 alone."""
+    return throughput_table(read("embed_throughput_avx2"))
+
+
+def throughput_table(measured: Figures) -> str:
+    rows = []
     for size in SIZES:
         for peer in PEERS:
             for order in ("file", "sorted"):
@@ -280,8 +307,17 @@ def latency() -> str:
 
 def pretraining() -> str:
     """Positions a second of pretraining."""
+    return pretraining_table(read("pretrain_throughput"))
+
+
+def pretraining_avx2() -> str:
+    """The same with AVX2 alone."""
+    return pretraining_table(read("pretrain_throughput_avx2"))
+
+
+def pretraining_table(measured: Figures) -> str:
     rows = []
-    for name, figures in read("pretrain_throughput").items():
+    for name, figures in measured.items():
         size, dtype, peer = name.split()
         ours, theirs, limit, ratio = (figures[part] for part in ("elmokit", "peer", "roofline", "ratio"))
         rows.append([
@@ -635,11 +671,11 @@ def spacy() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
-        bars, numbers, files, reliability, throughput, latency, pretraining, precision, large_runs, file_to_file,
-        long_document, long_document_difference, proteins, onnx_throughput, ray_overhead, server, preprocessing,
-        start_up, two_versions, threads, busy_neighbour, memory,
-        fit_cost, encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning, tagging,
-        tasks, scikit_learn, sentence_transformers, spacy,
+        bars, numbers, files, reliability, throughput, throughput_avx2, latency, pretraining, pretraining_avx2,
+        precision, large_runs, file_to_file, long_document, long_document_difference, proteins, onnx_throughput,
+        ray_overhead, server, preprocessing, start_up, two_versions, threads, busy_neighbour, memory, fit_cost,
+        encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning, tagging, tasks,
+        scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip
 
@@ -652,6 +688,7 @@ TRANSLATIONS = {
         "Embedding, ": "计算向量，",
         "Embedding proteins, ": "计算蛋白质向量，",
         "Pretraining, ": "预训练，",
+        ", with AVX2 alone": "，只用 AVX2",
         "held-out perplexity, seven domains": "留出文本（七个领域）的困惑度",
         "Tagging with a tenth of UD EWT: ELMo / character CNN / untrained biLM": (
             "用 UD EWT 的十分之一训练词性标注：ELMo / 字符 CNN / 未训练的 biLM"
@@ -676,6 +713,9 @@ def readme_table() -> str:
             each = speed[f"{size} {dtype} file bilm-tf"]
             rows.append([f"Embedding, `{size}`, {dtype}", f"{each['elmokit']['words_per_second']:,.0f} words/s",
                          f"{each['ratio']['median']:.1f} x bilm-tf"])  # fmt: skip
+    each = read("embed_throughput_avx2")["small float32 file bilm-tf"]
+    rows.append(["Embedding, `small`, float32, with AVX2 alone", f"{each['elmokit']['words_per_second']:,.0f} words/s",
+                 f"{each['ratio']['median']:.1f} x bilm-tf"])  # fmt: skip
     each = read("proteins")["speed"]["original"]["bfloat16"]
     rows.append(["Embedding proteins, `original`, bfloat16",
                  f"{each['elmokit']['words_per_second']:,.0f} residues/s",

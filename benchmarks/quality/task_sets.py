@@ -106,9 +106,8 @@ def sst(kind: str) -> Callable[[Task, Path], Sets]:
         names = ("train", "dev", "test")
         if kind == "binary":
             return files(*(f"sst/stsa.binary.{name}" for name in names))(task, data)
-        whole = ClassificationTask(replace(task.config, phrases=False))
-        train = list(dict.fromkeys(task.read(data / "sst" / "trees" / "train.txt")))
-        return train, *(list(whole.read(data / "sst" / "trees" / f"{name}.txt")) for name in names[1:])
+        train, dev, test = (data / "sst" / "trees" / f"{name}.txt" for name in names)
+        return list(dict.fromkeys(task.read_training(train))), list(task.read(dev)), list(task.read(test))
 
     return read
 

@@ -24,6 +24,13 @@ from result_files import write_result as write_result  # noqa: E402
 
 Answer = dict[str, Any]
 SIZES = ("small", "original")
+# By instruction set: what limits elmokit, PyTorch, oneDNN (TensorFlow's too) and MKL to it.
+LIMITS = {
+    "avx2": {
+        "ELMOKIT_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    }
+}  # fmt: skip
 # Largest relative difference of the token layer's checksum between two sides with the same weights and text.
 SAME_TOKENS = {"float32": 1e-4, "bfloat16": 1e-2, "int8": 3e-2}
 
@@ -163,6 +170,7 @@ def argument_parser(document: str | None, peers: tuple[str, ...]) -> argparse.Ar
     parser.add_argument("--peers", nargs="*", default=peers, choices=peers)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--sentences", type=int, help="only the first so many of the text")
+    parser.add_argument("--limit-to", choices=LIMITS, help="an instruction set, for both sides and the roofline")
     parser.add_argument("--quick", action="store_true", help="one pair, few sentences, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     return parser
@@ -171,9 +179,14 @@ def argument_parser(document: str | None, peers: tuple[str, ...]) -> argparse.Ar
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the arguments. A quick run writes no result file unless `--output` names one."""
     arguments = parser.parse_args()
+    limits = LIMITS.get(arguments.limit_to, {})
+    if any(os.environ.get(name) != value for name, value in limits.items()):
+        os.environ.update(limits)  # which this process has read already
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     if arguments.quick:
         arguments.repeats, arguments.sentences = 1, arguments.sentences or 64
     elif arguments.output is None:
-        arguments.output = RESULTS / f"{Path(parser.prog).stem}.json"
+        suffix = f"_{arguments.limit_to}" if arguments.limit_to else ""
+        arguments.output = RESULTS / f"{Path(parser.prog).stem}{suffix}.json"
     make_models(arguments.models, list(arguments.sizes))
     return arguments

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -143,3 +144,22 @@ def test_proteins_are_measured_without_peers(arguments, monkeypatch):
     output.rename(output.with_name("proteins.json"))
     monkeypatch.setattr(make_results, "RESULTS", output.parent)
     assert f"| `tiny`, float32 | 8 | {speed:,.0f} |" in make_results.proteins()
+
+
+def test_limit_to_an_instruction_set_starts_the_benchmark_again_with_the_variables_of_all_libraries(
+    monkeypatch, tmp_path
+):
+    from measuring import LIMITS, argument_parser, parse
+
+    started = []
+    monkeypatch.setattr(os, "execv", lambda python, command: started.append(command) or sys.exit())
+    command = ["benchmark.py", "text", "--environments", ".", "--models", str(tmp_path), "--sizes", "tiny"]
+    monkeypatch.setattr(sys, "argv", [*command, "--limit-to", "avx2"])
+    for name in LIMITS["avx2"]:
+        monkeypatch.setenv(name, "")
+    with pytest.raises(SystemExit):
+        parse(argument_parser(None, ()))
+    assert started == [[sys.executable, *sys.argv]]
+    assert {name: os.environ[name] for name in LIMITS["avx2"]} == LIMITS["avx2"]
+    arguments = parse(argument_parser(None, ()))  # in the new process
+    assert len(started) == 1 and arguments.output.name.endswith("_avx2.json")
