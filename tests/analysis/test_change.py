@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from elmokit import cli
-from elmokit.analysis.change import ChangeConfig, compare_vectors, semantic_change
+from elmokit.analysis import uses
+from elmokit.analysis.change import compare_vectors, semantic_change
+from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import unit_vectors
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
@@ -63,6 +65,22 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
         semantic_change(["dog"], tmp_path / "new.txt", tmp_path / "old.txt", embedder)
     with pytest.raises(ValueError, match="give a list of words"):
         semantic_change("play", tmp_path / "new.txt", tmp_path / "old.txt", embedder)
+
+
+def test_semantic_change_reads_each_corpus_once_for_all_words(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old.txt").write_text(OLD + "The dog barks .\n")
+    (tmp_path / "new.txt").write_text(NEW + "Play with the dog .\nMy Dog !\n")
+    corpora = tmp_path / "old.txt", tmp_path / "new.txt"
+    config = ChangeConfig(max_uses=4, permutations=20)
+    alone = [semantic_change([word], *corpora, embedder, config=config).words for word in ("play", "dog")]
+    read: list[Path] = []
+    real = uses.read_lines
+    monkeypatch.setattr(uses, "read_lines", lambda path: read.append(path) or real(path))
+    together = semantic_change(["play", "dog"], *corpora, embedder, config=config)
+    assert together.words == [change for (change,) in alone]
+    assert [path.name for path in read] == ["old.txt", "new.txt"]
 
 
 def test_change_verb_prints_writes_and_plots(embedder: Embedder, tmp_path: Path, capsys) -> None:

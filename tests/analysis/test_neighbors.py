@@ -94,6 +94,17 @@ def test_neighbors_do_not_depend_on_the_batch_size(
     assert [use for _, use in pieces.nearest] == [use for _, use in whole.nearest]
 
 
+@pytest.mark.parametrize("batch_sentences", [1, 2, 512])
+def test_neighbors_of_equal_similarity_keep_the_order_of_the_corpus(
+    batch_sentences: int, corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_SENTENCES", batch_sentences)
+    result = neighbors("play", "I saw a play .", corpus, embedder, layers=0, config=SearchConfig(3))  # no context
+    assert [use for _, use in result.nearest] == [
+        Use(tuple(CORPUS[line].split()), position) for line, position in ((0, 1), (2, 1), (6, 5))
+    ]
+
+
 def test_neighbors_raises_when_the_word_is_missing_or_limits_are_zero(corpus: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match="sentence 1 has no word 'play'"):
         neighbors("play", "Nothing", corpus, embedder)

@@ -1,5 +1,7 @@
 """Similarities of the uses of a word, against cosines of the embedder's vectors."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -85,3 +87,23 @@ def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedd
         compare("apple", [FRUIT, "I eat pears", FIRM], embedder)
     with pytest.raises(ValueError, match="at least two uses"):
         compare("apple", [FRUIT], embedder)
+
+
+def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match=r"sentences is a list of sentences: write \[text\]"):
+        compare("apple", FRUIT, embedder)
+    with pytest.raises(ValueError, match=r"other is a list of sentences: write \[text\]"):
+        compare("apple", [FRUIT, FIRM], embedder, other=FRUIT)
+
+
+def test_compare_embeds_each_sentence_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded: list[tuple[str, ...]] = []
+    real = embedder.embed
+
+    def recording(sentences: Any, *arguments: Any) -> Any:
+        embedded.extend(sentences)
+        return real(sentences, *arguments)
+
+    monkeypatch.setattr(embedder, "embed", recording)
+    compare("apple", [FRUIT, FIRM, BOTH, FRUIT], embedder)
+    assert [words[-2] for words in embedded] == ["apple", "new", "tree"]

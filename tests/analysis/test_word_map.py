@@ -14,8 +14,9 @@ import torch
 from oracle import random_weights
 
 from elmokit.analysis.clusters import align, cluster, k_means, principal_components, silhouette
+from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import Use, sample_uses
-from elmokit.analysis.word_map import MapConfig, UseCluster, WordMap, word_map
+from elmokit.analysis.word_map import UseCluster, WordMap, word_map
 from elmokit.analysis.word_map_files import map_senses, page, to_json, write_word_map
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -115,6 +116,19 @@ def test_sample_is_uniform_and_in_corpus_order() -> None:
     assert all(abs(counts[use] - 180) < 60 for use in uses)  # mean 180, standard deviation 11
 
 
+def test_sample_holds_distinct_uses_whatever_their_order_and_number() -> None:
+    copies, others = [Use(("again",), 0)] * 1000, [Use((f"word{number}",), 0) for number in range(100)]
+    found = []
+    for uses in (copies + others, others + copies, others[::-1] + copies):
+        sample, count = sample_uses(iter(uses), 50, 0)
+        assert len(set(sample)) == 50 and count == 1100
+        assert sample == sorted(sample, key=uses.index)
+        found.append(set(sample))
+    assert found[0] == found[1] == found[2]
+    repeated = sum(copies[0] in sample_uses(iter(copies + others), 50, seed)[0] for seed in range(400))
+    assert abs(repeated - 400 * 50 / 101) < 50  # standard deviation 10
+
+
 # --- Word map -------------------------------------------------------------------------------------------------------
 
 VOCAB = ["<S>", "</S>", "<UNK>", "the", ".", "river", "money", "bank", "Bank", "lent", "tree", "42"]
@@ -205,6 +219,10 @@ def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedde
         MapConfig(max_uses=2)
     with pytest.raises(ValueError, match="clusters must be at least 1"):
         MapConfig(clusters=0)
+    with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
+        MapConfig(seed=-1)
+    with pytest.raises(ValueError, match="has 0 distinct uses of ''"):
+        word_map("", corpus, embedder)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------

@@ -10,35 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from elmokit.analysis.clusters import principal_components
-from elmokit.analysis.uses import Use, sample_uses, use_vectors, uses_in_files
+from elmokit.analysis.config import ChangeConfig
+from elmokit.analysis.uses import Use, UseSample, sentences_with, use_vectors, uses_of
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.plots import COLORS, new_figure, save_figure
-
-
-@dataclass(frozen=True)
-class ChangeConfig:
-    """Settings of the comparison of two corpora."""
-
-    max_uses: int = 500
-    """Maximum number of uses in each corpus; a random sample if there are more."""
-    permutations: int = 1000
-    """Random assignments of the uses to the corpora, for the p-values; 0: none."""
-    seed: int = 0
-    """Seed of the sampling and of the permutations."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_uses", 2), ("permutations", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,17 @@ def distances(sums: np.ndarray, others: np.ndarray, sizes: tuple[int, int]) -> t
 def compare_vectors(
     first: np.ndarray, second: np.ndarray, permutations: int = 1000, seed: int = 0
 ) -> tuple[Distance, Distance]:
-    """Average pairwise and prototype distance of two groups of unit vectors, (N, D) and (M, D), with p-values."""
+    """Average pairwise and prototype distance of two groups of unit vectors, with p-values.
+
+    Args:
+        first: The first group, (N, D).
+        second: The second group, (M, D).
+        permutations: Random assignments of the vectors to groups of the same sizes; 0: no p-values.
+        seed: Seed of the permutations.
+
+    Returns:
+        The average pairwise distance, and the prototype distance.
+    """
     sizes, vectors = (len(first), len(second)), np.concatenate([first, second]).astype(np.float64)
     total = vectors.sum(0)
     groups = np.zeros((permutations + 1, len(vectors)))  # 1 for the members of the first group; row 0: as observed
@@ -128,12 +121,20 @@ def compare_vectors(
     return measures[0], measures[1]
 
 
-def _sampled(word: str, corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool) -> list[Use]:
-    by_sentence = uses_in_files(word, find_files([corpus]), embedder, tokenize)
-    uses, _ = sample_uses(chain.from_iterable(by_sentence), config.max_uses, config.seed)
-    if len(uses) < 2:
-        raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a comparison needs 2")
-    return uses
+def _sampled(
+    words: Sequence[str], corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool
+) -> dict[str, list[Use]]:
+    """Uses of each word in a corpus, which is read once."""
+    samples = {word: UseSample(config.max_uses, config.seed) for word in words}
+    for sentence in sentences_with(words, find_files([corpus]), embedder, tokenize):
+        lowered = set(map(str.lower, sentence))
+        for word in samples:
+            for use in uses_of(word, sentence) if word.lower() in lowered else ():
+                samples[word].add(use)
+    for word, sample in samples.items():
+        if len(sample.uses) < 2:
+            raise ValueError(f"{corpus} has {len(sample.uses)} distinct uses of {word!r}, and a comparison needs 2")
+    return {word: sample.uses for word, sample in samples.items()}
 
 
 def semantic_change(
@@ -169,9 +170,10 @@ def semantic_change(
         raise ValueError("give a list of words, at least one")
     config = config or ChangeConfig()
     embedder = resolve_embedder(model, device)
+    samples = [_sampled(words, corpus, embedder, config, tokenize) for corpus in (first, second)]
     changes = []
     for word in words:
-        uses = [_sampled(word, corpus, embedder, config, tokenize) for corpus in (first, second)]
+        uses = [of_corpus[word] for of_corpus in samples]
         left, right = (use_vectors(of_corpus, embedder, layers) for of_corpus in uses)
         pairwise, prototype = compare_vectors(left, right, config.permutations, config.seed)
         points = principal_components(np.concatenate([left, right]), 2)
@@ -180,7 +182,19 @@ def semantic_change(
 
 
 def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) -> Path:
-    """Draw the uses of each word in both corpora, a panel for each word; returns the path."""
+    """Draw the uses of each word in both corpora, a panel for each word.
+
+    Args:
+        report: The change of some words.
+        names: What the legend calls the first and the second corpus.
+        path: The picture, in the format that its suffix names: .png, .svg or .pdf.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: matplotlib is missing, or cannot write this format.
+    """
     columns = min(4, len(report.words))
     rows = -(-len(report.words) // columns)
     figure = new_figure(3.2 * columns, 3.4 * rows)

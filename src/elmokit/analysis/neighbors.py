@@ -6,8 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
@@ -56,7 +54,7 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        uses: The uses in each sentence, read some hundred sentences at a time. The sentence of the query is excluded,
+        uses: The uses in each sentence, read a few hundred sentences at a time. The sentence of the query is excluded,
             and repeated ones are returned once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
@@ -73,9 +71,10 @@ def nearest_uses(
     while batch := list(islice(candidates, BATCH_SENTENCES)):
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
-        cosines = use_vectors(in_batch, embedder, layers) @ query_vector
-        nearest = np.argsort(-cosines, kind="stable")
-        best |= {in_batch[number]: float(cosines[number]) for number in reversed(nearest)}
+        # Rounded, or rounding errors, which depend on the batch, would rank equal vectors.
+        cosines = (use_vectors(in_batch, embedder, layers) @ query_vector).round(6)
+        best |= zip(in_batch, cosines.tolist(), strict=True)
+        # The sort is stable: of equal cosines the first in the corpus stays first.
         best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
     return Neighbors(query, [(similarity, use) for use, similarity in best.items()], searched)
 

@@ -118,7 +118,18 @@ def _word(use: Use) -> str:
 
 
 def plot_scws(report: ScwsReport, path: str | Path) -> Path:
-    """Draw the correlations of all representations as bars; returns the path."""
+    """Draw the correlations of all representations as bars.
+
+    Args:
+        report: The correlations.
+        path: The picture, in the format that its suffix names: .png, .svg or .pdf.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: matplotlib is missing, or cannot write this format.
+    """
     groups = {"all pairs": report.correlations, **({"same word": report.same_word} if report.same_word else {})}
     figure = new_figure(1.5 + 0.9 * len(report.correlations), 3.2)
     axes = figure.subplots()

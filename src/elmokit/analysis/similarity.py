@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors, uses_in_each
+from elmokit.analysis.uses import Use, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed.outputs import layer_weights
 
 
 def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
@@ -72,12 +73,15 @@ class Comparison(NamedTuple):
         return "\n\n".join(["\n".join(sentences), *tables, *summary])
 
 
-def _representations(layers: str | int, num_layers: int) -> dict[str, str | int]:
-    """The representations to compare, by the name that is printed."""
+def _representations(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> dict[str, np.ndarray]:
+    """The vectors to compare, (N, 2D), by the name that is printed; the sentences are embedded once."""
+    vectors = vectors_of_uses(uses, embedder, layers)
     if layers != "all":
-        return {f"layer {layers}" if isinstance(layers, int) else layers: layers}
-    contextual = {f"layer {number} (contextual)": number for number in range(1, num_layers)}
-    return {"layer 0 (context-independent)": 0, **contextual, "mix of all layers": "mix"}
+        return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
+    kinds = ["context-independent", *["contextual"] * (embedder.num_layers - 1)]
+    of_layers = {f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)}
+    mix = np.einsum("nld,l->nd", vectors, layer_weights(embedder.model, "mix").numpy())
+    return {**of_layers, "mix of all layers": mix}
 
 
 def compare(
@@ -104,8 +108,12 @@ def compare(
         The similarities, with `other` also how those within a sense differ from those between the senses.
 
     Raises:
-        ValueError: A sentence lacks the word, or there are fewer than two uses, with `other` of each sense.
+        ValueError: A sentence lacks the word, or there are fewer than two uses, with `other` of each sense; or a text
+            is given in place of a list.
     """
+    for name, given in (("sentences", sentences), ("other", other)):
+        if isinstance(given, str):
+            raise ValueError(f"{name} is a list of sentences: write [text]")
     embedder = resolve_embedder(model, device)
     split = embedder.tokenize if tokenize else str.split
     all_sentences = [*sentences, *other]
@@ -115,10 +123,6 @@ def compare(
     if min(len(uses) - num_other, num_other or 2) < 2:
         of_each = " in each sense" if other else ""
         raise ValueError(f"a comparison needs at least two uses of {word!r}{of_each}: add another sentence with it")
-    texts = [use.sentence for use in uses]
-    similarities = {}
-    for name, choice in _representations(layers, embedder.num_layers).items():
-        embeddings = embedder.embed(texts, choice, single_sentence_state(embedder))
-        vectors = unit_vectors(np.stack([words[use.position] for words, use in zip(embeddings, uses, strict=True)]))
-        similarities[name] = vectors @ vectors.T
+    units = {name: unit_vectors(vectors) for name, vectors in _representations(uses, embedder, layers).items()}
+    similarities = {name: vectors @ vectors.T for name, vectors in units.items()}
     return Comparison(word, uses, similarities, num_other)

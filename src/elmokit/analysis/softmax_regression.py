@@ -96,7 +96,11 @@ class SoftmaxRegressionFit:
         return total
 
     def fit(self, l2: float) -> SoftmaxRegression:
-        """Minimize the loss with L-BFGS. As it is convex, the result does not depend on the starting point."""
+        """Minimize the loss with L-BFGS, from the previous solution, until the gradient is small.
+
+        It stops after 100 iterations all the same; as the loss is convex, only then the result may depend on where it
+        started.
+        """
         optimizer = torch.optim.LBFGS(
             [self._weight, self._bias],
             max_iter=MAX_ITERATIONS,

@@ -1,6 +1,8 @@
 """Uses of a word: its occurrences in tokenized sentences and in text files."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from heapq import heappush, heapreplace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +47,34 @@ def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
     return uses
 
 
+def sentences_with(
+    words: Sequence[str] | None,
+    files: Sequence[Path],
+    embedder: Embedder,
+    tokenize: bool = True,
+    *,
+    progress: bool = True,
+) -> Iterator[tuple[str, ...]]:
+    """Stream the tokenized sentences of text files in which one of some words may occur.
+
+    Args:
+        words: The words; other lines than those with one of them, in any case, are not tokenized. None: every sentence.
+        files: Text files with one sentence per line.
+        embedder: Its tokenizer splits raw lines.
+        tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
+        progress: Show how many sentences were read.
+    """
+    tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
+    lowered = None if words is None else [word.lower() for word in words]
+    lines = chain.from_iterable(
+        zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
+    )
+    for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
+        # The tokenizer takes most of the time.
+        if lowered is None or any(map(line.lower().__contains__, lowered)):
+            yield tuple(tokenizer.tokenize(line))
+
+
 def uses_in_files(
     word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, *, progress: bool = True
 ) -> Iterator[list[Use]]:
@@ -52,23 +82,20 @@ def uses_in_files(
 
     Args:
         word: The word, matched as in `uses_of`; None for the uses of every word.
-        files: Text files with one sentence per line.
-        embedder: Its tokenizer splits raw lines.
-        tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
-        progress: Show how many sentences were read.
+        files: As in `sentences_with`.
+        embedder: As in `sentences_with`.
+        tokenize: As in `sentences_with`.
+        progress: As in `sentences_with`.
 
     Yields:
         The uses in each sentence that has any.
     """
-    tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
-    lines = chain.from_iterable(
-        zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
-    )
-    for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
-        if word is not None and word.lower() not in line.lower():
-            continue  # skip the tokenizer, which takes most of the time
-        sentence = tuple(tokenizer.tokenize(line))
-        uses = uses_of(word, sentence) if word else [Use(sentence, position) for position in range(len(sentence))]
+    words = None if word is None else [word]
+    for sentence in sentences_with(words, files, embedder, tokenize, progress=progress):
+        if word is None:
+            uses = [Use(sentence, position) for position in range(len(sentence))]
+        else:
+            uses = uses_of(word, sentence)
         if uses:
             yield uses
 
@@ -84,22 +111,62 @@ def single_sentence_state(embedder: Embedder) -> StatePolicy:
     return "zeros" if policy == "carry" else policy
 
 
-def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """Unit vectors of uses, (N, 2D); each distinct sentence is embedded once."""
+def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
+    """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D).
+
+    Each distinct sentence is embedded once.
+    """
     sentences = list(dict.fromkeys(use.sentence for use in uses))
     embeddings = embedder.embed(sentences, layers, single_sentence_state(embedder))
     vectors = dict(zip(sentences, embeddings, strict=True))
-    return unit_vectors(np.stack([vectors[use.sentence][use.position] for use in uses]))
+    stacked = np.stack([vectors[use.sentence][..., use.position, :] for use in uses])
+    # `embed` leaves the axis of layers out where there is one.
+    return stacked.reshape(len(uses), embedder.num_layers, -1) if layers == "all" else stacked
+
+
+def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
+    """Unit vectors of uses, (N, 2D)."""
+    return unit_vectors(vectors_of_uses(uses, embedder, layers))
+
+
+class UseSample:
+    """Samples uses that are added one by one: any subset of the distinct ones is as likely as any other of its size.
+
+    The sample is those of which a hash with the seed is smallest. It does not depend on the order of the uses, nor on
+    how often one is repeated; memory holds the sample alone.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+        self.count = 0
+        self._kept: dict[Use, None] = {}
+        self._largest_first: list[tuple[int, Use]] = []  # a heap of negated hashes
+
+    def add(self, use: Use) -> None:
+        """Add a use, of which there may be others that are equal."""
+        self.count += 1
+        if use in self._kept:
+            return
+        digest = blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest()
+        entry = (-int.from_bytes(digest, "big"), use)
+        if len(self._kept) < self.size:
+            heappush(self._largest_first, entry)
+        elif entry > self._largest_first[0]:
+            _, dropped = heapreplace(self._largest_first, entry)
+            del self._kept[dropped]
+        else:
+            return
+        self._kept[use] = None
+
+    @property
+    def uses(self) -> list[Use]:
+        """The sample, in the order in which its uses were first added."""
+        return list(self._kept)
 
 
 def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:
-    """Reservoir sampling (algorithm R): up to `size` distinct uses in corpus order, and the total number of uses."""
-    random, count = np.random.default_rng(seed), 0
-    reservoir: list[tuple[int, Use]] = []
-    for count, use in enumerate(uses, start=1):
-        if len(reservoir) < size:
-            reservoir.append((count, use))
-        elif (slot := random.integers(count)) < size:
-            reservoir[slot] = count, use
-    in_order = sorted(reservoir, key=lambda numbered: numbered[0])
-    return list(dict.fromkeys(use for _, use in in_order)), count
+    """A `UseSample` of up to `size` uses, in corpus order, and the total number of uses."""
+    sample = UseSample(size, seed)
+    for use in uses:
+        sample.add(use)
+    return sample.uses, sample.count

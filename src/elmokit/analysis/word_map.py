@@ -12,9 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.clusters import align, cluster, principal_components
-from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, unit_vectors, uses_in_files
+from elmokit.analysis.config import MapConfig
+from elmokit.analysis.uses import (
+    Use,
+    sample_uses,
+    single_sentence_state,
+    unit_vectors,
+    uses_in_files,
+    vectors_of_uses,
+)
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
@@ -26,26 +33,6 @@ CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side
 EXCERPT_WORDS = 12  # on each side of a printed use
 # Per cluster: uses whose substitutes are combined; per use: candidates; per cluster: substitutes kept.
 USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
-
-
-@dataclass(frozen=True)
-class MapConfig:
-    """Settings for sampling and clustering the uses of a word."""
-
-    max_uses: int = 500
-    """Maximum number of uses; a random sample if the corpus has more."""
-    match_case: bool = False
-    """Match only uses with the same case as the word. Otherwise case is ignored in sentences without an exact match."""
-    clusters: int | None = None
-    """Number of clusters; by default from 2 to 8, by the largest silhouette."""
-    seed: int = 0
-    """Seed of the sampling and the clustering."""
-
-    def __post_init__(self) -> None:
-        if self.max_uses < 3:
-            raise ValueError(f"max_uses must be at least 3, not {self.max_uses}")
-        if self.clusters is not None and self.clusters < 1:
-            raise ValueError(f"clusters must be at least 1, not {self.clusters}")
 
 
 def _excerpt(use: Use) -> str:
@@ -105,16 +92,6 @@ class WordMap:
             lines += ["", f"cluster {number}, {described.size} uses{words}"]
             lines += [f"    {_excerpt(self.uses[use])}" for use in described.typical]
         return "\n".join(lines)
-
-
-def _vectors(uses: list[Use], embedder: Embedder) -> np.ndarray:
-    """All layers of each use, (N, L+1, 2D); each distinct sentence is embedded once."""
-    by_sentence: dict[tuple[str, ...], list[Use]] = {}
-    for use in uses:
-        by_sentence.setdefault(use.sentence, []).append(use)
-    embedded = all_layers(by_sentence, lambda sentence: sentence, embedder, single_sentence_state(embedder))
-    vectors = {use: layers[:, use.position] for sentence, layers in embedded for use in by_sentence[sentence]}
-    return np.stack([vectors[use] for use in uses])
 
 
 def _planes(vectors: np.ndarray) -> np.ndarray:
@@ -194,7 +171,7 @@ def map_uses(
     if len(uses) < 3:
         raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
     weights = layer_weights(embedder.model, layers).numpy()
-    vectors = _vectors(uses, embedder)
+    vectors = vectors_of_uses(uses, embedder, "all")
     representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
     points = principal_components(representations, CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)

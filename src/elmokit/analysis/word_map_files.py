@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmokit.analysis.word_map import MapConfig, WordMap, word_map
+from elmokit.analysis.config import MapConfig
+from elmokit.analysis.word_map import WordMap, word_map
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.plots import COLORS, new_figure, require_matplotlib

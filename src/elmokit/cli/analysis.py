@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from elmokit.analysis.config import ChangeConfig, MapConfig
 from elmokit.cli.options import (
     UNSET,
     ComputeDtype,
@@ -21,6 +22,7 @@ from elmokit.cli.show import check_outputs, show, write_json
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
+state_defaults_in_text(MapConfig)
 
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
 PlotFile = Annotated[Path | None, arg(help="Picture of the result (.png, .svg or .pdf; needs matplotlib)."), UNSET]
@@ -121,12 +123,7 @@ class Change:
     """Another text, e.g. of a later period."""
     output: ReportFile = None
     plot: PlotFile = None
-    max_uses: int = 500
-    """Maximum number of occurrences in each corpus; a random sample if there are more."""
-    permutations: int = 1000
-    """Random assignments of the occurrences to the corpora, for the p-values; 0: none."""
-    seed: int = 0
-    """Seed of the sampling and of the permutations."""
+    config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
     """Representation: the model's mix, the average, the sum, the top layer, or the number of a layer."""
@@ -135,15 +132,14 @@ class Change:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.change import ChangeConfig, plot_change, semantic_change, write_change
+        from elmokit.analysis.change import plot_change, semantic_change, write_change
         from elmokit.plots import require_matplotlib
 
         check_outputs([self.output, self.plot], [self.first, self.second], self.overwrite)
         if self.plot is not None:
             require_matplotlib()
-        config = ChangeConfig(self.max_uses, self.permutations, self.seed)
-        options = {name: getattr(self, name) for name in ("model", "layers", "device", "tokenize")}
-        report = semantic_change(self.words, self.first, self.second, config=config, **options)
+        options = {name: getattr(self, name) for name in ("model", "layers", "device", "config", "tokenize")}
+        report = semantic_change(self.words, self.first, self.second, **options)
         show(report)
         if self.output is not None:
             write_change(report, self.output)
@@ -161,14 +157,7 @@ class Senses:
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     output: Annotated[Path | None, UNSET] = None
     """Directory for senses.json, senses.html (scatter plots of all layers) and senses.png (needs matplotlib)."""
-    clusters: Annotated[int | None, UNSET] = None
-    """Number of clusters (default: from 2 to 8, by the largest silhouette)."""
-    max_uses: int = 500
-    """Maximum number of occurrences; a random sample if the corpus has more."""
-    match_case: bool = False
-    """Match only occurrences with the same case as the word."""
-    seed: int = 0
-    """Seed of the sampling and the clustering."""
+    config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
     """Representation to cluster: the model's mix, the average, the sum, the top layer, or the number of a layer."""
@@ -177,12 +166,9 @@ class Senses:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.word_map import MapConfig
         from elmokit.analysis.word_map_files import map_senses
 
-        config = MapConfig(self.max_uses, self.match_case, self.clusters, self.seed)
-        options = {"layers": self.layers, "device": self.device, "config": config, "overwrite": self.overwrite}
-        options["tokenize"] = self.tokenize
+        options = {name: getattr(self, name) for name in ("layers", "device", "config", "overwrite", "tokenize")}
         show(map_senses(self.word, self.corpus, self.output, self.model, **options))
         if self.output is not None:
             print(f"\n{self.output}: {', '.join(sorted(file.name for file in self.output.iterdir()))}")

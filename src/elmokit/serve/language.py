@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
+from elmokit.analysis.config import MapConfig
 from elmokit.analysis.neighbors import SearchConfig, nearest_uses
 from elmokit.analysis.similarity import Comparison
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, uses_in_each
-from elmokit.analysis.word_map import MapConfig, map_uses
+from elmokit.analysis.word_map import map_uses
 from elmokit.analysis.word_map_files import to_json
 from elmokit.lm import scoring
 from elmokit.lm.scoring import Candidate, MaskedScore, SentenceScore
