@@ -77,6 +77,8 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: elmokit {verb} ")
     assert "None" not in printed and "(default: )" not in printed
+    description = printed.partition("\n\n")[2].partition("\n\n")[0]
+    assert description.strip().endswith("."), "no sentence says what it does"
 
 
 @pytest.mark.parametrize(("command", "function"), CALLS)

@@ -13,7 +13,8 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
-MODEL, OUT = "MODEL", "OUT"  # in commands: the model's directory, and one for outputs
+# In commands: the model's directory, and one for outputs; a bar stands for a space within an argument.
+MODEL, OUT = "MODEL", "OUT"
 
 # In this order: some read what one before them wrote.
 COMMANDS = [
@@ -22,6 +23,7 @@ COMMANDS = [
     f"embed {DATA}/sentences.txt --output {OUT}/layers.hdf5 --layers all --model {MODEL}",
     f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --model {MODEL}",
     f"neighbors play --in play --corpus {DATA}/sentences.txt --model {MODEL}",
+    f"compare play they|play the|play --model {MODEL}",
     f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses --model {MODEL}",
     f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
@@ -31,6 +33,8 @@ COMMANDS = [
     f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
     f"evaluate-task {OUT}/tagger {DATA}/test.conllu",
     f"layer-weights {OUT}/tagger",
+    f"sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/efficiency "
+    "--max-epochs 1 --fractions 1 --seeds 1",
     f"convert {MODEL} --output {OUT}/converted",
 ]
 LANGUAGE_MODEL_COMMANDS = [
@@ -62,7 +66,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def run(command: str, model: Path, out: Path) -> int:
     """The exit status of a command, whether it returns or raises SystemExit."""
     try:
-        return cli.main([part.replace(MODEL, str(model)).replace(OUT, str(out)) for part in command.split()])
+        parts = command.replace(MODEL, str(model)).replace(OUT, str(out)).split()
+        return cli.main([part.replace("|", " ") for part in parts])
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
 

@@ -10,6 +10,7 @@ from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, LabelledText, labelled_phrases
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
+from elmokit.tasks.predict import predict_file
 
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"
 
@@ -27,10 +28,23 @@ def test_labelled_phrases_start_with_the_whole_sentence() -> None:
 
 
 @pytest.mark.parametrize("phrases, count", [(True, 7), (False, 1)])
-def test_read_returns_phrases_or_whole_sentences_of_trees(phrases: bool, count: int, tmp_path: Path) -> None:
+def test_only_read_training_returns_phrases_of_trees(phrases: bool, count: int, tmp_path: Path) -> None:
     (tmp_path / "trees.txt").write_text(f"{TREE}\n\n{TREE}\n")
     task = ClassificationTask(ClassificationConfig(phrases=phrases))
-    assert len(list(task.read(tmp_path / "trees.txt"))) == 2 * count
+    assert len(list(task.read_training(tmp_path / "trees.txt"))) == 2 * count
+    assert list(task.read(tmp_path / "trees.txt")) == 2 * labelled_phrases(TREE)[:1]
+
+
+def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Path) -> None:
+    (tmp_path / "trees.txt").write_text(f"{TREE}\n(1 (1 bad) (1 film))\n")
+    task = ClassificationTask(ClassificationConfig(network="pooled"))
+    words, config = WordsConfig(elmo="none", word_dim=4), FitConfig(max_epochs=1, device="cpu")
+    files = 3 * [tmp_path / "trees.txt"]
+    model, report = fit(task, *files, words=words, config=config, output=tmp_path / "model")
+    assert report.examples == 7 + 3
+    assert report.confusion is not None and sum(sum(row.values()) for row in report.confusion.values()) == 2
+    predicted = predict_file(model, tmp_path / "trees.txt", tmp_path / "predicted.jsonl")
+    assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
 
 
 def test_read_splits_lines_into_label_and_words(tmp_path: Path) -> None:

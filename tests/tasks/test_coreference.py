@@ -44,7 +44,14 @@ def test_read_without_answers_needs_no_column_of_clusters(tmp_path: Path) -> Non
 
 def test_read_refuses_a_file_that_ends_within_a_document(tmp_path: Path) -> None:
     (tmp_path / "d.conll").write_text("#begin document (d)\nd\t0\t0\tword\t-\n")
-    with pytest.raises(ValueError, match="ends within a document"):
+    with pytest.raises(ValueError, match=r"d.conll: its last document, \(d\), has no #end document"):
+        list(CoreferenceTask().read(tmp_path / "d.conll"))
+
+
+def test_read_refuses_a_document_without_end_before_another(tmp_path: Path) -> None:
+    document = "#begin document (d)\nd\t0\t0\tword\t-\n"
+    (tmp_path / "d.conll").write_text(f"{document}#end document\n{document}{document}#end document\n")
+    with pytest.raises(ValueError, match=r"d.conll, line 6: the document before, \(d\), has no #end document"):
         list(CoreferenceTask().read(tmp_path / "d.conll"))
 
 

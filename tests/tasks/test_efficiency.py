@@ -39,6 +39,26 @@ def test_sample_efficiency_trains_on_nested_parts_with_and_without_elmo(tmp_path
     assert sample_efficiency(toy.task, toy.examples, toy.examples, toy.examples, **options) == report
     with pytest.raises(ValueError, match="fractions must be numbers above 0, at most 1"):
         sample_efficiency(toy.task, toy.examples, toy.examples, **{**options, "fractions": (2,)})
+    with pytest.raises(FileExistsError, match="is a task model itself"):
+        one = tmp_path / "runs" / "with-ELMo-6" / "seed-0"
+        sample_efficiency(toy.task, toy.examples, toy.examples, **{**options, "output": one})
+
+
+def test_sample_efficiency_says_before_the_training_what_is_missing(tmp_path: Path) -> None:
+    toy = toy_tasks()["classification"]
+    options = {"seeds": (0,), "output": tmp_path / "runs", "config": replace(toy.config, max_epochs=1)}
+    with pytest.raises(ValueError, match="without ELMo the network has no input: give word_dim"):
+        words = WordsConfig(word_dim=0)
+        sample_efficiency(toy.task, toy.examples, toy.examples, fractions=(1,), words=words, **options)
+    label = toy.examples[0].label
+    rare = [example for example in toy.examples if example.label == label]
+    many = [example for example in toy.examples if example.label != label] * 10
+    message = r"the smallest part of the training set, \d examples, has no words, or none of the labels .*: raise the"
+    with pytest.raises(ValueError, match=message):
+        sample_efficiency(toy.task, [*many, rare[0]], rare, fractions=(0.01, 1), **options)
+    with pytest.raises(ValueError, match="check the files and the column of the labels"):
+        sample_efficiency(toy.task, many, rare, fractions=(0.01, 1), **options)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_verbs_of_sample_efficiency_and_layer_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +76,15 @@ def test_verbs_of_sample_efficiency_and_layer_weights(tmp_path: Path, capsys: py
     weights = "layer-weights {0}/runs/with-ELMo-4 {0}/runs/with-ELMo-8/seed-1 --plot {0}/weights.png"
     assert cli.main(weights.format(tmp_path).split()) == 0
     assert capsys.readouterr().out.count(": gamma ") == 2
-    for name in ("curve.png", "weights.png"):
+    for name, verb in (("curve.png", command), ("weights.png", weights)):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        (tmp_path / name).write_text("another")
+        capsys.readouterr()
+        assert cli.main(verb.format(tmp_path).split()) == 2
+        printed = capsys.readouterr()
+        assert not printed.out and f"{name} exists" in printed.err  # before the work
+        assert (tmp_path / name).read_text() == "another"
+        assert cli.main([*verb.format(tmp_path).split(), "--overwrite"]) == 0
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert cli.main(["layer-weights", str(tmp_path / "runs" / "without-ELMo-4")]) == 2
     assert "none of these models reads ELMo" in capsys.readouterr().err

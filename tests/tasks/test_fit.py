@@ -10,7 +10,10 @@ import pytest
 import torch
 from toy_tasks import toy_tasks
 
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
+from elmokit.nn.bilm import BiLM
 from elmokit.tasks import training
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit, fit_seeds
@@ -73,6 +76,13 @@ def test_fit_that_is_finished_is_loaded_not_repeated(tmp_path: Path, monkeypatch
     assert overwritten.settings["fit"]["seed"] == 7
 
 
+def test_fit_refuses_the_output_of_another_split_of_the_same_examples(tmp_path: Path) -> None:
+    first, second = TOY.examples[:16], TOY.examples[16:]
+    fit(TOY.task, first, second, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    with pytest.raises(FileExistsError, match="of a run with other data or settings"):
+        fit(TOY.task, first[:12], [*first[12:], *second], words=LEARNED, config=QUICK, output=tmp_path / "model")
+
+
 def test_fit_seeds_reports_mean_and_deviation_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"words": LEARNED, "config": QUICK, "output": tmp_path / "runs"}
     real = training.train_epoch
@@ -102,6 +112,25 @@ def test_fit_seeds_reports_mean_and_deviation_and_resumes(tmp_path: Path, monkey
         fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1, 1), **options)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_fit_refuses_a_directory_of_several_models(overwrite: bool, tmp_path: Path) -> None:
+    fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), words=LEARNED, config=QUICK, output=tmp_path / "runs")
+    with pytest.raises(FileExistsError, match="runs holds the models of several seeds: choose another directory"):
+        fit_quick(output=tmp_path / "runs", overwrite=overwrite)
+    (tmp_path / "sizes").mkdir()
+    (tmp_path / "runs").rename(tmp_path / "sizes" / "with-ELMo-6")
+    (tmp_path / "sizes" / "report.json").write_text("{}")  # as sample_efficiency writes one
+    with pytest.raises(FileExistsError, match=r"sizes has no config.json, so it is not overwritten"):
+        fit_quick(output=tmp_path / "sizes", overwrite=overwrite)
+    assert (tmp_path / "sizes" / "with-ELMo-6" / "seed-1" / "weights.safetensors").is_file()
+
+
+def test_fit_seeds_refuses_the_directory_of_a_model(tmp_path: Path) -> None:
+    fit_quick(output=tmp_path / "model")
+    with pytest.raises(FileExistsError, match="model is a task model itself"):
+        fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), output=tmp_path / "model", words=LEARNED)
+
+
 def test_fit_stops_after_the_epoch_that_exceeds_the_limit_of_time() -> None:
     _, report = fit_quick(config=replace(TOY.config, max_minutes=1e-9))
     assert len(report.epochs) == 1
@@ -117,6 +146,27 @@ def test_fit_computes_crf_marginals_only_to_predict(monkeypatch: pytest.MonkeyPa
     assert not calls
     (tagging,) = fitted.predict([TOY.text])
     assert calls and len(tagging.scores) == 4
+
+
+def test_task_model_computes_no_crf_marginals_to_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, report = fit_quick()
+    monkeypatch.setattr(torch.autograd, "grad", lambda *_, **__: pytest.fail("computed marginals"))
+    assert fitted.score(TOY.examples).values == report.dev
+
+
+def test_fit_leaves_the_callers_model_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    model.bilm.train()
+    words = WordsConfig(word_dim=8)
+    fit_quick(words=words, model=model)
+    assert model.bilm.training and all(parameter.requires_grad for parameter in model.bilm.parameters())
+
+
+def test_fit_refuses_batches_that_a_task_cannot_read_before_it_computes_vectors() -> None:
+    toy = toy_tasks()["coreference"]
+    with pytest.raises(ValueError, match="coreference reads no such large batches: set batch_size to 1"):
+        fit(toy.task, "missing.conll", "missing.conll", config=replace(toy.config, batch_size=8))
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------

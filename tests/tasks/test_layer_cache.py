@@ -1,5 +1,6 @@
 """Layers on disk: those that the embedder gives, computed once, whole or not at all."""
 
+import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ class Counting:
 
 
 def read(cache: LayerCache, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-    return cache.read([cache.place(words) for words in sentences])
+    return cache.read(cache.places(sentences))
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -117,6 +118,65 @@ def test_layer_cache_on_disk_holds_one_segment_in_memory(tmp_path: Path, monkeyp
         tracemalloc.stop()
     on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*.vectors.npy"))
     assert on_disk > 60_000_000 and peak < 8_000_000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")
+def test_layer_cache_has_more_segments_than_a_process_may_hold_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    monkeypatch.setattr(layer_cache, "SEGMENT_BYTES", 1)  # one sentence
+    sentences = [["word"] * (number + 1) for number in range(60)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 40
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 30, limits[1]))
+    try:
+        LayerCache(Counting(), tmp_path).add(sentences)
+        found = read(LayerCache(Counting(), tmp_path), sentences)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(list(tmp_path.glob("*/segment-*.vectors.npy"))) == 60
+    expected = [np.arange(len(words)) + 10 * len(words) for words in sentences]
+    np.testing.assert_array_equal(found[:, 0, 0], np.concatenate(expected))
+
+
+def test_layer_cache_passes_on_an_error_of_the_system_that_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LayerCache(Counting(), tmp_path).add(SENTENCES)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(np, "load", refused)
+    with pytest.raises(PermissionError, match="not yours"):
+        LayerCache(Counting(), tmp_path)
+
+
+def test_layer_cache_holds_little_memory_for_each_sentence(tmp_path: Path) -> None:
+    sentences = [[f"word{number}"] for number in range(20_000)]
+    LayerCache(Counting(), tmp_path).add(sentences)
+    tracemalloc.start()
+    try:
+        cache = LayerCache(Counting(), tmp_path)
+        assert sentences[7] in cache
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 60 * len(sentences)
+
+
+def test_layer_cache_finds_each_of_many_sentences_and_no_other() -> None:
+    cache = LayerCache(Counting())
+    sentences = [[f"word{number}", "x"] for number in range(3000)]
+    for first in range(0, 3000, 1000):
+        cache.add(sentences[first : first + 1000])
+    assert all(words in cache for words in sentences) and [] not in cache and ["word1"] not in cache
+    places = cache.places(sentences)
+    assert sorted((place.segment, place.first) for place in places) == [(n // 1000, n % 1000 * 2) for n in range(3000)]
+    with pytest.raises(KeyError, match="word1"):
+        cache.places([sentences[0], ["word1"]])
 
 
 def test_bilm_layers_equal_those_of_the_embedder(tmp_path: Path) -> None:

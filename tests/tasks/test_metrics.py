@@ -46,13 +46,34 @@ def test_accuracy_counts_tokens():
         ("O O", None),
         ("B-X I-X O", "IOB2"),
         ("O I-X I-X B-X", "IOB1"),
-        ("B-X I-Y", "IOB1"),
+        ("B-X I-Y", "IOB2"),
+        ("I-X O I-Y", "IOB1"),
+        ("S- V- I- N-", None),  # parts of speech in PROIEL's treebanks
         ("B-X E-X S-X", "BIOES"),
         ("B-X S", None),
     ],
 )
 def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
     assert span_scheme([tags.split()]) == scheme
+
+
+@pytest.mark.parametrize("scheme, odd", [("IOB2", "O I-X"), ("IOB1", "O B-X"), ("IOB2", "S-X"), ("BIOES", "I-X O")])
+def test_span_scheme_is_kept_when_one_sentence_has_another(scheme: str, odd: str) -> None:
+    tags = {"IOB1": "I-X I-X O I-Y", "IOB2": "B-X I-X O B-Y", "BIOES": "B-X E-X O S-Y"}[scheme]
+    assert span_scheme([*[tags.split()] * 100, odd.split()]) == scheme
+
+
+@pytest.mark.parametrize(
+    "tags, message",
+    [
+        ("B-PER I-PER L-PER O U-LOC O U-LOC U-LOC", "tags like U-LOC are BILOU, which is not read: convert them to"),
+        ("B-PER M-PER E-PER O", "tags like M-PER are BMES, which is not read: convert them to BIOES"),
+        ("B-PER E-PER O S-LOC " * 10 + "S", "the tag 'S' marks no span, as nearly all others do"),
+    ],
+)
+def test_span_scheme_raises_for_tags_of_other_schemes_and_odd_tags(tags: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        span_scheme([tags.split()])
 
 
 def random_tags(draw: random.Random, prefixes: str = "BIOES") -> list[str]:

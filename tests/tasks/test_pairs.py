@@ -25,6 +25,14 @@ def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
     assert score == SentencePair(("A", "dog", "runs"), ("A", "cat", "sits"), score=2.5)
 
 
+def test_from_text_splits_sentences_as_read_does(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("first\tsecond\tlabel\nIt's a dog.\tIt isn't.\tno\n")
+    for name in ("english-1", "whitespace-1"):
+        task = PairsTask(PairsConfig(tokenizer=name))
+        (of_file,) = task.read(tmp_path / "pairs.tsv", with_answers=False)
+        assert task.from_text(("It's a dog.", "It isn't."), lambda text: ["another", "tokenizer"]) == of_file
+
+
 def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> None:
     rows = [{"sentence1": "A b", "sentence2": "c", "gold_label": label} for label in ("neutral", "-")]
     (tmp_path / "snli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -36,14 +44,33 @@ def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> Non
     [
         ("a.tsv", "first\tsecond\nx\ty\n", "line 2: there is no column label or"),
         ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns, but 3 column names"),
+        ("a.tsv", "first\tsecond\tscore\nx\ty\tnan\n", "line 2: the score 'nan' is not a number"),
+        ("a.tsv", "first\tsecond\tscore\nx\ty\tinf\n", "line 2: the score 'inf' is not a number"),
+        ("a.jsonl", '{"first": "x", "second": "y", "score": NaN}\n', "line 1: the score 'nan' is not a number"),
         ("a.jsonl", "[1]\n", "line 1: expected a JSON object"),
         ("a.jsonl", "{\n", "line 1: not JSON"),
     ],
 )
 def test_read_names_the_line_of_malformed_input(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
+    target = "score" if "score" in content else "label"
     with pytest.raises(ValueError, match=message):
-        list(PairsTask().read(tmp_path / name))
+        list(PairsTask(PairsConfig(target=target)).read(tmp_path / name))
+
+
+def test_read_splits_at_tabs_alone(tmp_path: Path) -> None:
+    """A carriage return within a line, quotes, and a field longer than Python's csv module reads."""
+    long = "word " * 30_000
+    text = f'first\tsecond\tlabel\r\nOne\rtwo "three\tfour\tyes\r\n\r\n{long}\tfour\tno\n'
+    (tmp_path / "a.tsv").write_bytes(text.encode())
+    first, second = PairsTask(PairsConfig(tokenizer="whitespace-1")).read(tmp_path / "a.tsv")
+    assert first == SentencePair(("One", "two", '"three'), ("four",), "yes")
+    assert (len(second.first), second.label) == (30_000, "no")
+
+
+def test_check_refuses_scores_that_are_no_numbers() -> None:
+    with pytest.raises(ValueError, match="the score of a pair is nan"):
+        PairsTask(PairsConfig(target="score")).check(SentencePair(("a",), ("b",), score=float("nan")))
 
 
 def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:

@@ -9,7 +9,7 @@ from toy_tasks import toy_tasks
 
 from elmokit.data.readers import Layout, read_tagged
 from elmokit.tasks.classification import ClassificationTask
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.predict import predict_file, score_file
 from elmokit.tasks.task_model import TaskModel
@@ -54,6 +54,20 @@ def test_predict_file_writes_raw_text_in_columns_or_as_json(tagger: TaskModel, t
     predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in sentences]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_predict_file_refuses_raw_text_of_tasks_that_read_none(name: str, tmp_path: Path) -> None:
+    toy = toy_tasks()[name]
+    words, config = WordsConfig(elmo="none", word_dim=8), replace(toy.config, max_epochs=1)
+    model = fit(toy.task, toy.examples, toy.examples, words=words, config=config)[0]
+    (tmp_path / "raw.txt").write_text("ab\n")
+    assert model.task.reads_text == isinstance(toy.text, str)
+    if model.task.reads_text:
+        assert predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True).examples == 1
+        return
+    with pytest.raises(ValueError, match=f"an input of {name} is not a line of raw text: .* without --text"):
+        predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
 
 
 def test_predict_file_is_not_scored_if_some_examples_have_no_answer(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.fit import fit, read_examples
 from elmokit.tasks.reading import (
     Answer,
     Question,
+    ReadingConfig,
     ReadingTask,
     answer_f1,
     normalized_answer,
@@ -38,6 +43,54 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     (found,) = ReadingTask().predictions([question], [(first, last, 0.5)])
     assert found == Answer("7", "October 1973", 24, 36, 0.5)
     assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
+
+
+def test_from_text_splits_questions_and_passages_as_read_does(tmp_path: Path) -> None:
+    write_squad(tmp_path / "squad.json", "October 1973")
+    for name in ("english-1", "whitespace-1"):
+        task = ReadingTask(ReadingConfig(tokenizer=name))
+        (of_file,) = task.read(tmp_path / "squad.json", with_answers=False)
+        found = task.from_text(("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"])
+        assert replace(found, id="7") == of_file
+
+
+@pytest.mark.parametrize("text", ["When?", ("When?",), ("When?", ["OPEC", "acted"])])
+def test_from_text_names_what_it_takes(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"give \(question, passage\), two strings, for each question"):
+        ReadingTask().from_text(text, str.split)
+
+
+def test_fit_refuses_answers_outside_of_the_words_only_to_train_on(tmp_path: Path) -> None:
+    """Such questions have no loss, which is not a number for a batch of them; they can be scored all the same."""
+    write_squad(tmp_path / "squad.json", "October 1973")
+    (question,) = ReadingTask().read(tmp_path / "squad.json")
+    outside = json.loads((tmp_path / "squad.json").read_text())
+    outside["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 3 * len(CONTEXT)
+    (tmp_path / "outside.json").write_text(json.dumps(outside))
+    message = "example 1 of the training set: question 7: its answer 'October 1973' overlaps no word at answer_start"
+    with pytest.raises(ValueError, match=message):
+        read_examples(ReadingTask(), "training", tmp_path / "outside.json")
+    config = FitConfig(max_epochs=1, device="cpu")
+    words = WordsConfig(elmo="none", word_dim=4)
+    task = ReadingTask(ReadingConfig(hidden_dim=4))
+    _, report = fit(task, [question], *2 * [tmp_path / "outside.json"], words=words, config=config)
+    assert report.test is not None and set(report.test) == {"f1", "exact match"}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"answers": (), "span": None}, r"question 7 has no answer: leave unanswerable questions \(SQuAD 2.0\) out"),
+        ({"span": (-1, 0)}, "question 7: the answer's words are -1 to 0, of 16 words"),
+        ({"span": (5, 16)}, "question 7: the answer's words are 5 to 16, of 16 words"),
+        ({"offsets": ((0, 3),)}, "question 7: 16 words in the passage, but 1 offsets"),
+    ],
+)
+def test_check_raises_for_inconsistent_questions(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_squad(tmp_path / "squad.json", "October 1973")
+    (question,) = ReadingTask().read(tmp_path / "squad.json")
+    with pytest.raises(ValueError, match=message):
+        ReadingTask().check(replace(question, **changed))
 
 
 def test_read_accepts_compressed_files(tmp_path: Path) -> None:

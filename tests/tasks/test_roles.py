@@ -1,6 +1,7 @@
 """Brackets of roles as tags, and reversal of padded sentences."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,11 +48,51 @@ def test_read_raises_for_a_wrong_number_of_columns(tmp_path: Path) -> None:
         list(RolesTask().read(tmp_path / "srl.conll"))
 
 
+@pytest.mark.parametrize("predicate", [-1, 2])
+def test_frame_refuses_a_predicate_outside_of_the_sentence(predicate: int) -> None:
+    """A word of padding would be marked instead, or another sentence's."""
+    message = f"the predicate is word {predicate} of a sentence of 2 words"
+    with pytest.raises(ValueError, match=message):
+        PredicateFrame(("He", "runs"), predicate, ("O", "B-V"))
+    with pytest.raises(ValueError, match=message):
+        RolesTask().from_text(("He runs", predicate), str.split)
+
+
+@pytest.mark.parametrize("text", ["He runs", ("He runs",), ("He runs", "1"), ["He", "runs"]])
+def test_from_text_names_what_it_takes(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"give \(sentence, position of the predicate\) for each"):
+        RolesTask().from_text(text, str.split)
+
+
 def test_score_excludes_the_predicate_itself() -> None:
     words = ("a", "b", "c")
     gold = [PredicateFrame(words, 1, ("B-ARG0", "B-V", "B-ARG1"))]
     scores = RolesTask().score(gold, [Frame(words, 1, (), ("B-ARG0", "B-V", "O"))])
     assert (scores["precision"], scores["recall"]) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "gold, predicted, correct, excess, missed",
+    [
+        # Counted by the rules of CoNLL-2005 (load_SE_tagging and discriminate_args of srl-eval.pl).
+        ("B-A1 B-V B-C-A1 O B-C-V", "B-A1 B-V O O O", 0, 1, 1),
+        ("B-A1 B-V B-C-A1 O B-C-V", "B-A1 B-V B-C-A1 O O", 1, 0, 0),
+        ("B-A1 B-V B-C-A1 B-A2 B-C-A1", "B-A1 B-V B-C-A1 B-A2 O", 1, 1, 1),
+        ("B-A1 B-V B-A1 B-C-A1 O", "B-A1 B-V B-A1 B-C-A1 O", 2, 0, 0),  # continues the last A1
+        ("O B-V B-A1 I-A1 O", "O B-V B-C-A1 I-C-A1 O", 1, 0, 0),  # continues nothing
+        ("B-A1 B-V B-A1 O O", "B-A1 B-V B-C-A1 O O", 0, 1, 2),
+    ],
+)
+def test_score_joins_the_phrases_of_discontinuous_arguments(
+    gold: str, predicted: str, correct: int, excess: int, missed: int
+) -> None:
+    words = ("a", "b", "c", "d", "e")
+    examples, frames = [PredicateFrame(words, 1, tuple(gold.split()))], [Frame(words, 1, (), tuple(predicted.split()))]
+    scores, by_role = RolesTask().score(examples, frames), RolesTask().score_by_label(examples, frames)
+    assert scores["precision"] == correct / (correct + excess)
+    assert scores["recall"] == correct / (correct + missed)
+    assert sum(score.support for score in by_role.values()) == correct + missed
+    assert not by_role.keys() & {"V", "C-V", "C-A1"}
 
 
 def test_reversed_words_keeps_padding_in_place() -> None:

@@ -18,7 +18,7 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.metrics import spans
 from elmokit.tasks.predict import predict_file
-from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.tasks.tagging import Tagging, TaggingConfig, TaggingTask
 from elmokit.tasks.task_model import TaskModel, load_task_model
 
 # The tag of "x" depends on the word before it: A after an upper-case word, else B.
@@ -75,6 +75,14 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     assert found.tags == tags
     assert {(span.start, span.end, span.type) for span in found.spans} == spans(tags)
     assert all(0 < span.score <= 1 for span in found.spans)
+
+
+def test_accuracy_does_not_depend_on_the_scheme_of_the_file() -> None:
+    """As when a training set in IOB2 comes with a test set in IOB1."""
+    task = TaggingTask(labels={"tags": ["B-X", "E-X", "O", "S-X"], "scheme": "IOB2"})
+    gold = [TaggedSentence(("a", "b", "c"), ("I-X", "I-X", "B-X"))]
+    predicted = [Tagging(("a", "b", "c"), ("B-X", "I-X", "B-X"), (1.0, 1.0, 1.0))]
+    assert task.score(gold, predicted)["accuracy"] == task.score(gold, predicted)["f1"] == 1.0
 
 
 def test_crf_decodes_only_valid_sequences() -> None:

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from toy_tasks import ToyTask, toy_tasks
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
+from elmokit.data.readers import TaggedSentence
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks import training
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
+from elmokit.tasks.tagging import TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
 from elmokit.tasks.task import TASKS, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
+from elmokit.tasks.word_encoder import WordEncoder
 
 NO_DROPOUT = WordsConfig(word_dim=16, elmo_dropout=0.0, word_dropout=0.0, rare_word_dropout=0.0)
 PLACES = [replace(NO_DROPOUT, elmo=place) for place in ("none", "input", "output", "both")]
@@ -188,8 +192,90 @@ def test_fit_refuses_an_existing_output_before_training(model: Pretrained, tmp_p
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("all of it")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match=r"model has no report.json, so it is not overwritten"):
+        with pytest.raises(FileExistsError, match=r"model has no config.json, so it is not overwritten"):
             fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", overwrite=overwrite)
+
+
+def test_save_replaces_only_a_task_model(model: Pretrained, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=1))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("all of it")
+    with pytest.raises(FileExistsError, match=r"precious has no config.json, so it is not overwritten"):
+        fitted.save(tmp_path / "precious", overwrite=True)
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "all of it"
+    fitted.save(tmp_path / "model")
+    with pytest.raises(FileExistsError, match="model exists"):
+        fitted.save(tmp_path / "model")
+    with pytest.raises(FileExistsError, match="model is a model without a report"):
+        fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
+    fitted.save(tmp_path / "model", overwrite=True)
+    assert load_task_model(tmp_path / "model", device="cpu").predict([toy.text]) == fitted.predict([toy.text])
+
+
+def test_loaded_task_model_knows_words_with_unusual_characters(tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    words = ("\ufeffAnn", "sees\r", "red\u2028", "\ud800")
+    examples = [TaggedSentence(words, ("B-PER", "O", "O", "O"))] * 3
+    options = {"words": WordsConfig(elmo="none", word_dim=8), "config": replace(toy.config, max_epochs=1)}
+    fitted, _ = fit(toy.task, examples, examples, **options, output=tmp_path / "model")
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    assert loaded.table.words == fitted.table.words == tuple(sorted(words))
+    broken = replace(examples[0], words=("Ann", "sees", "red\ndogs", "."))
+    with pytest.raises(ValueError, match=r"example 2 of the development set: the word 'red\\ndogs' has a line break"):
+        fit(toy.task, examples, [examples[0], broken], **options)
+
+
+class NormalizedNetwork(TaggingNetwork):
+    """A network with statistics, which no gradient changes, and with tied weights."""
+
+    def __init__(self, config: TaggingConfig, words: WordEncoder, num_tags: int) -> None:
+        super().__init__(config, words, num_tags, crf=None)
+        self.norm = nn.BatchNorm1d(words.dim)
+        self.there, self.back = nn.Linear(words.dim, words.dim), nn.Linear(words.dim, words.dim)
+        self.back.weight = self.there.weight
+
+    def forward(self, batch: TaggingBatch) -> torch.Tensor:
+        encoded = self.words(batch.words)
+        vectors = self.back(self.there(self.norm(encoded.vectors.flatten(0, 1)))).view_as(encoded.vectors)
+        return self.output(self.lstm(vectors, encoded.mask))
+
+
+class NormalizedTask(TaggingTask):
+    name = "normalized"
+
+    def network(self, words: WordEncoder) -> TaggingNetwork:
+        return NormalizedNetwork(self.config, words, len(self.labels["tags"]))
+
+
+def test_network_of_ones_own_keeps_statistics_and_tied_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = toy_tasks()["tagging"]
+    toy = replace(toy, task=NormalizedTask(TaggingConfig(hidden_dim=8)))
+    words, config = WordsConfig(elmo="none", word_dim=8), replace(toy.config, max_epochs=4)
+    after_first = fit_toy(toy, tmp_path, words, config=replace(config, max_epochs=1))[0]
+    whole, report = fit_toy(toy, tmp_path, words, config=config, output=tmp_path / "whole")
+    loaded = load_task_model(tmp_path / "whole", "cpu", NormalizedTask)
+    assert loaded.predict([toy.text]) == whole.predict([toy.text])
+    assert loaded.score(toy.examples).values == report.dev
+    real, real_score = training.train_epoch, training.score
+
+    def killed(*arguments: Any) -> float:
+        if arguments[-1] > 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training, "train_epoch", killed)
+        fit_toy(toy, tmp_path, words, config=config, output=tmp_path / "killed")
+    resumed, _ = fit_toy(toy, tmp_path, words, config=config, output=tmp_path / "killed")
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(resumed)[name]), name
+
+    falling = iter([1.0, 0.5, 0.4, 0.3])
+    monkeypatch.setattr(training, "score", lambda *a: {**real_score(*a), "score": next(falling)})
+    first_is_best, _ = fit_toy(toy, tmp_path, words, config=config)
+    for name, tensor in weights(after_first).items():
+        assert torch.equal(tensor, weights(first_is_best)[name]), name
 
 
 def test_fit_accepts_a_single_training_example(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
@@ -309,3 +395,42 @@ def test_find_task_reads_a_class_from_a_file(tmp_path: Path) -> None:
     for wrong in ("dancing", f"{tmp_path / 'none.py'}:Mine", f"{tmp_path / 'mine.py'}:Other"):
         with pytest.raises(ValueError):
             find_task(wrong)
+
+
+OWN_TASK = """from __future__ import annotations
+from dataclasses import dataclass
+from typing import Literal
+from elmokit.tasks.tagging import TaggingTask
+
+with open({log!r}, "a") as log:
+    log.write("executed ")
+
+@dataclass(frozen=True)
+class Settings:
+    color: Literal["red", "blue"] = "red"
+
+class Mine(TaggingTask):
+    name = {name!r}
+    Config = Settings
+"""
+
+
+def test_find_task_reads_a_file_with_deferred_annotations_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(OWN_TASK.format(log=str(tmp_path / name / "log"), name=name))
+    found = [find_task(f"{tmp_path / name / 'mine.py'}:Mine") for name in ("one", "one", "two")]
+    assert [task.name for task in found] == ["one", "one", "two"] and found[0] is found[1]
+    assert (tmp_path / "one" / "log").read_text() == "executed "
+    (tmp_path / "one" / "mine.py").write_text(OWN_TASK.format(log=str(tmp_path / "one" / "log"), name="changed"))
+    assert find_task(f"{tmp_path / 'one' / 'mine.py'}:Mine").name == "changed"
+
+
+def test_find_task_registers_no_module_of_a_file_that_raises(tmp_path: Path) -> None:
+    (tmp_path / "broken_task.py").write_text("raise RuntimeError('broken')")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            find_task(f"{tmp_path / 'broken_task.py'}:Mine")
+    (tmp_path / "broken_task.txt").write_text("")
+    with pytest.raises(ValueError, match=r"its name must end in .py"):
+        find_task(f"{tmp_path / 'broken_task.txt'}:Mine")

@@ -64,6 +64,36 @@ def test_vectors_of_a_long_sentence_are_those_of_windows(directory: Path) -> Non
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+SMALL = {
+    "vocab_size": len(VOCAB), "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind, settings, limit",
+    [
+        ("Bert", {"pad_token_id": 0, "max_position_embeddings": 10}, 10),
+        ("Roberta", {"pad_token_id": 1, "max_position_embeddings": 12}, 10),
+        ("ModernBert", {"pad_token_id": 9, "max_position_embeddings": 10}, 10),  # without a table of positions
+    ],
+)
+def test_max_subwords_is_the_most_that_a_model_reads(
+    kind: str, settings: dict[str, int], limit: int, directory: Path
+) -> None:
+    tokens = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **(tokens if kind == "ModernBert" else {}), **settings)
+    model = getattr(transformers, f"{kind}Model")(config)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    encoder = TransformerEncoder(model, tokenizer)
+    assert encoder.max_subwords == limit
+    vectors = encoder.vectors([["red"] * 20], "float32")
+    assert vectors.shape == (20, 2, 8) and np.isfinite(vectors).all()
+    if kind == "Roberta":
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.tensor([[5] * (limit + 1)]))
+
+
 def test_load_raises_for_something_else_and_names_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not an encoder"):
         TransformerEncoder.load(tmp_path / "nothing")

@@ -1,10 +1,12 @@
 """Parallel files, copied unknown words, BLEU, and a beam search that equals exhaustive search."""
 
+import gzip
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+import zstandard
 from torch import Tensor
 
 from elmokit.tasks.config import WordsConfig
@@ -35,6 +37,27 @@ def test_read_finds_the_translation_next_to_the_source(tmp_path: Path) -> None:
     (tmp_path / "train.de.txt").unlink()
     with pytest.raises(ValueError, match=r"train.de.txt is expected"):
         list(TranslationTask().read(tmp_path / "train.en.txt"))
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        ("news.entertainment.en", "news.entertainment.de"),
+        ("news.en.en.gz", "news.en.de.gz"),
+        ("train.en.zst", "train.de.zst"),
+    ],
+)
+def test_read_replaces_only_the_last_language_of_a_file_name(source: str, target: str, tmp_path: Path) -> None:
+    write = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(source).suffix, bytes)
+    (tmp_path / source).write_bytes(write(b"A dog\n"))
+    (tmp_path / target).write_bytes(write(b"Ein Hund\n"))
+    assert list(TranslationTask().read(tmp_path / source)) == [ParallelSentence(("a", "dog"), ("ein", "hund"))]
+
+
+def test_read_names_a_file_without_a_language(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("A dog\n")
+    with pytest.raises(ValueError, match=r"train.txt does not name its language: call it \*.en, or set source"):
+        list(TranslationTask().read(tmp_path / "train.txt"))
 
 
 def test_predictions_copy_unknown_words_from_the_source() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
+from elmokit.fs import reading
 from elmokit.tasks.word_vectors import Coverage, read_word_vectors
 
 ENTRIES = {"the": [0.1, -2.0, 3e-3], "Zürich": [1.0, 2.0, 3.0], "dog": [4.0, 5.0, 6.0], ". . .": [7.0, 8.0, 9.0]}
@@ -35,9 +37,25 @@ def test_read_word_vectors_reads_every_format(name: str, tmp_path: Path) -> None
     assert read_word_vectors(tmp_path / name, (), most_frequent=2).words == ("the", "Zürich")
 
 
+@pytest.mark.parametrize("read_size", [1, 5, 100])
+def test_read_word_vectors_reads_zstandard_to_the_end_when_it_has_several_frames(
+    read_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame that begins in the last bytes of a read decompresses to an empty block first."""
+    monkeypatch.setattr(reading, "READ_SIZE", read_size)
+    frames = (zstandard.compress(line.encode()) for line in TEXT.splitlines(keepends=True))
+    (tmp_path / "glove.txt.zst").write_bytes(b"".join(frames))
+    assert read_word_vectors(tmp_path / "glove.txt.zst", (), most_frequent=9).words == tuple(ENTRIES)
+
+
 def test_word_of_glove_may_hold_spaces(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text(TEXT)
     np.testing.assert_array_equal(read_word_vectors(tmp_path / "glove.txt", {". . ."}).vectors, [[7, 8, 9]])
+
+
+def test_word_with_a_line_break_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "word2vec.bin").write_bytes(b"4 3\n" + BINARY.replace(b"the", b"t\ne").replace(b". . .", b"..."))
+    assert read_word_vectors(tmp_path / "word2vec.bin", (), most_frequent=9).words == ("Zürich", "dog", "...")
 
 
 def test_number_falls_back_to_lower_case_and_coverage_counts_it(tmp_path: Path) -> None:

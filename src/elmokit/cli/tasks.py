@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
-from elmokit.cli.show import show
+from elmokit.cli.show import check_outputs, show
 from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
@@ -106,6 +106,7 @@ class SampleEfficiency(Generic[TaskConfig]):
     """Seeds of the runs on each part."""
     plot: Annotated[Path | None, UNSET] = None
     """Picture of the scores (.png, .svg or .pdf; needs matplotlib)."""
+    overwrite: Annotated[bool, arg(help="Replace the picture if it exists.")] = False
 
     def run(self) -> None:
         from elmokit.plots import require_matplotlib
@@ -113,6 +114,7 @@ class SampleEfficiency(Generic[TaskConfig]):
         from elmokit.tasks.plots import plot_sample_efficiency
 
         task = _configured(self.task, self.settings, "sample-efficiency")
+        check_outputs([self.plot], [self.train, self.dev, self.test], self.overwrite)
         if self.plot is not None:
             require_matplotlib()
         numbers = {
@@ -161,10 +163,15 @@ class LayerWeights:
     """Directories that fit wrote."""
     plot: Annotated[Path | None, UNSET] = None
     """Picture of the weights (.png, .svg or .pdf; needs matplotlib)."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
+        from elmokit.plots import require_matplotlib
         from elmokit.tasks.plots import mixes_by_name, plot_layer_weights, read_reports
 
+        check_outputs([self.plot], self.task_models, self.overwrite)
+        if self.plot is not None:
+            require_matplotlib()
         reports = {
             str(directory / name) if (directory / name).is_dir() else str(directory): report
             for directory in self.task_models

@@ -6,7 +6,7 @@ A verb imports the function that does its work when it runs, so that `--help` do
 import re
 from collections.abc import Sequence
 from inspect import cleandoc
-from typing import Annotated, Any, Union, cast, get_args
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from tyro.conf import subcommand
 
@@ -50,7 +50,7 @@ def verbs_for(arguments: Sequence[str]) -> Any:
         if verb in OF_TASKS:
             has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
             verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
-        text = cleandoc(verb.__doc__ or "")
+        text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # a class, or one of some settings
         if named == name:
             text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
         else:

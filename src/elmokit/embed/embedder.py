@@ -158,7 +158,7 @@ class Embedder:
         return f"Embedder({vectors}, state {state}, tokenizer {tokenizer}, {self._pipeline.bilm!r})"
 
     def clear_word_cache(self) -> None:
-        """Empty the cache of word vectors, which holds some thousands of the distinct words met last."""
+        """Empty the cache of word vectors, which holds several thousand of the distinct words met last."""
         if self._pipeline.cache is not None:
             self._pipeline.cache.clear()
 
@@ -212,7 +212,7 @@ class Embedder:
         state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
-        """Embed sentences that need not all be there: some thousand words at a time, in order, some of them ahead.
+        """Embed sentences that need not all be there: several thousand words at a time, in order, some of them ahead.
 
         Args:
             sentences: See `embed`.

@@ -198,7 +198,7 @@ def embed_fasta(
     """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
 
     A residue is a word of one letter, a sequence a sentence. Memory holds the sequences of a part, and the vectors of
-    some thousand residues. A run that was stopped is resumed as in `embed_file`.
+    several thousand residues. A run that was stopped is resumed as in `embed_file`.
 
     Args:
         file: FASTA, plain, .gz or .zst; residues are read in upper case.

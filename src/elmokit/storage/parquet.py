@@ -56,7 +56,7 @@ def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndar
 
 
 def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]]]:
-    """The lines of a store, some thousand words at a time."""
+    """The lines of a store, several thousand words at a time."""
     group, words = [], 0
     for tokens, vectors in store:
         if group and words + len(tokens) > GROUP_WORDS:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
@@ -46,11 +46,13 @@ class ClassificationConfig:
     lowercase: bool = False
     """Read the texts in lower case."""
     phrases: bool = True
-    """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole sentences only."""
+    """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole sentences only.
+    Development and test sets are always whole sentences."""
     balanced: bool = False
     """Weigh the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_at_least(self, 1, ("encoder_dim", "integrator_dim", "maxout_dim"))
         check_dropout(self, ("dropout",))
 
@@ -108,22 +110,14 @@ class ClassificationBatch(NamedTuple):
     labels: Tensor
 
 
-class PooledNetwork(TaskNetwork):
-    """The mean and the maximum of the words' vectors -> a linear layer."""
+class TextClassifier(TaskNetwork):
+    """A network that scores the labels of texts: `forward` is that of a subclass, batch -> (B, K)."""
 
     def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
         super().__init__()
         self.register_buffer("label_weights", label_weights, persistent=False)
         self.words = words
         self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(2 * (words.dim + words.output_dim), len(label_weights))
-
-    def forward(self, batch: ClassificationBatch) -> Tensor:
-        """Scores of the labels, (B, K)."""
-        encoded = self.words(batch.words)
-        x = encoded.join(encoded.vectors)
-        pooled = torch.cat([masked_mean(x, encoded.mask), masked_max(x, encoded.mask)], dim=1)
-        return self.output(self.dropout(pooled))
 
     def loss(self, batch: ClassificationBatch) -> Tensor:
         """Mean negative log-likelihood of the correct labels, weighted by label."""
@@ -132,6 +126,21 @@ class PooledNetwork(TaskNetwork):
     def decode(self, batch: ClassificationBatch, with_probabilities: bool = True) -> list[list[float]]:
         """For each text the probabilities of the labels."""
         return self(batch).softmax(dim=1).tolist()
+
+
+class PooledNetwork(TextClassifier):
+    """The mean and the maximum of the words' vectors -> a linear layer."""
+
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
+        super().__init__(config, words, label_weights)
+        self.output = nn.Linear(2 * (words.dim + words.output_dim), len(label_weights))
+
+    def forward(self, batch: ClassificationBatch) -> Tensor:
+        """Scores of the labels, (B, K)."""
+        encoded = self.words(batch.words)
+        x = encoded.join(encoded.vectors)
+        pooled = torch.cat([masked_mean(x, encoded.mask), masked_max(x, encoded.mask)], dim=1)
+        return self.output(self.dropout(pooled))
 
 
 class Maxout(nn.Module):
@@ -146,14 +155,11 @@ class Maxout(nn.Module):
         return self.linear(x).unflatten(1, self.shape).amax(2)
 
 
-class BiattentiveNetwork(PooledNetwork):
+class BiattentiveNetwork(TextClassifier):
     """The biattentive classification network: encode, attend to itself, integrate, pool, classify."""
 
     def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
-        TaskNetwork.__init__(self)
-        self.register_buffer("label_weights", label_weights, persistent=False)
-        self.words = words
-        self.dropout = nn.Dropout(config.dropout)
+        super().__init__(config, words, label_weights)
         self.reduce = nn.Linear(words.dim, config.encoder_dim)
         self.encoder = BiLSTM(config.encoder_dim, config.encoder_dim)
         self.integrator = BiLSTM(3 * self.encoder.output_dim, config.integrator_dim)
@@ -194,21 +200,27 @@ class ClassificationTask(Task[LabelledText, Classification]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
+        """Stream the texts of a file, of trees the whole sentences."""
+        return self._texts(path, with_answers)
+
+    def read_training(self, path: Path) -> Iterator[LabelledText]:
+        """Stream the texts of a training set, of trees all phrases if `config.phrases`."""
+        return self._texts(path, phrases=self.config.phrases)
+
+    def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         for number, line in enumerate(read_lines(path), start=1):
             if line.startswith("("):
                 try:
-                    yield from self._texts_of_tree(line, with_answers)
+                    of_tree = labelled_phrases(line)
                 except ValueError as error:
                     raise ValueError(f"{path}, line {number} is not a tree of labels: {error}") from error
+                for phrase in of_tree if phrases else of_tree[:1]:
+                    yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
             elif line.strip():
                 label, *words = line.split()
                 if not words:
                     raise ValueError(f'{path}, line {number}: expected "LABEL TEXT", not {line!r}')
                 yield LabelledText(self._cased(words), label if with_answers else None)
-
-    def _texts_of_tree(self, tree: str, with_answers: bool) -> Iterator[LabelledText]:
-        for phrase in labelled_phrases(tree) if self.config.phrases else labelled_phrases(tree)[:1]:
-            yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
 
     def _cased(self, words: Words) -> tuple[str, ...]:
         return tuple(word.lower() for word in words) if self.config.lowercase else tuple(words)
@@ -230,7 +242,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     # --- The network ------------------------------------------------------------------------------------------------
 
-    def network(self, words: WordEncoder) -> PooledNetwork:
+    def network(self, words: WordEncoder) -> TextClassifier:
         network = BiattentiveNetwork if self.config.network == "biattentive" else PooledNetwork
         weights = torch.ones(len(self.labels["labels"]))
         if self.config.balanced:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 # The tasks of elmokit: module of elmokit.tasks -> class.
 TASKS = {
@@ -35,6 +35,16 @@ def check_dropout(config: object, names: Iterable[str]) -> None:
     for name in names:
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
+
+
+def check_choices(config: object) -> None:
+    """ValueError if a setting of `config` is none of the choices of its type, a Literal or a Literal | None."""
+    for name, kind in get_type_hints(type(config)).items():
+        literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
+        choices = [choice for literal in literals for choice in get_args(literal)]
+        value, may_be_none = getattr(config, name), type(None) in get_args(kind)
+        if choices and value not in choices and not (value is None and may_be_none):
+            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class WordsConfig:
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2", "vectors_kept"))
         check_dropout(self, ("elmo_dropout", "word_dropout"))
         if not 0 <= self.rare_word_dropout <= 1:
@@ -85,8 +96,12 @@ class WordsConfig:
     @property
     def has_input(self) -> bool:
         """Whether anything is read at the input of the network."""
-        learned = self.word_dim or self.character_dim
-        return bool(self.elmo in ("input", "both") or learned or self.vectors or self.encoder)
+        return self.elmo in ("input", "both") or self.has_input_without_elmo
+
+    @property
+    def has_input_without_elmo(self) -> bool:
+        """Whether anything but ELMo is read at the input of the network."""
+        return bool(self.word_dim or self.character_dim or self.vectors or self.encoder)
 
 
 @dataclass(frozen=True)
@@ -134,3 +149,6 @@ class ColumnsConfig:
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
     """Name or number of the column of tags (default: upos of CoNLL-U, the last of other columns)."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)

@@ -100,7 +100,7 @@ def bounds(spans: Spans) -> list[Mention]:
 
 
 def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
-    """What follows the first of two hidden layers, down to one output."""
+    """A network for scores, from its first hidden layer's output before the activation to one output."""
     return nn.Sequential(
         nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
@@ -251,9 +251,10 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
     name = "coreference"
     metric = "average"
+    reads_text = False
     Config = CoreferenceConfig
     fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6)
-    prediction_batch_size = 1
+    prediction_batch_size = max_batch_size = 1
     config: CoreferenceConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
@@ -323,11 +324,13 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     name, sentences, cells = "", [[]], []
     for number, line in enumerate(read_lines(path), start=1):
         if line.startswith("#begin document"):
+            if cells:
+                raise ValueError(f"{path}, line {number}: the document before, {name}, has no #end document")
             name, sentences, cells = line.removeprefix("#begin document").strip(), [[]], []
         elif line.startswith("#end document"):
             words = tuple(tuple(sentence) for sentence in sentences if sentence)
             yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
-            cells = []
+            name, sentences, cells = "", [[]], []
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
             if len(columns) <= WORD_COLUMN + with_answers:
@@ -337,7 +340,7 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
         else:
             sentences.append([])
     if cells:
-        raise ValueError(f"{path} ends within a document: its last line must be #end document")
+        raise ValueError(f"{path}: its last document, {name}, has no #end document")
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.fs.atomic import atomic_path
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import Examples, fit_seeds, read_examples
+from elmokit.tasks.fit import Examples, check_answers, check_holds_models, fit_seeds, read_examples
 from elmokit.tasks.report import REPORT, MeanScore
 from elmokit.tasks.task import Task, find_task
 
@@ -44,6 +44,16 @@ class EfficiencyReport:
     def to_json(self) -> str:
         """The report as indented JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def _check_smallest(task: Task, part: Sequence[Any], dev: Sequence[Any]) -> None:
+    """ValueError if the smallest part of a training set is too small to learn anything from."""
+    try:
+        read_examples(task, "training", part)
+        check_answers(task, task.learn(part), dev)
+    except ValueError as error:
+        message = "has no words, or none of the labels of the development set: raise the smallest fraction"
+        raise ValueError(f"the smallest part of the training set, {len(part)} examples, {message}") from error
 
 
 def sample_efficiency(
@@ -81,14 +91,19 @@ def sample_efficiency(
         The scores.
 
     Raises:
-        ValueError: A fraction is out of range; the words have no ELMo; otherwise as in `fit`.
+        FileExistsError: `output` is a task model; otherwise as in `fit`.
+        ValueError: A fraction is out of range or too small; the words have no ELMo, or nothing else; otherwise as in
+            `fit`.
     """
     if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
         raise ValueError(f"fractions must be numbers above 0, at most 1, not {list(fractions)}")
     words = words or WordsConfig()
     if words.elmo == "none":
         raise ValueError('this compares a network with ELMo to the same without: elmo "none" leaves nothing to compare')
+    if not words.has_input_without_elmo:
+        raise ValueError("without ELMo the network has no input: give word_dim, character_dim, vectors or encoder")
     task, output = find_task(task)() if isinstance(task, str) else task, Path(output)
+    check_holds_models(output)
     train = read_examples(task, "training", train_examples)
     dev = read_examples(task, "development", dev_examples)
     test = None if test_examples is None else read_examples(task, "test", test_examples)
@@ -97,9 +112,12 @@ def sample_efficiency(
         "without ELMo": {"words": replace(words, elmo="none", finetune=False)},
         "with ELMo": {"words": words, "model": model},
     }
+    sizes = sorted({max(1, round(fraction * len(train))) for fraction in fractions})
+    parts = {size: [train[number] for number in sorted(order[:size])] for size in sizes}
+    check_answers(task, task.learn(train), dev)
+    _check_smallest(task, parts[sizes[0]], dev)
     scores: dict[str, list[tuple[int, MeanScore]]] = {name: [] for name in kinds}
-    for size in sorted({max(1, round(fraction * len(train))) for fraction in fractions}):
-        part = [train[number] for number in sorted(order[:size])]
+    for size, part in parts.items():
         for name, options in kinds.items():
             directory = output / f"{name.replace(' ', '-')}-{size}"
             report = fit_seeds(

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +23,7 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.layer_cache import default_cache
 from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores
 from elmokit.tasks.task import Task, find_task
-from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
+from elmokit.tasks.task_model import CONFIG, TaskModel, load_task_model, make_network
 from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
@@ -37,13 +37,35 @@ def _snapshot_of(output: Path) -> Path:
     return output.absolute().with_name(f".fit-{output.absolute().name}")
 
 
+def _check_words(task: Task, example: Any) -> None:
+    for words in task.sentences(example):
+        if broken := [word for word in words if "\n" in word]:
+            raise ValueError(f"the word {broken[0]!r} has a line break: split the words there")
+
+
 def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
-    """The examples of a set. ValueError names the first that is invalid."""
-    checked = list(task.read(Path(examples)) if isinstance(examples, str | Path) else examples)
+    """Read and check the examples of a set.
+
+    Args:
+        task: The task.
+        name: The set's name, for messages: "training", "development" or "test".
+        examples: A file in the task's format, or examples.
+
+    Returns:
+        The examples.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: An example, which is named, is invalid; or none has words.
+    """
+    of_training = name == "training"
+    read, check = (task.read_training, task.check_training) if of_training else (task.read, task.check)
+    checked = list(read(Path(examples)) if isinstance(examples, str | Path) else examples)
     for number, example in enumerate(checked, start=1):
         try:
-            task.check(example)
+            check(example)
             task.check_length(example)
+            _check_words(task, example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
     if not any(task.length(example) for example in checked):
@@ -51,9 +73,9 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
     return checked
 
 
-def _check_answers(task: Task, dev: Sequence[Any]) -> None:
-    """ValueError if the training set has none of the labels of the development set, whose score would be 0."""
-    known, given = (task.answer_types(labels) for labels in (task.labels, task.learn(dev)))
+def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
+    """ValueError if a training set's labels are none of the development set's, whose score would be 0."""
+    known, given = (task.answer_types(each) for each in (labels, task.learn(dev)))
     if given and not known & given:
         of_training, of_dev = (", ".join(sorted(labels)[:5]) or "none" for labels in (known, given))
         raise ValueError(
@@ -68,7 +90,8 @@ def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained |
             raise ValueError('with elmo "none" no model is read: leave the model out, or choose where ELMo enters')
         return None
     pretrained = loading.resolve_model(model)
-    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if config.finetune else pretrained
+    # A network freezes, moves and trains its biLM: the caller's stays as it is.
+    return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if pretrained is model else pretrained
 
 
 def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
@@ -97,15 +120,31 @@ def _identity(
         elif read is not None:
             content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
     for examples in sets:
+        content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
         for example in examples:
             content.update(repr(example).encode("utf-8", "surrogatepass"))
     return content.hexdigest()
 
 
+def _check_is_model(output: str | Path, inputs: Sequence[str | Path]) -> None:
+    """FileExistsError if something other than a task model, which alone may be replaced, is at `output`."""
+    if any(Path(output).glob(f"seed-*/{CONFIG}")):
+        raise FileExistsError(f"{output} holds the models of several seeds: choose another directory")
+    check_output(output, inputs, overwrite=True, directory_of=CONFIG)
+
+
+def check_holds_models(output: Path) -> None:
+    """FileExistsError if a directory for several models is a model itself."""
+    if (output / CONFIG).exists():
+        raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all runs")
+
+
 def _finished(output: Path, identity: str) -> FitReport | None:
     """The report of an earlier run with this output, if there is one. FileExistsError if it was another run."""
-    if not (output / REPORT).is_file():
+    if not (output / CONFIG).is_file():
         return None
+    if not (output / REPORT).is_file():
+        raise FileExistsError(f"{output} is a model without a report: choose another name, or ask to overwrite it")
     report = FitReport.read(output / REPORT)
     if report.identity != identity:
         raise FileExistsError(
@@ -136,7 +175,7 @@ def fit(
         dev_examples: File or examples that determine when to stop.
         test_examples: File or examples for the final score.
         model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
-            changed: `words.finetune` trains a copy); None: the bundled English model.
+            changed: a copy is used); None: the bundled English model.
         words: Which vectors the network reads for each word.
         config: Settings of the training; None: the task's own defaults.
         output: Directory for the model and report.json. During the training, a hidden directory next to it
@@ -149,20 +188,24 @@ def fit(
         The model and the report of its training.
 
     Raises:
-        FileExistsError: `output` exists, and must not be overwritten.
+        FileExistsError: `output` exists, and must not be overwritten; or it is no task model, which alone is replaced.
+        FileNotFoundError: A file of examples or of vectors, or the model, is missing.
         ValueError: A file or an example does not fit the task; the loss is not a number.
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
+    if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
+        raise ValueError(f"{task.name} reads no such large batches: set batch_size to {task.max_batch_size}")
     if output is not None:
         files = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
-        check_output(output, files, overwrite=True, directory_of=REPORT)  # it is overwritten only if that is asked for
+        _check_is_model(output, files)
     start_time = time.perf_counter()
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(read_examples(task, "test", test_examples))
-    task = type(task)(task.config, task.learn(sets[0]))  # the given task stays as it is
-    _check_answers(task, sets[1])
+    labels = task.learn(sets[0])
+    check_answers(task, labels, sets[1])
+    task = type(task)(task.config, labels)  # the given task stays as it is
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
     encoder = None
@@ -256,14 +299,14 @@ def fit_seeds(
         Mean and standard deviation of the scores.
 
     Raises:
+        FileExistsError: `output` is a task model itself; otherwise as in `fit`.
         ValueError: There is no seed, or one is repeated; otherwise as in `fit`.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be different numbers, at least one, not {list(seeds)}")
     task = find_task(task)() if isinstance(task, str) else task
     config, output = config or task.fit_config, Path(output)
-    if (output / "config.json").exists():
-        raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all seeds")
+    check_holds_models(output)
     sets = [
         examples if examples is None else read_examples(task, name, examples)
         for name, examples in (("training", train_examples), ("development", dev_examples), ("test", test_examples))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import uuid
 import warnings
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -105,14 +104,14 @@ class _FileSegment:
     def __init__(self, path: Path) -> None:
         vectors = np.load(path, mmap_mode="r")
         self.shape, self.dtype = vectors.shape, vectors.dtype
-        self._offset, self._row_bytes = vectors.offset, vectors[:1].nbytes
-        self._file = path.open("rb", buffering=0)
-        weakref.finalize(self, self._file.close)
+        self._path, self._offset, self._row_bytes = path, vectors.offset, vectors[:1].nbytes
 
     def read_into(self, rows: np.ndarray, first: int) -> None:
-        self._file.seek(self._offset + first * self._row_bytes)
-        if self._file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
-            raise ValueError(f"{self._file.name} is truncated: remove its directory, which is computed again")
+        # Opened anew each time: a large cache has more segments than a process may hold open files.
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._offset + first * self._row_bytes)
+            if file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
+                raise ValueError(f"{self._path} is truncated: remove its directory, which is computed again")
 
 
 class _MemorySegment:
@@ -137,6 +136,38 @@ def _split_into_segments(sentences: Iterable[Words], max_words: int) -> Iterator
         yield segment
 
 
+class _Places:
+    """The places of sentences by digest: sorted arrays, which take a fifth of the memory of a dictionary."""
+
+    def __init__(self) -> None:
+        self._digests, self._places = np.empty(0, "S16"), np.empty((0, 3), np.int64)
+        self._new: list[tuple[np.ndarray, np.ndarray]] = []  # sorted in with the next search
+
+    def __len__(self) -> int:
+        return len(self._digests) + sum(len(digests) for digests, _ in self._new)
+
+    def add(self, segment: int, index: np.ndarray) -> None:
+        """Add the sentences of a segment's index."""
+        numbers = np.full(len(index), segment)
+        self._new.append((index["digest"], np.stack([numbers, index["first"], index["words"]], axis=1)))
+
+    def find(self, digests: Sequence[bytes]) -> list[Place | None]:
+        """The place of each sentence; None for one that is missing."""
+        if self._new:
+            all_digests, all_places = zip((self._digests, self._places), *self._new, strict=True)
+            joined = np.concatenate(all_digests)
+            order = np.argsort(joined, kind="stable")
+            self._digests, self._places = joined[order], np.concatenate(all_places)[order]
+            self._new.clear()
+        if not len(self._digests):
+            return [None] * len(digests)
+        keys = np.array(digests, "S16")  # in which trailing zero bytes do not count, as in the index
+        rows = np.searchsorted(self._digests, keys).clip(max=len(self._digests) - 1)
+        is_equal = (self._digests[rows] == keys).tolist()
+        places = self._places[rows].tolist()
+        return [Place(*place) if exists else None for place, exists in zip(places, is_equal, strict=True)]
+
+
 class LayerCache:
     """A cache of the vectors of tokenized sentences.
 
@@ -151,7 +182,7 @@ class LayerCache:
     ) -> None:
         self.encoder, self.storage_dtype = encoder, storage_dtype
         self._segments: list[_FileSegment | _MemorySegment] = []
-        self._place_of: dict[bytes, Place] = {}
+        self._places = _Places()
         self.directory = None if directory is None else Path(directory) / f"{encoder.name}-{storage_dtype}"
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -159,15 +190,16 @@ class LayerCache:
                 self._open(index)
 
     def __repr__(self) -> str:
-        return f"LayerCache({len(self._place_of)} sentences in {self.directory or 'memory'})"
+        return f"LayerCache({len(self._places)} sentences in {self.directory or 'memory'})"
 
     def __contains__(self, sentence: Words) -> bool:
-        return sentence_digest(sentence) in self._place_of
+        return self._places.find([sentence_digest(sentence)]) != [None]
 
     def add(self, sentences: Iterable[Words], progress: bool = True) -> None:
         """Compute and store the vectors of the sentences that are missing."""
         missing = {sentence_digest(words): words for words in sentences if words}
-        missing = {digest: words for digest, words in missing.items() if digest not in self._place_of}
+        places = self._places.find(list(missing))
+        missing = {digest: words for (digest, words), place in zip(missing.items(), places, strict=True) if not place}
         total = sum(map(len, missing.values()))
         with ProgressBar(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress) as bar:
             word_bytes = np.dtype(self.storage_dtype).itemsize * int(np.prod(self.encoder.shape))
@@ -175,9 +207,12 @@ class LayerCache:
                 self._add_segment(segment)
                 bar.update(sum(map(len, segment)))
 
-    def place(self, sentence: Words) -> Place:
-        """The position of a sentence's vectors. KeyError if the sentence was not added."""
-        return self._place_of[sentence_digest(sentence)] if sentence else Place(0, 0, 0)
+    def places(self, sentences: Sequence[Words]) -> list[Place]:
+        """The positions of sentences' vectors. KeyError if one was not added."""
+        places = self._places.find([sentence_digest(words) for words in sentences])
+        if lacking := [words for words, place in zip(sentences, places, strict=True) if words and place is None]:
+            raise KeyError(tuple(lacking[0]))
+        return [place or Place(0, 0, 0) for place in places]
 
     def read(self, places: Sequence[Place]) -> np.ndarray:
         """Read the vectors of sentences, concatenated, (N, L, D) in the storage dtype."""
@@ -212,12 +247,10 @@ class LayerCache:
                 raise ValueError(f"its vectors are {segment.dtype} of shape {segment.shape}")
             if index.dtype != INDEX_DTYPE or ((index["first"] + index["words"]) > segment.shape[0]).any():
                 raise ValueError("its index does not fit its vectors")
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, FileNotFoundError, EOFError) as error:  # other OSErrors are no damage
             raise ValueError(f"{path} is damaged ({error}): remove its directory, which is computed again") from error
         self._register(segment, index)
 
     def _register(self, segment: _FileSegment | _MemorySegment, index: np.ndarray) -> None:
-        for digest, first, words in index.tolist():
-            # NumPy strips trailing zero bytes.
-            self._place_of[digest.ljust(16, b"\0")] = Place(len(self._segments), first, words)
+        self._places.add(len(self._segments), index)
         self._segments.append(segment)

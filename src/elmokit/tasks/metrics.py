@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, Protocol
 
 Tags = Sequence[str]
 SPAN_PREFIXES = ("B", "I", "E", "S")
+FOREIGN_SPAN_TAG = re.compile(r"[LUM]-.")  # of BILOU and BMES
+NEARLY_ALL = 0.9  # the share of tags that mark spans from which the rest are taken for mistakes
 
 
 class Span(NamedTuple):
@@ -84,43 +87,85 @@ def spans(tags: Tags) -> set[Span]:
     return result
 
 
-def _span_counts(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, list[int]]:
-    """Number of correct, predicted and gold spans of each type; correct: start, end and type agree."""
+class Typed(Protocol):
+    """An answer that has a type, such as a span."""
+
+    @property
+    def type(self) -> str: ...
+
+
+def counts_by_type(gold: Iterable[Set[Typed]], predicted: Iterable[Set[Typed]]) -> dict[str, list[int]]:
+    """Number of correct, predicted and gold answers of each type; an answer is correct if an equal one is in `gold`.
+
+    Args:
+        gold: The correct answers of each example.
+        predicted: The predicted answers of each example.
+    """
     counts: dict[str, list[int]] = {}
-    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
-        gold_spans, predicted_spans = spans(gold_tags), spans(predicted_tags)
-        for column, of_column in enumerate((gold_spans & predicted_spans, predicted_spans, gold_spans)):
-            for span in of_column:
-                counts.setdefault(span.type, [0, 0, 0])[column] += 1
+    for of_gold, of_predicted in zip(gold, predicted, strict=True):
+        for column, answers in enumerate((of_gold & of_predicted, of_predicted, of_gold)):
+            for answer in answers:
+                counts.setdefault(answer.type, [0, 0, 0])[column] += 1
     return counts
 
 
+def total_score(counts: Mapping[str, Sequence[int]]) -> F1Score:
+    """Precision, recall and F1 over all types, from `counts_by_type`."""
+    return F1Score.of_counts(*(sum(row[column] for row in counts.values()) for column in range(3)))
+
+
+def score_of_each(counts: Mapping[str, Sequence[int]]) -> dict[str, F1Score]:
+    """Precision, recall and F1 of each type, from `counts_by_type`, in alphabetical order."""
+    return {type: F1Score.of_counts(*of_type) for type, of_type in sorted(counts.items())}
+
+
 def span_score(gold: Iterable[Tags], predicted: Iterable[Tags]) -> F1Score:
-    """Precision, recall and F1 over the spans of all sentences."""
-    counts = _span_counts(gold, predicted).values()
-    return F1Score.of_counts(*(sum(row[column] for row in counts) for column in range(3)))
+    """Precision, recall and F1 over the spans of all sentences; correct: start, end and type agree."""
+    return total_score(counts_by_type(map(spans, gold), map(spans, predicted)))
 
 
 def score_by_type(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, F1Score]:
     """`span_score` of the spans of each type, by type in alphabetical order."""
-    return {type: F1Score.of_counts(*counts) for type, counts in sorted(_span_counts(gold, predicted).items())}
+    return score_of_each(counts_by_type(map(spans, gold), map(spans, predicted)))
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
-    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as parts of speech."""
-    prefixes, opens_with_inside = set(), False
+    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as parts of speech.
+
+    Raises:
+        ValueError: Nearly all tags mark spans, but some do so in another scheme, or do not.
+    """
+    counts: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     for tags in sequences:
         for previous, tag in pairwise(["O", *tags]):
-            prefix, dash, type = tag.partition("-")
-            if tag != "O" and not (prefix in SPAN_PREFIXES and dash):
-                return None
-            prefixes.add(prefix)
-            opens_with_inside |= prefix == "I" and (previous == "O" or previous.partition("-")[2] != type)
-    if not prefixes - {"O"}:
+            prefix, _, type = tag.partition("-")
+            if prefix in SPAN_PREFIXES and type:
+                counts[prefix] += 1
+                # Only after a span of the same type must IOB1 mark a beginning; IOB2 and BIOES mark all of them.
+                counts[f"{prefix} not after its type"] += previous == "O" or previous.partition("-")[2] != type
+            elif tag != "O":
+                others[tag] += 1
+    marking = sum(counts[prefix] for prefix in SPAN_PREFIXES)
+    foreign = Counter({tag: count for tag, count in others.items() if FOREIGN_SPAN_TAG.match(tag)})
+    if marking + foreign.total() < NEARLY_ALL * (marking + others.total()):
         return None
-    if prefixes & {"E", "S"}:
+    if others:
+        _raise_for_other_tags(foreign or others)
+    if not marking:
+        return None
+    # A few odd tags do not change the scheme of a file: each is what most spans are.
+    if 2 * (counts["E"] + counts["S"]) > counts["B"] + counts["S"]:
         return "BIOES"
-    return "IOB1" if opens_with_inside else "IOB2"
+    return "IOB1" if counts["I not after its type"] > counts["B not after its type"] else "IOB2"
+
+
+def _raise_for_other_tags(others: Counter[str]) -> NoReturn:
+    ((tag, _),) = others.most_common(1)
+    if FOREIGN_SPAN_TAG.match(tag):
+        scheme = "BMES" if tag[0] == "M" else "BILOU"
+        raise ValueError(f"tags like {tag} are {scheme}, which is not read: convert them to BIOES")
+    raise ValueError(f"the tag {tag!r} marks no span, as nearly all others do: it must be O, or as in B-PER")
 
 
 def span_types(tags: Iterable[str]) -> set[str]:

@@ -6,8 +6,8 @@ second BiLSTM composes the comparisons, and a classifier, or a regression for si
 
 from __future__ import annotations
 
-import csv
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import Confusion, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
@@ -49,13 +49,12 @@ class PairsConfig:
     dropout: float = 0.5
     """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
-    """Tokenizer for the sentences of a file; whitespace-1 if they are tokenized."""
+    """Tokenizer for sentences, in files and as strings; whitespace-1 if those of files are tokenized."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_at_least(self, 1, ("hidden_dim",))
         check_dropout(self, ("dropout",))
-        if self.target not in ("label", "score"):
-            raise ValueError(f'target must be "label" or "score", not {self.target!r}')
 
 
 @dataclass(frozen=True)
@@ -150,6 +149,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     name = "pairs"
     metric = "score"
+    reads_text = False
     Config = PairsConfig
     fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
     max_words = 5_000  # of which each attends to each
@@ -169,10 +169,11 @@ class PairsTask(Task[SentencePair, PairPrediction]):
                 yield SentencePair(first, second, label)
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
-        """From a pair of strings, which are tokenized, or of lists of words."""
+        """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
         if isinstance(text, str) or len(text) != 2:
             raise ValueError("a pair is two sentences: give [first, second] for each")
-        first, second = (tuple(tokenize(part) if isinstance(part, str) else part) for part in text)
+        of_files = get_tokenizer(self.config.tokenizer).tokenize
+        first, second = (tuple(of_files(part) if isinstance(part, str) else part) for part in text)
         return SentencePair(first, second)
 
     def sentences(self, example: SentencePair) -> Iterable[Words]:
@@ -181,6 +182,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def check(self, example: SentencePair) -> None:
         if (example.label if self.config.target == "label" else example.score) is None:
             raise ValueError(f"a pair to train on has no {self.config.target}")
+        if self.config.target == "score" and not math.isfinite(example.score or 0.0):
+            raise ValueError(f"the score of a pair is {example.score}: give a number")
 
     def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
         if self.config.target == "label":
@@ -255,10 +258,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if line.strip():
                 yield f"{path}, line {number}", _object(line, f"{path}, line {number}")
         return
-    header = next(lines, "").removeprefix("\ufeff").rstrip("\r").split("\t")
-    for number, fields in enumerate(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
-        if not fields:
+    header = next(lines, "").removeprefix("\ufeff").rstrip("\r\n").split("\t")
+    for number, line in enumerate(lines, start=2):
+        if not (text := line.rstrip("\r\n")):
             continue
+        fields = text.split("\t")
         if len(fields) != len(header):
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, but {len(header)} column names")
         yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
@@ -276,6 +280,9 @@ def _object(line: str, place: str) -> Mapping[str, Any]:
 
 def _number(text: str, place: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise ValueError(f"{place}: the score {text!r} is not a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: the score {text!r} is not a number")
+    return number

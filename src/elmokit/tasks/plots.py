@@ -91,7 +91,13 @@ def plot_sample_efficiency(
     Args:
         scores: For each kind of word vectors the sizes of the training set, with the scores there.
         metric: Name of the score.
-        path: The picture.
+        path: The picture: .png, .svg or .pdf.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: matplotlib is not installed, or cannot write such a picture.
     """
     figure = new_figure(5, 3.5)
     axes = figure.subplots()

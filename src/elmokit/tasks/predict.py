@@ -91,11 +91,17 @@ def predict_file(
 
     Raises:
         FileExistsError: The output exists, and is not to be overwritten.
-        ValueError: The output is the input or a directory, or the file is not in the task's format.
+        FileNotFoundError: The model or the file is missing.
+        ValueError: The output is the input or a directory, the file is not in the task's format, or an input of the
+            task is no line of raw text.
     """
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
+    if text and not model.task.reads_text:
+        raise ValueError(
+            f"an input of {model.task.name} is not a line of raw text: give a file in the task's format, without --text"
+        )
     bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
     unscored = None if text else _why_unscored(model.task, file)
     kept: list[Any] | None = None if text or unscored else []
@@ -132,7 +138,11 @@ def score_file(
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
 
     Returns:
-        The scores, with the task's own first.
+        The scores, in the order of the task's own `score`.
+
+    Raises:
+        FileNotFoundError: The model or the file is missing.
+        ValueError: The file is not in the task's format, or an example has no answer.
     """
     model = _loaded(model, device, task)
     return model.score(model.task.read(Path(file)))

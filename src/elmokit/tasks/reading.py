@@ -215,6 +215,7 @@ class ReadingTask(Task[Question, Answer]):
 
     name = "reading"
     metric = "f1"
+    reads_text = False
     Config = ReadingConfig
     fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3)
     max_words = 5_000  # of which each attends to each
@@ -246,12 +247,13 @@ class ReadingTask(Task[Question, Answer]):
             yield Question(str(entry["id"]), tuple(tokenize(entry["question"])), passage, text, offsets, texts, span)
 
     def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
-        """From (question, passage), two strings."""
-        if isinstance(text, str) or len(text) != 2:
-            raise ValueError("give (question, passage) for each question")
+        """From (question, passage), two strings, which are tokenized as those of files are."""
+        if isinstance(text, str) or len(text) != 2 or not all(isinstance(part, str) for part in text):
+            raise ValueError("give (question, passage), two strings, for each question")
         question, passage = text
-        words = tuple(tokenize(passage))
-        return Question("", tuple(tokenize(question)), words, passage, word_offsets(passage, words))
+        of_files = get_tokenizer(self.config.tokenizer).tokenize
+        words = tuple(of_files(passage))
+        return Question("", tuple(of_files(question)), words, passage, word_offsets(passage, words))
 
     def sentences(self, example: Question) -> Iterable[Words]:
         return (example.question, example.passage)
@@ -260,8 +262,23 @@ class ReadingTask(Task[Question, Answer]):
         return len(example.passage)
 
     def check(self, example: Question) -> None:
+        words = len(example.passage)
         if not example.answers:
-            raise ValueError(f"question {example.id} has no answer")
+            raise ValueError(f"question {example.id} has no answer: leave unanswerable questions (SQuAD 2.0) out")
+        if len(example.offsets) != words:
+            raise ValueError(f"question {example.id}: {words} words in the passage, but {len(example.offsets)} offsets")
+        if example.span is not None and not 0 <= example.span[0] <= example.span[1] < words:
+            first, last = example.span
+            raise ValueError(f"question {example.id}: the answer's words are {first} to {last}, of {words} words")
+
+    def check_training(self, example: Question) -> None:
+        """As `check`; and a word must belong to the first answer, which is needed to train but not to score."""
+        self.check(example)
+        if example.span is None:
+            raise ValueError(
+                f"question {example.id}: its answer {example.answers[0]!r} overlaps no word at answer_start: "
+                "are positions counted in characters?"
+            )
 
     def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
         return {}

@@ -84,7 +84,7 @@ class LearnedMix:
 
 @dataclass
 class FitReport:
-    """The result of a training run. Scores are from 0 to 1."""
+    """The result of a training run. Scores are those of `Task.score`."""
 
     task: str
     metric: str  # the score that stopped the training

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import F1Score, score_by_type, span_score, span_types, spans
+from elmokit.tasks.metrics import F1Score, counts_by_type, score_of_each, span_types, spans, total_score
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
 VERB = "V"  # the predicate's own span, which no score counts
+CONTINUED = "C-"  # before the role of a further phrase of a discontinuous argument
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class PredicateFrame:
     words: tuple[str, ...]
     predicate: int
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.predicate < len(self.words):
+            raise ValueError(f"the predicate is word {self.predicate} of a sentence of {len(self.words)} words, from 0")
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     name = "roles"
     metric = "f1"
+    reads_text = False
     Config = RolesConfig
     fit_config = FitConfig(max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0)
     config: RolesConfig
@@ -216,11 +222,10 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
         """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
+        if isinstance(text, str) or len(text) != 2 or not isinstance(text[1], int):
+            raise ValueError("give (sentence, position of the predicate) for each")
         sentence, predicate = text
-        words = tuple(tokenize(sentence) if isinstance(sentence, str) else sentence)
-        if not 0 <= predicate < len(words):
-            raise ValueError(f"the predicate is word {predicate} of a sentence of {len(words)} words")
-        return PredicateFrame(words, predicate)
+        return PredicateFrame(tuple(tokenize(sentence) if isinstance(sentence, str) else sentence), predicate)
 
     def sentences(self, example: PredicateFrame) -> Iterable[Words]:
         return (example.words,)
@@ -266,21 +271,43 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return frames
 
     def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
-        """Precision, recall and F1 of arguments: start, end and role agree (as CoNLL-2005's srl-eval counts)."""
-        total = span_score(*_arguments(examples, predictions))
+        """Precision, recall and F1 of arguments, as counted by CoNLL-2005's srl-eval.pl: role and all phrases agree."""
+        total = total_score(_counts(examples, predictions))
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
     def score_by_label(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, F1Score]:
         """Of each role."""
-        return score_by_type(*_arguments(examples, predictions))
+        return score_of_each(_counts(examples, predictions))
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
         arguments = [vars(argument) for argument in prediction.arguments]
         return {"words": prediction.words, "predicate": prediction.predicate, "arguments": arguments}
 
 
-def _arguments(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> tuple[list[list[str]], ...]:
-    """Correct and predicted tags without those of the predicate itself."""
-    return tuple(
-        [["O" if tag[2:] == VERB else tag for tag in each.tags] for each in of] for of in (examples, predictions)
-    )
+class ScoredArgument(NamedTuple):
+    """An argument as it is scored: its role, and (start, end) of its phrases, of which most have one."""
+
+    type: str
+    phrases: tuple[tuple[int, int], ...]
+
+
+def scored_arguments(tags: Sequence[str]) -> set[ScoredArgument]:
+    """The arguments of a frame without the predicate itself, as srl-eval.pl reads them.
+
+    A span C-A1 continues the last argument A1, with which it makes one discontinuous argument; without an A1 before
+    it, it begins one.
+    """
+    arguments: list[tuple[str, list[tuple[int, int]]]] = []
+    latest: dict[str, list[tuple[int, int]]] = {}  # the phrases of the last argument of each role
+    for start, end, name in sorted(spans(tags)):
+        role = name.removeprefix(CONTINUED)
+        if role == name or role not in latest:
+            latest[role] = []
+            arguments.append((role, latest[role]))
+        latest[role].append((start, end))
+    return {ScoredArgument(role, tuple(phrases)) for role, phrases in arguments if role != VERB}
+
+
+def _counts(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, list[int]]:
+    gold, predicted = ((scored_arguments(each.tags) for each in of) for of in (examples, predictions))
+    return counts_by_type(gold, predicted)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
 from elmokit.nn.crf import CRF, span_transitions
-from elmokit.tasks.config import ColumnsConfig, check_at_least, check_dropout
+from elmokit.tasks.config import ColumnsConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import (
     Confusion,
     F1Score,
@@ -54,6 +54,7 @@ class TaggingConfig(ColumnsConfig):
     """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_at_least(self, 1, ("hidden_dim", "num_layers"))
         check_dropout(self, ("dropout",))
 
@@ -199,9 +200,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> dict[str, float]:
         gold, predicted = [example.tags for example in examples], [prediction.tags for prediction in predictions]
-        right = accuracy(gold, predicted)
         if not self.labels["scheme"]:
+            right = accuracy(gold, predicted)
             return {"score": right, "accuracy": right}
+        right = accuracy(map(to_bioes, gold), map(to_bioes, predicted))  # whatever the schemes of both
         total = span_score(gold, predicted)
         of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
         return {"score": total.f1, **of_spans, "accuracy": right}

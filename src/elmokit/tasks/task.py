@@ -10,9 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -58,6 +61,8 @@ class Task(ABC, Generic[Example, Prediction]):
         Config: A frozen dataclass: the settings of the network and of the files.
         fit_config: Settings of the training that suit the task.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
+        reads_text: Whether `from_text` takes a string, so that a line of raw text is an input (`predict --text`).
+        max_batch_size: Most examples that the network reads at once; None: any number.
         max_words: The longest example that the network reads, by `length`; None: any.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
@@ -68,6 +73,8 @@ class Task(ABC, Generic[Example, Prediction]):
     Config: ClassVar[type]
     fit_config: ClassVar[FitConfig] = FitConfig()
     prediction_batch_size: ClassVar[int] = 64
+    reads_text: ClassVar[bool] = True
+    max_batch_size: ClassVar[int | None] = None
     max_words: ClassVar[int | None] = None
 
     def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
@@ -79,6 +86,10 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Example]:
         """Stream the examples of a file. ValueError names the line that is not in the task's format."""
+
+    def read_training(self, path: Path) -> Iterator[Example]:
+        """Stream the examples of a training set: those of `read`, unless training uses others than are scored."""
+        return self.read(path)
 
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
@@ -99,7 +110,11 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def check(self, example: Example) -> None:
-        """ValueError if a training example is inconsistent or has no answer."""
+        """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
+
+    def check_training(self, example: Example) -> None:
+        """ValueError if the network cannot be trained on an example: as `check`, unless training needs more."""
+        self.check(example)
 
     @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
@@ -127,7 +142,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Scores in 0..1 by name, `metric` among them."""
+        """Scores by name, `metric` among them; from 0 to 1, correlations from -1 to 1."""
 
     def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
@@ -168,6 +183,9 @@ def find_task(name: str) -> type[Task]:
     Args:
         name: One of elmokit's tasks, or FILE.py:CLASS for one of your own.
 
+    Returns:
+        The class; the same one each time, unless its file was changed.
+
     Raises:
         ValueError: There is no such task.
     """
@@ -178,14 +196,28 @@ def find_task(name: str) -> type[Task]:
         raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
     if not Path(file).is_file():
         raise ValueError(f"there is no file {file}, which {name!r} names")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    task_class = getattr(module, class_name, None)
+    path = Path(file).resolve()
+    task_class = getattr(_module_of(path, path.stat().st_mtime_ns), class_name, None)
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
         raise ValueError(f"{file} holds no class {class_name} derived from elmokit.tasks.task.Task")
     return task_class
+
+
+@lru_cache
+def _module_of(file: Path, _modified: int) -> ModuleType:
+    """The module of a file, which is executed again only after it was changed, at `_modified`."""
+    name = f"elmokit_task_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a file of Python code: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look up their annotations
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

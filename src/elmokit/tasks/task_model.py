@@ -31,16 +31,15 @@ from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.fs.json_files import from_json, read_json
-from elmokit.fs.reading import read_lines
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
 from elmokit.tasks.report import TaskScores
 from elmokit.tasks.task import Task, TaskNetwork, find_task
-from elmokit.tasks.training import ExampleSet, predict
+from elmokit.tasks.training import ExampleSet, copied, predict
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
@@ -50,6 +49,7 @@ from elmokit.text.tokenizers import get_tokenizer
 T = TypeVar("T")
 
 FORMAT_VERSION = 3
+CONFIG = "config.json"  # which only a task model's directory has
 BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
 BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
 WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
@@ -62,7 +62,21 @@ def make_network(
     model: Pretrained | None,
     encoder: TransformerEncoder | None = None,
 ) -> TaskNetwork:
-    """An untrained network for the labels of a task."""
+    """An untrained network for the labels of a task.
+
+    Args:
+        task: The task with its labels.
+        config: Which vectors the network reads for each word.
+        table: The words of the training set.
+        model: The biLM, which the network holds, and freezes if it is not fine-tuned; None with elmo "none".
+        encoder: Another encoder whose vectors the network reads; None: none.
+
+    Returns:
+        The network, on the device of the biLM or else PyTorch's default.
+
+    Raises:
+        ValueError: The network reads ELMo, and there is no model.
+    """
     elmo = None
     if config.elmo != "none":
         if model is None:
@@ -123,9 +137,11 @@ class TaskModel:
 
     def open_caches(self, directory: str | Path | None = None) -> FrozenVectors:
         """Caches of frozen vectors in a directory; None: in memory."""
-        encoders = (self._bilm_layers() if self.reads_layers else None, self.encoder)
         dtype = self.config.storage_dtype
-        return FrozenVectors(*(each and LayerCache(each, directory, dtype) for each in encoders))
+        return FrozenVectors(
+            layers=LayerCache(self._bilm_layers(), directory, dtype) if self.reads_layers else None,
+            states=LayerCache(self.encoder, directory, dtype) if self.encoder is not None else None,
+        )
 
     def _bilm_layers(self) -> BiLMLayers:
         if self._layers is None:
@@ -135,22 +151,35 @@ class TaskModel:
         return self._layers
 
     def example_set(self, examples: Sequence[Any], caches: FrozenVectors | None = None) -> ExampleSet:
-        """Encode examples for the network, and compute the frozen vectors that the caches lack."""
+        """Encode examples for the network, and compute the frozen vectors that the caches lack.
+
+        Args:
+            examples: Examples of the task.
+            caches: Of the frozen vectors; None: new ones in memory.
+
+        Returns:
+            The examples with their encoded sentences.
+        """
         sentences = [words for example in examples for words in self.task.sentences(example)]
         caches = self.open_caches() if caches is None else caches
         for cache in caches:
             if cache is not None:
                 cache.add(sentences, progress=cache.directory is not None)
         cnns = character_cnns(self.config, self.model)
-        return ExampleSet(
-            self.task, examples, Sentences(sentences, self.table, character_cnns=cnns, **caches._asdict())
-        )
+        encoded = Sentences(sentences, self.table, character_cnns=cnns, layers=caches.layers, states=caches.states)
+        return ExampleSet(self.task, examples, encoded)
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Predict for inputs of the task (see its `from_text`), in order.
 
         Args:
             inputs: For most tasks strings, which are tokenized as the training text was, or lists of words.
+
+        Returns:
+            A prediction of the task for each input.
+
+        Raises:
+            ValueError: The inputs are a single string, or one is no input of the task or too long.
         """
         if isinstance(inputs, str):
             raise ValueError("predict takes a list: write predict([text])")
@@ -160,8 +189,19 @@ class TaskModel:
         """Convert an input of `predict` to an example."""
         return self.task.from_text(text, self._tokenize)
 
-    def predict_examples(self, examples: Iterable[Any]) -> Iterator[Any]:
-        """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time."""
+    def predict_examples(self, examples: Iterable[Any], with_probabilities: bool = True) -> Iterator[Any]:
+        """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time.
+
+        Args:
+            examples: Examples of the task, with or without answers.
+            with_probabilities: That of `TaskNetwork.decode`: scores need none, which saves time.
+
+        Yields:
+            A prediction for each example, in order.
+
+        Raises:
+            ValueError: An example, which is numbered, is too long.
+        """
         batch: list[Any] = []
         words = 0
         for number, example in enumerate(examples, start=1):
@@ -172,27 +212,39 @@ class TaskModel:
             batch.append(example)
             words += sum(map(len, self.task.sentences(example)))
             if words >= WORDS_AT_ONCE:
-                yield from predict(self.network, self.example_set(batch))
+                yield from predict(self.network, self.example_set(batch), with_probabilities)
                 batch, words = [], 0
         if batch:
-            yield from predict(self.network, self.example_set(batch))
+            yield from predict(self.network, self.example_set(batch), with_probabilities)
 
     def score(self, examples: Iterable[Any]) -> TaskScores:
-        """Scores on examples with answers."""
-        example_list = list(examples)
-        return TaskScores.of(self.task, example_list, list(self.predict_examples(example_list)))
+        """Predict for examples with answers, and compare.
+
+        Args:
+            examples: Examples of the task.
+
+        Returns:
+            The scores, with the task's own first.
+
+        Raises:
+            ValueError: An example, which is numbered, is too long.
+        """
+        examples = list(examples)
+        predictions = list(self.predict_examples(examples, with_probabilities=False))
+        return TaskScores.of(self.task, examples, predictions)
 
     def save(self, directory: str | Path, overwrite: bool = False, more_files: Mapping[str, str] | None = None) -> None:
         """Write the model's directory, atomically.
 
         Args:
             directory: Directory to write.
-            overwrite: Replace an existing directory.
+            overwrite: Replace an earlier task model there.
             more_files: Texts of further files, by name.
 
         Raises:
-            FileExistsError: The directory exists, and `overwrite` is not set.
+            FileExistsError: The directory exists, and `overwrite` is not set or it is no task model.
         """
+        check_output(directory, overwrite=overwrite, directory_of=CONFIG)
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
                 # A biLM that was trained further no longer fits its softmax.
@@ -214,18 +266,27 @@ class TaskModel:
                 tokenizer=self.tokenizer,
             )
             config = json.dumps(asdict(described), indent=2, ensure_ascii=False) + "\n"
-            texts = {"config.json": config, **(more_files or {})}
+            texts = {CONFIG: config, **(more_files or {})}
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
 
 
 def _write_words(words: Iterable[str], path: Path) -> None:
-    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    path.write_bytes("".join(f"{word}\n" for word in words).encode("utf-8", "surrogatepass"))
+
+
+def _read_words(path: Path) -> tuple[str, ...]:
+    r"""What `_write_words` wrote; unlike `read_lines` it keeps a "\r" or a byte order mark, which a word may have."""
+    try:
+        *words, rest = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error}): copy the whole directory") from error
+    return (*words, rest) if rest else tuple(words)
 
 
 def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
     weights = network.state_dict()
-    return {name: value.contiguous() for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
+    return {name: copied(value) for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
 
 
 @dataclass(frozen=True)
@@ -272,18 +333,21 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
         task: Class of the task if it is not one of elmokit's, because a model's files cannot name code to run.
 
+    Returns:
+        The model, which predicts as it did when it was written.
+
     Raises:
         FileNotFoundError: The directory is not a task model.
         CheckpointError: A file is damaged or missing.
     """
     directory = Path(directory)
-    if not (directory / "config.json").is_file():
-        raise FileNotFoundError(f"{directory} is not a task model: it holds no config.json")
-    configured_task, described = _read_config(directory / "config.json", task)
+    if not (directory / CONFIG).is_file():
+        raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
+    configured_task, described = _read_config(directory / CONFIG, task)
     config = described.words_config
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
     vectors = _load_vectors(directory) if config.vectors is not None else None
-    table = WordTable(tuple(read_lines(directory / "words.txt")), described.num_frequent, vectors)
+    table = WordTable(_read_words(directory / "words.txt"), described.num_frequent, vectors)
     picked, encoder = pick_device(device), None
     if config.encoder is not None:
         encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
@@ -292,7 +356,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
 
 
 def _load_vectors(directory: Path) -> WordVectors:
-    words, path = tuple(read_lines(directory / f"{VECTORS}.txt")), directory / f"{VECTORS}.safetensors"
+    words, path = _read_words(directory / f"{VECTORS}.txt"), directory / f"{VECTORS}.safetensors"
     arrays = _load_tensors(path, load_arrays)
     if (vectors := arrays.get(VECTORS)) is None or vectors.ndim != 2 or len(vectors) != len(words):
         raise CheckpointError(f"{path} has no vector for each word of {VECTORS}.txt: fit the model again")
@@ -310,17 +374,24 @@ def _load_tensors(path: Path, load: Callable[[Path], dict[str, T]]) -> dict[str,
         ) from error
 
 
-def _load_network(directory: Path, *parts: Any) -> TaskNetwork:
-    """The trained network that `make_network` makes of `parts`."""
+def _load_network(
+    directory: Path,
+    task: Task,
+    config: WordsConfig,
+    table: WordTable,
+    model: Pretrained | None,
+    encoder: TransformerEncoder | None,
+) -> TaskNetwork:
+    """The network of a directory; the arguments are those of `make_network`."""
     path = directory / "weights.safetensors"
     weights = _load_tensors(path, load_file)
     if wrong := non_finite(weights):
         raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")
     try:
         with torch.device("meta"):  # shapes only: memory is allocated when they are known to be those of the file
-            expected = make_network(*parts).state_dict()
+            expected = make_network(task, config, table, model, encoder).state_dict()
         check_shapes(path, *(_own_shapes(tensors) for tensors in (expected, weights)))
-        network = make_network(*parts)
+        network = make_network(task, config, table, model, encoder)
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{directory}: its settings and labels make no network ({error!r})") from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded

@@ -52,7 +52,16 @@ def _device(network: TaskNetwork) -> torch.device:
 
 @torch.no_grad()
 def predict(network: TaskNetwork, examples: ExampleSet, with_probabilities: bool = True) -> list[Any]:
-    """Predict for all examples, in their order; `with_probabilities` is that of `TaskNetwork.decode`."""
+    """Predict for all examples.
+
+    Args:
+        network: The network, which is switched to evaluation.
+        examples: Examples with or without answers.
+        with_probabilities: That of `TaskNetwork.decode`.
+
+    Returns:
+        The predictions, in the order of the examples.
+    """
     decoded: list[Any] = [None] * len(examples.examples)
     network.eval()
     for chosen in by_length(examples.lengths, examples.task.prediction_batch_size):
@@ -142,7 +151,14 @@ def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str,
 
 
 def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.named_parameters() if value.requires_grad}
+    """All that a training changes, also buffers such as the statistics of batch normalization."""
+    frozen = {name for name, value in network.named_parameters(remove_duplicate=False) if not value.requires_grad}
+    return {name: copied(value) for name, value in network.state_dict().items() if name not in frozen}
+
+
+def copied(value: Tensor) -> Tensor:
+    """A copy that shares no memory with another tensor, as files of safetensors require; tied weights do."""
+    return value.detach().clone().contiguous()
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -221,6 +237,12 @@ def train(
         config: Settings of the training.
         snapshot: Directory for the state after each epoch, from which an interrupted run resumes; None: none.
         identity: Hash of data and settings; a snapshot with another one is refused.
+
+    Returns:
+        Loss, development scores and time of each epoch.
+
+    Raises:
+        ValueError: The loss is not a number; the snapshot is damaged, or of another run.
     """
     metric = examples.task.metric
     optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)

@@ -34,9 +34,7 @@ class TransformerEncoder:
             raise ValueError(f"{type(tokenizer).__name__} cannot map subwords to words: a fast tokenizer is needed")
         self.model, self.tokenizer, self.pooling = model.eval().to(device), tokenizer, pooling
         config = model.config
-        padding = getattr(config, "pad_token_id", None) or 0
-        positions = getattr(config, "max_position_embeddings", MAX_SUBWORDS) - padding  # RoBERTa counts from there on
-        self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, positions)
+        self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, _positions(model))
         self.shape = (config.num_hidden_layers + 1, config.hidden_size)
         self.name = f"transformer-{_fingerprint(model)}-{pooling}"
 
@@ -114,6 +112,14 @@ class TransformerEncoder:
             counts = torch.bincount(words, minlength=len(window)).clamp(min=1)
             sums = layers.new_zeros(len(window), *self.shape).index_add(0, words, layers[row][places])
             yield sums / counts[:, None, None]
+
+
+def _positions(model: Any) -> int:
+    """How many positions a model has for subwords."""
+    positions = getattr(model.config, "max_position_embeddings", MAX_SUBWORDS)
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if padding is None else positions - padding - 1  # RoBERTa counts from the one after padding's
 
 
 def _fingerprint(model: torch.nn.Module) -> str:

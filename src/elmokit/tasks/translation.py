@@ -73,7 +73,10 @@ class ParallelSentence:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation, and the mean log-probability of its words."""
+    """A translation and its score: its log-probability, divided by its length to the power of `length_penalty`.
+
+    The log-probability and the length, in words, include the end of the sentence.
+    """
 
     source: tuple[str, ...]
     words: tuple[str, ...]
@@ -96,7 +99,7 @@ class DecoderState(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What the decoder attends to: the encoder's vectors (B, S, H), the same projected to keys (B, S, H), the mask."""
+    """The sentences for the decoder's attention: the encoder's vectors (B, S, H), their keys (B, S, H), the mask."""
 
     vectors: Tensor
     keys: Tensor
@@ -222,7 +225,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         path = Path(path)
         targets: Iterable[str | None] = iter(())
         if with_answers:
-            target_path = path.with_name(path.name.replace(f".{self.config.source}", f".{self.config.target}"))
+            target_path = self._target_of(path)
             if target_path == path or not target_path.is_file():
                 raise ValueError(f"{path} has no translation: {target_path.name} is expected next to it")
             targets = read_lines(target_path)
@@ -230,6 +233,13 @@ class TranslationTask(Task[ParallelSentence, Translation]):
             if line is None or (with_answers and target is None):
                 raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
             yield ParallelSentence(self._words(line), self._words(target) if target is not None else None)
+
+    def _target_of(self, path: Path) -> Path:
+        """The file of translations: its name has the target language where that of `path` last has the source."""
+        before, language, after = f"{path.name}.".rpartition(f".{self.config.source}.")
+        if not language:
+            raise ValueError(f"{path} does not name its language: call it *.{self.config.source}, or set source")
+        return path.with_name(f"{before}.{self.config.target}.{after}"[:-1])
 
     def _words(self, text: str) -> tuple[str, ...]:
         return tuple(get_tokenizer(self.config.tokenizer).tokenize(text.lower() if self.config.lowercase else text))

@@ -102,7 +102,7 @@ class Sentences:
             self._vectors = torch.tensor([vectors.number(word) for word in words], dtype=torch.int64)
         self._layers, self._states = layers, states
         self._places, self._state_places = (
-            [cache.place(words) for words in distinct] if cache is not None else [] for cache in (layers, states)
+            cache.places(distinct) if cache is not None else [] for cache in (layers, states)
         )
 
     def _number_types(self, words: list[str], character_cnns: Sequence[CharCNNConfig]) -> None:

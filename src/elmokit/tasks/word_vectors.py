@@ -75,13 +75,16 @@ class _BlockStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        while not self._rest:
-            if not (block := next(self._blocks, b"")):
-                return 0
-            self._rest = block
-        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+        filled = 0  # of small blocks several are read, as the first lines tell the format
+        while filled < len(buffer):
+            while not self._rest:  # a block may be empty: that is not the end
+                if (block := next(self._blocks, None)) is None:
+                    return filled
+                self._rest = block
+            taken, self._rest = self._rest[: len(buffer) - filled], self._rest[len(buffer) - filled :]
+            buffer[filled : filled + len(taken)] = taken
+            filled += len(taken)
+        return filled
 
 
 def _are_numbers(fields: list[bytes]) -> bool:
@@ -151,6 +154,8 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     dim, entries = _read_entries(path)
     vectors: dict[str, np.ndarray] = {}
     for number, (word, numbers) in enumerate(ProgressBar(entries, desc="word vectors", unit=" words")):
+        if "\n" in word:  # of a binary file; no sentence has it, and a task model could not store it
+            continue
         if word not in vectors and (number < most_frequent or word in words):
             vectors[word] = _vector(numbers, path, word)
     if not vectors:
