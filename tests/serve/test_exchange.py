@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -16,7 +17,11 @@ import pytest
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+from fastapi import Request
 from running_server import RunningServer
+
+from elmokit.serve.errors import RequestError
+from elmokit.serve.exchange import answer
 
 BODIES = {
     "/v1/embeddings": {"input": ["a b", "c"], "model": "en-small", "encoding_format": "float"},
@@ -76,10 +81,10 @@ def test_a_thousand_damaged_bodies_are_never_an_error_of_the_server(server: Runn
         text = json.dumps(BODIES[path] if number % 3 else mutant(BODIES[path], draw)).encode()
         body = draw.choice(RAW) if number % 20 == 0 else damaged(text, draw) if number % 3 else text
         connection.request("POST", path, body, {"content-type": draw.choice(["application/json", "text/plain", "é"])})
-        answer = connection.getresponse()
-        content = answer.read()
-        statuses.add(answer.status)
-        assert answer.status < 500, (path, body[:200], content)
+        response = connection.getresponse()
+        content = response.read()
+        statuses.add(response.status)
+        assert response.status < 500, (path, body[:200], content)
         json.loads(content)
     connection.close()
     assert {200, 422} <= statuses <= {200, 413, 422}
@@ -103,12 +108,34 @@ def test_slow_body_and_slow_answer_end_at_the_time_limit() -> None:
         with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
             connection.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{")
             began = time.monotonic()
-            answer = b"".join(iter(lambda: connection.recv(4096), b""))
-            assert answer.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
+            received = b"".join(iter(lambda: connection.recv(4096), b""))
+            assert received.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
         words = [f"word{number}" for number in range(12_000)]
         late = server.post("/score", {"inputs": [words]})
         assert late.status_code == 503 and "retry-after" in late.headers
         assert late.json()["error"]["code"] == "timeout"
+
+
+def test_late_answers_are_timeouts_whatever_the_clock_of_the_event_loop_counts() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="no uvloop, whose clock counts milliseconds")
+
+    async def receive() -> dict[str, str]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def late() -> str:
+        with pytest.raises(RequestError) as caught:
+            await answer(Request({"type": "http"}, receive), asyncio.get_running_loop().create_future(), 0.003)
+        return caught.value.code
+
+    async def many() -> set[str]:
+        return {await late() for _ in range(100)}
+
+    loop = uvloop.new_event_loop()
+    try:
+        assert loop.run_until_complete(many()) == {"timeout"}
+    finally:
+        loop.close()
 
 
 def test_clients_that_are_killed_leave_nothing_behind(server: RunningServer) -> None:

@@ -132,8 +132,8 @@ def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> n
 class UseSample:
     """Samples uses that are added one by one: any subset of the distinct ones is as likely as any other of its size.
 
-    The sample is those of which a hash with the seed is smallest. It does not depend on the order of the uses, nor on
-    how often one is repeated; memory holds the sample alone.
+    It keeps the uses with the smallest hashes of seed and use. The sample does not depend on the order of the uses, nor
+    on how often one is repeated; memory holds the sample alone.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -143,7 +143,7 @@ class UseSample:
         self._largest_first: list[tuple[int, Use]] = []  # a heap of negated hashes
 
     def add(self, use: Use) -> None:
-        """Add a use, of which there may be others that are equal."""
+        """Add a use. An equal one is counted again, but kept once."""
         self.count += 1
         if use in self._kept:
             return

@@ -63,16 +63,22 @@ async def answer(request: Request, result: asyncio.Future[Result], timeout: floa
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
+    timed_out = False
+
+    def end_waiting() -> None:
+        nonlocal timed_out
+        timed_out = True
+        result.cancel()
+
     gone = asyncio.ensure_future(wait_until_gone())
     gone.add_done_callback(lambda _: result.cancel())
-    timer = asyncio.get_running_loop().call_later(timeout, result.cancel)
-    began = timer.when() - timeout
+    timer = asyncio.get_running_loop().call_later(timeout, end_waiting)
     try:
         return await result
     except asyncio.CancelledError:
         if gone.done() and not gone.cancelled():
             raise ClientGone from None
-        if asyncio.get_running_loop().time() - began >= timeout:
+        if timed_out:
             raise RequestError("timeout", f"no answer within {timeout:g} seconds: try again later", 5) from None
         raise
     finally:

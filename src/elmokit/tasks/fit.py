@@ -23,7 +23,8 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.layer_cache import default_cache
 from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores
 from elmokit.tasks.task import Task, find_task
-from elmokit.tasks.task_model import CONFIG, TaskModel, load_task_model, make_network
+from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
+from elmokit.tasks.task_model_files import CONFIG
 from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable

@@ -285,7 +285,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
 
 class ScoredArgument(NamedTuple):
-    """An argument as it is scored: its role, and (start, end) of its phrases, of which most have one."""
+    """An argument as it is scored: its role, and (start, end) of its phrases, usually one."""
 
     type: str
     phrases: tuple[tuple[int, int], ...]

@@ -1,28 +1,14 @@
-"""A trained task model, and its directory, which is self-contained.
-
-config.json           format_version, the task and its settings, labels, the settings of words
-weights.safetensors   the network's weights, without the biLM's
-words.txt             the words of the training set, one per line
-vectors.txt           words with pretrained vectors, one per line, and
-vectors.safetensors   `vectors` (V, D), if the network reads any
-bilm/                 the biLM in elmokit's format, if the network reads ELMo
-encoder/              another encoder in Hugging Face's format, if the network reads one
-report.json           the report of the training
-"""
+"""A trained task model: it predicts, scores, and is saved as a directory (see `task_model_files`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -32,26 +18,34 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
-from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
-from elmokit.tasks.config import TASKS, WordsConfig
+from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
 from elmokit.tasks.report import TaskScores
-from elmokit.tasks.task import Task, TaskNetwork, find_task
+from elmokit.tasks.task import Task, TaskNetwork
+from elmokit.tasks.task_model_files import (
+    BILM,
+    CONFIG,
+    ENCODER,
+    FORMAT_VERSION,
+    WEIGHTS,
+    WORDS,
+    Description,
+    own_weights,
+    read_config,
+    read_tensors,
+    read_vectors,
+    read_words,
+    write_vectors,
+    write_words,
+)
 from elmokit.tasks.training import ExampleSet, copied, predict
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
-from elmokit.tasks.word_vectors import WordVectors
 from elmokit.text.tokenizers import get_tokenizer
 
-T = TypeVar("T")
-
-FORMAT_VERSION = 3
-CONFIG = "config.json"  # which only a task model's directory has
-BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
-BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
 WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
 
 
@@ -224,7 +218,7 @@ class TaskModel:
             examples: Examples of the task.
 
         Returns:
-            The scores, with the task's own first.
+            The scores of the task.
 
         Raises:
             ValueError: An example, which is numbered, is too long.
@@ -252,11 +246,11 @@ class TaskModel:
             if self.encoder is not None:
                 self.encoder.save(partial / ENCODER)
             if self.table.vectors is not None:
-                _write_words(self.table.vectors.words, partial / f"{VECTORS}.txt")
-                save_arrays({VECTORS: self.table.vectors.vectors}, partial / f"{VECTORS}.safetensors")
-            save_file(_own_weights(self.network), partial / "weights.safetensors")
-            _write_words(self.table.words, partial / "words.txt")
-            described = _Description(
+                write_vectors(self.table.vectors, partial)
+            weights = own_weights(self.network.state_dict())
+            save_file({name: copied(weight) for name, weight in weights.items()}, partial / WEIGHTS)
+            write_words(self.table.words, partial / WORDS)
+            described = Description(
                 format_version=FORMAT_VERSION,
                 task=self.task.name,
                 task_config=asdict(self.task.config),
@@ -269,60 +263,6 @@ class TaskModel:
             texts = {CONFIG: config, **(more_files or {})}
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
-
-
-def _write_words(words: Iterable[str], path: Path) -> None:
-    path.write_bytes("".join(f"{word}\n" for word in words).encode("utf-8", "surrogatepass"))
-
-
-def _read_words(path: Path) -> tuple[str, ...]:
-    r"""What `_write_words` wrote; unlike `read_lines` it keeps a "\r" or a byte order mark, which a word may have."""
-    try:
-        *words, rest = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error}): copy the whole directory") from error
-    return (*words, rest) if rest else tuple(words)
-
-
-def _own_weights(network: TaskNetwork) -> dict[str, Tensor]:
-    weights = network.state_dict()
-    return {name: copied(value) for name, value in weights.items() if not name.startswith(BILM_PREFIX)}
-
-
-@dataclass(frozen=True)
-class _Description:
-    """The content of config.json; `task_config` are the settings of the task."""
-
-    format_version: int
-    task: str
-    task_config: dict[str, Any]
-    labels: dict[str, Any]
-    words_config: WordsConfig
-    num_frequent: int
-    tokenizer: str
-
-
-def _read_config(path: Path, task: type[Task] | None) -> tuple[Task, _Description]:
-    """The task with its settings and labels, and all of config.json."""
-    try:
-        content = read_json(path)
-        version = content.get("format_version") if isinstance(content, dict) else None
-        if version != FORMAT_VERSION:
-            raise ValueError(f"its format_version is {version}, but this elmokit reads {FORMAT_VERSION}: upgrade")
-        described = from_json(_Description, content)
-        lists = {name: value for name, value in described.labels.items() if isinstance(value, list)}
-        if mixed := [name for name, value in lists.items() if len(set(map(type, value))) > 1]:
-            raise ValueError(f"the labels {', '.join(mixed)} are of several types")
-        if task is None and described.task not in TASKS:  # a model's files cannot name code to run
-            raise ValueError(f"its task {described.task!r} is not one of elmokit's: give the task")
-        task_class = find_task(described.task) if task is None else task
-        if task_class.name != described.task:
-            raise ValueError(f"it is of the task {described.task}, not {task_class.name}")
-        return task_class(
-            from_json(task_class.Config, described.task_config, "task_config"), described.labels
-        ), described
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not the configuration of a task model: {error}") from error
 
 
 def load_task_model(directory: str | Path, device: str | None = None, task: type[Task] | None = None) -> TaskModel:
@@ -343,61 +283,33 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = Path(directory)
     if not (directory / CONFIG).is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
-    configured_task, described = _read_config(directory / CONFIG, task)
+    configured_task, described = read_config(directory / CONFIG, task)
     config = described.words_config
     model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
-    vectors = _load_vectors(directory) if config.vectors is not None else None
-    table = WordTable(_read_words(directory / "words.txt"), described.num_frequent, vectors)
+    vectors = read_vectors(directory) if config.vectors is not None else None
+    table = WordTable(read_words(directory / WORDS), described.num_frequent, vectors)
     picked, encoder = pick_device(device), None
     if config.encoder is not None:
         encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
-    network = _load_network(directory, configured_task, config, table, model, encoder)
+    network = _with_weights(directory / WEIGHTS, lambda: make_network(configured_task, config, table, model, encoder))
     return TaskModel(configured_task, network.to(picked), table, model, described.tokenizer, encoder)
 
 
-def _load_vectors(directory: Path) -> WordVectors:
-    words, path = _read_words(directory / f"{VECTORS}.txt"), directory / f"{VECTORS}.safetensors"
-    arrays = _load_tensors(path, load_arrays)
-    if (vectors := arrays.get(VECTORS)) is None or vectors.ndim != 2 or len(vectors) != len(words):
-        raise CheckpointError(f"{path} has no vector for each word of {VECTORS}.txt: fit the model again")
-    return WordVectors(words, vectors.astype(np.float32))
-
-
-def _load_tensors(path: Path, load: Callable[[Path], dict[str, T]]) -> dict[str, T]:
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing: copy the whole directory, or fit the model again")
-    try:
-        return load(path)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is truncated or not a safetensors file ({error}): fit the model again"
-        ) from error
-
-
-def _load_network(
-    directory: Path,
-    task: Task,
-    config: WordsConfig,
-    table: WordTable,
-    model: Pretrained | None,
-    encoder: TransformerEncoder | None,
-) -> TaskNetwork:
-    """The network of a directory; the arguments are those of `make_network`."""
-    path = directory / "weights.safetensors"
-    weights = _load_tensors(path, load_file)
+def _with_weights(path: Path, make: Callable[[], TaskNetwork]) -> TaskNetwork:
+    """The network that `make` makes, with its own weights from a file. CheckpointError if they do not fit."""
+    weights = read_tensors(path, load_file)
     if wrong := non_finite(weights):
         raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")
     try:
         with torch.device("meta"):  # shapes only: memory is allocated when they are known to be those of the file
-            expected = make_network(task, config, table, model, encoder).state_dict()
-        check_shapes(path, *(_own_shapes(tensors) for tensors in (expected, weights)))
-        network = make_network(task, config, table, model, encoder)
+            expected = make().state_dict()
+        check_shapes(path, _shapes(own_weights(expected)), _shapes(weights))
+        network = make()
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{directory}: its settings and labels make no network ({error!r})") from error
+        raise CheckpointError(f"{path.parent}: its settings and labels make no network ({error!r})") from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
     return network
 
 
-def _own_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shapes of tensors by name, without those of the biLM."""
-    return {name: tuple(value.shape) for name, value in tensors.items() if not name.startswith(BILM_PREFIX)}
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}
