@@ -98,8 +98,8 @@ class SoftmaxRegressionFit:
     def fit(self, l2: float) -> SoftmaxRegression:
         """Minimize the loss with L-BFGS, from the previous solution, until the gradient is small.
 
-        It stops after 100 iterations all the same; as the loss is convex, only then the result may depend on where it
-        started.
+        It stops after 100 iterations in any case. The loss is convex, so that the result depends on the starting point
+        only if the gradient is not small by then.
         """
         optimizer = torch.optim.LBFGS(
             [self._weight, self._bias],
