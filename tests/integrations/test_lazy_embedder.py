@@ -43,3 +43,15 @@ def test_a_new_embedder_reads_the_files_as_they_are_now(tmp_path: Path) -> None:
         next(model.bilm.parameters()).add_(0.1)
     save(model, tmp_path / "model", overwrite=True)
     assert np.abs(LazyEmbedder(tmp_path / "model").get().encode(["a text"]) - first).max() > 1e-3
+
+
+def test_a_pickle_reads_the_files_as_they_are_now(tmp_path: Path) -> None:
+    model = load(softmax=False)
+    save(model, tmp_path / "model")
+    lazy = LazyEmbedder(str(tmp_path / "model"))
+    first, pickled = lazy.get().encode(["a text"]), pickle.dumps(lazy)
+    with torch.no_grad():
+        next(model.bilm.parameters()).add_(0.1)
+    save(model, tmp_path / "model", overwrite=True)
+    assert pickle.dumps(lazy) != pickled  # caches go by it
+    assert np.abs(pickle.loads(pickled).get().encode(["a text"]) - first).max() > 1e-3

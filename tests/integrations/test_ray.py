@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from elmokit.cli import main
 from elmokit.embed.embedder import Embedder
-from elmokit.integrations.ray import JOB_NAME, EmbedWords, embed_parquet
+from elmokit.integrations.ray import JOB_NAME, EmbedWords, _pool_size, embed_parquet
 
 SOURCES = Path(__file__).parents[2] / "src"
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
@@ -219,6 +219,30 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="9"):
         embed_parquet(tmp_path / "source", tmp_path / "target", EmbedWords("line", layers=9))
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("sizes", [{"num_actors": 0}, {"num_actors": -1}, {"batch_size": 0}], ids=str)
+def test_numbers_below_one_are_refused(sizes: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        embed_parquet(tmp_path / "source", tmp_path / "target", **sizes)
+
+
+def test_any_number_of_actors_that_need_nothing_is_to_be_named() -> None:
+    with pytest.raises(ValueError, match="give num_actors"):
+        _pool_size(None, {"num_cpus": 0}, {"CPU": 2.0})
+    assert _pool_size(3, {"num_cpus": 0}, {"CPU": 2.0}) == 3
+
+
+def test_a_changed_source_is_another_job(tmp_path: Path) -> None:
+    write_source(tmp_path / "source")
+    write_job(tmp_path / "target")
+    file = tmp_path / "source" / "a.parquet"
+    rows, size = parquet.read_table(file).to_pylist(), file.stat().st_size
+    rows[0]["text"], rows[4]["text"] = rows[4]["text"], rows[0]["text"]
+    parquet.write_table(pa.Table.from_pylist(rows), file, row_group_size=7)
+    assert file.stat().st_size == size  # as it would be unnoticed
+    with pytest.raises(FileExistsError, match=r"holds another job .source is"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
 
 
 def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:

@@ -71,6 +71,13 @@ def test_a_warm_state_starts_every_text() -> None:
     np.testing.assert_allclose(vectors, Embedder(warm).encode(TEXTS), atol=1e-5)
 
 
+def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
+    carrying = replace(load_model(softmax=False), state_policy="carry")
+    np.testing.assert_allclose(
+        sentence_transformer(carrying).encode(TEXTS), embedder.encode(TEXTS, state="zeros"), atol=1e-5
+    )
+
+
 def test_a_model_of_words_is_read_with_its_vocabulary() -> None:
     torch.manual_seed(0)
     vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play", "."])
@@ -112,9 +119,9 @@ def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None
     [
         ({"layers": "all"}, "one vector"),
         ({"layers": 7}, "layers must be"),
-        ({"model": replace(load_model(softmax=False), state_policy="carry")}, "carries its state"),
+        ({"max_seq_length": 0}, "max_seq_length must be at least 1"),
     ],
-    ids=["all", "7", "carry"],
+    ids=str,
 )
 def test_settings_that_have_no_meaning_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -170,6 +177,30 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
         load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"modules\.json"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("modules.json", '[{"idx": 0}]', "missing or unknown settings"),
+        ("config_sentence_transformers.json", None, "copy the whole directory"),
+        ("config_sentence_transformers.json", "[]", "sentence_transformers.json must be dict"),
+        ("elmo_module.json", None, "missing or damaged"),
+        ("elmo_module.json", "[]", "missing or damaged"),
+        ("elmo_module.json", '{"layers": "mix", "zzz": 1}', "missing or damaged"),
+    ],
+)
+def test_a_damaged_directory_is_a_value_error(
+    name: str, content: str | None, reason: str, model: SentenceTransformer, tmp_path: Path
+) -> None:
+    model.save_pretrained(str(tmp_path))
+    (file,) = tmp_path.rglob(name)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=reason):
+        load(tmp_path, device="cpu")
 
 
 def test_copies_and_pickles_compute_the_same(model: SentenceTransformer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from elmokit.checkpoints.loading import load
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations import lazy_embedder
 from elmokit.integrations.sklearn import ElmoVectorizer
@@ -41,6 +43,14 @@ def test_vectors_are_those_of_the_embedder(embedder: Embedder, settings: dict[st
     vectors = ElmoVectorizer(**settings).fit_transform(TEXTS)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, embedder.encode(TEXTS, **settings), atol=1e-5)
+
+
+def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
+    carrying = replace(load(softmax=False), state_policy="carry")
+    texts = ["The play.", "They play.", "The play."]
+    np.testing.assert_allclose(
+        ElmoVectorizer(carrying).transform(texts), embedder.encode(texts, state="zeros"), atol=1e-5
+    )
 
 
 def test_normalize_gives_vectors_of_length_one(embedder: Embedder) -> None:

@@ -123,6 +123,19 @@ def test_vectors_are_contextual_in_a_pipeline_with_static_vectors() -> None:
         doc[1].similarity(static[0])
 
 
+def test_similarity_goes_by_the_vectors_as_they_are_now(nlp: Any) -> None:
+    doc = nlp.make_doc("They play a play")
+    doc.tensor = np.ones((4, 3), np.float32)
+    assert doc.vector_norm > 0  # which spaCy keeps
+    doc = nlp(doc)
+    assert doc.similarity(doc) == pytest.approx(1, abs=1e-5)
+    assert doc.vector_norm == pytest.approx(np.linalg.norm(doc.vector), rel=1e-5)
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[0:2])
+    assert doc.similarity(doc) == pytest.approx(1, abs=1e-5)
+    assert doc[1:].similarity(doc[1:]) == pytest.approx(1, abs=1e-5)
+
+
 def test_without_hooks_static_vectors_stay() -> None:
     nlp = spacy.blank("en")
     nlp.vocab.set_vector("play", np.ones(4, np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def test_a_copy_for_another_process_is_small() -> None:
     embed = EmbedWords()
     embed({"text": ["a"]})
     assert len(pickle.dumps(embed)) < 500
+
+
+def test_use_leaves_the_pickle_as_it_was() -> None:
+    embed = EmbedWords()
+    before = pickle.dumps(embed)
+    embed({"text": ["a b"]})
+    assert pickle.dumps(embed) == before and embed.words == 2  # datasets looks its cache up by the pickle
+
+
+def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
+    carrying = replace(elmokit.load(softmax=False), state_policy="carry")
+    texts = ["The play.", "They play.", "The play."]
+    vectors = EmbedWords(model=carrying)({"text": texts})["vectors"]
+    for found, expected in zip(vectors, embedder.embed(texts, state="zeros"), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_model_named_by_a_relative_path_is_found_from_another_directory(

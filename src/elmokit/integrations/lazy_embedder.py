@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,8 @@ from elmokit.embed.embedder import Embedder
 class LazyEmbedder:
     """An embedder that is loaded when it is first used, and pickled as the arguments it is loaded from.
 
-    A pickle that is read in the process that wrote it, as caches of scikit-learn do, shares the loaded weights.
+    A pickle that is read in the process that wrote it, as caches of scikit-learn do, shares the loaded weights, unless
+    the model's files have changed since.
 
     Attributes:
         arguments: `model`, `device` and `dtype` of `Embedder`.
@@ -27,11 +29,11 @@ class LazyEmbedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
             self._embedder = Embedder(*self.arguments)
-            _LOADED[self.arguments] = self
+            _LOADED[_key(self.arguments)] = self
         return self._embedder
 
     def __reduce__(self) -> tuple[Callable[..., LazyEmbedder], tuple[Any, ...]]:
-        return _unpickled, self.arguments
+        return _unpickled, (self.arguments, _key(self.arguments))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyEmbedder:
         return self  # nothing changes it, so copies may share the weights
@@ -40,5 +42,16 @@ class LazyEmbedder:
 _LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionary()  # those that something still uses
 
 
-def _unpickled(*arguments: Any) -> LazyEmbedder:
-    return _LOADED.get(arguments) or LazyEmbedder(*arguments)
+def _key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, and the names, sizes and times of change of the model's files if it is given by their path."""
+    path = Path(arguments[0]).expanduser() if isinstance(arguments[0], str | Path) else None
+    if path is None or not path.exists():
+        return arguments
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    states = [(file.name, file.stat()) for file in files]
+    return (*arguments, *((name, state.st_size, state.st_mtime_ns) for name, state in states))
+
+
+def _unpickled(arguments: tuple[Any, ...], written: tuple[Any, ...]) -> LazyEmbedder:
+    """An embedder from its pickle, in which `written` has the key of the time: a cache that goes by pickles sees it."""
+    return _LOADED.get(_key(arguments)) or LazyEmbedder(*arguments)

@@ -51,7 +51,7 @@ class _Job:
     storage_dtype: str
     tokenize: bool
     sentences_per_part: int
-    source: str  # digest of the names, the sizes and the rows of the source files
+    source: str  # digest of the names, sizes, times of change and rows of the source files
 
     def claim(self, target: Path) -> None:
         """Write the job into its directory; FileExistsError where another one has begun."""
@@ -100,7 +100,8 @@ def _plan(source: Path, target: Path, embed: EmbedWords, sentences_per_part: int
             embed.check_columns(column_names(path))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        digest.update(f"{name} {path.stat().st_size} {rows}\n".encode())
+        status = path.stat()
+        digest.update(f"{name} {status.st_size} {status.st_mtime_ns} {rows}\n".encode())
         for number in range(max(1, -(-rows // sentences_per_part))):
             first = number * sentences_per_part
             output = target / f"{name}-{number:05d}.parquet"
@@ -179,6 +180,8 @@ def _write_parts(
 def _pool_size(num_actors: int | None, options: Mapping[str, Any], resources: Mapping[str, float]) -> int:
     """How many actors run at the same time; ValueError where that is none, or fewer than are asked for."""
     needs = {"processors": ("CPU", options["num_cpus"]), "GPUs": ("GPU", options.get("num_gpus", 0))}
+    if num_actors is None and not any(each for _, each in needs.values()):
+        raise ValueError("actors that need no processor and no GPU may be of any number: give num_actors")
     for unit, (name, each) in needs.items():
         need, available = each * (num_actors or 1), resources.get(name, 0.0)
         if need > available:  # Ray would wait for more machines, for ever
@@ -234,15 +237,16 @@ def embed_parquet(
         The number of rows, files and words, and the speed.
 
     Raises:
-        ValueError: Ray or pyarrow is not installed, the cluster is too small for `num_actors`, a source file is damaged
-            or has no usable texts, another process writes the same output, or processes die again and again.
+        ValueError: A number is below 1, Ray or pyarrow is not installed, the cluster is too small for `num_actors`, a
+            source file is damaged or has no usable texts, another process writes the same output, or processes die
+            again and again.
         FileNotFoundError: There is no source.
         FileExistsError: The directory of the output holds another job, or other files.
         OSError: The output cannot be written.
     """
     require_pyarrow()
-    if min(sentences_per_part, batch_size) < 1:
-        raise ValueError("sentences_per_part and batch_size must be at least 1")
+    if min(sentences_per_part, batch_size, 1 if num_actors is None else num_actors) < 1:
+        raise ValueError("sentences_per_part, batch_size and num_actors must be at least 1")
     embed, start = embed or EmbedWords(), time.perf_counter()
     output = Path(target)
     # Processes on other machines may run in other directories.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -77,18 +77,15 @@ class ElmoModule(InputModule):
             freeze: Whether the biLM does not learn.
 
         Raises:
-            ValueError: The model has no such layers, or the vectors of a text would depend on the texts before it.
+            ValueError: The model has no such layers, or `max_seq_length` is below 1.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
         self._model = resolve_model(model)
         if layers == "all":
             raise ValueError('a word has one vector here: layers="all" is not one')
-        if self._model.state_policy == "carry":
-            raise ValueError(
-                "this model carries its state from text to text, which sentence-transformers sorts by length: give "
-                'dataclasses.replace(elmokit.load(...), state_policy="zeros")'
-            )
+        if max_seq_length is not None and max_seq_length < 1:
+            raise ValueError(f"max_seq_length must be at least 1, or None for all words, not {max_seq_length}")
         self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
         _set_mix(self._mix, self._model, layers)
@@ -152,7 +149,7 @@ class ElmoModule(InputModule):
         return features
 
     def _start(self, rows: int) -> BiLMState | None:
-        """The state that every text starts from; None: zeros."""
+        """The state that every text starts from; None: zeros, also where a model carries it from text to text."""
         if self._model.state_policy != "warm" or (state := self._model.warm_state) is None:
             return None
         state = state.to(self._model.bilm.device)
@@ -193,7 +190,22 @@ class ElmoModule(InputModule):
             "local_files_only": local_files_only,
         }  # fmt: skip
         settings = cls.load_config(model_name_or_path, **place)
+        if not isinstance(settings, dict) or settings.keys() != set(cls.config_keys):
+            wanted = ", ".join(cls.config_keys)
+            raise ValueError(
+                f"{cls.config_file_name} of {model_name_or_path} is missing or damaged: it must have {wanted}"
+            )
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of modules.json."""
+
+    idx: int
+    name: str
+    path: str
+    type: str
 
 
 # Where sentence-transformers is not installed, pyright takes its name for this file.
@@ -216,10 +228,14 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyri
     if not (directory / "modules.json").is_file():
         raise FileNotFoundError(f"{directory} holds no SentenceTransformer: looked for modules.json in it")
     modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
-    for entry in from_json(list[dict[str, Any]], read_json(directory / "modules.json"), "modules.json"):
-        kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
-        modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])
-    config = read_json(directory / "config_sentence_transformers.json")
+    for entry in from_json(list[_Entry], read_json(directory / "modules.json"), "modules.json"):
+        kind = ElmoModule if entry.type == TYPE_IN_FILES else import_module_class(entry.type, str(directory))
+        modules[entry.name] = kind.load(str(directory), subfolder=entry.path)
+    name = "config_sentence_transformers.json"
+    try:
+        config = from_json(dict[str, Any], read_json(directory / name), name)
+    except FileNotFoundError as error:
+        raise ValueError(f"{directory} has no {name}: copy the whole directory") from error
     kept = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
     settings = {name: config[name] for name in kept if name in config} | settings
     return SentenceTransformer(modules=modules, **settings)  # pyright: ignore[reportCallIssue]

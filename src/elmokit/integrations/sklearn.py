@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
@@ -43,12 +44,13 @@ def _check_text(number: int, text: Any) -> str:
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
 
-    The model is loaded when it is first used; clones share it, and a pickle holds the parameters alone. Of texts that
-    occur repeatedly in a call one is embedded. Where the same texts are transformed again and again, as in a grid
+    The model is loaded when it is first used. Given a name or a path, clones share one loaded model and a pickle holds
+    only that name; given a loaded model, each clone and each pickle contains a copy of it. A text that occurs
+    repeatedly in a call is embedded once. Where the same texts are transformed again and again, as in a grid
     search over the settings of a classifier, give the pipeline a `memory`.
 
     Args:
-        model: Whatever `elmokit.load` takes, or a loaded model, which then is a part of every copy and pickle.
+        model: Whatever `elmokit.load` takes, or a loaded model.
         pooling: "mean" or "max" over the words of a text.
         layers: "mix", "average", "sum", "top", or the number of a layer.
         normalize: Scale every vector to length one.
@@ -97,8 +99,10 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         number_of: dict[str, int] = {}
         texts = map(_check_text, count(), _column_of(X))
         numbers = [number_of.setdefault(text, len(number_of)) for text in texts]
-        vectors = self._embedder.get().encode(
-            list(number_of), self.pooling, self.normalize, self.layers, tokenize=self.tokenize
+        embedder = self._embedder.get()
+        state = single_sentence_state(embedder)  # no text may depend on those before it
+        vectors = embedder.encode(
+            list(number_of), self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize
         )
         return cast(np.ndarray, vectors)[numbers]
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import select_layers
@@ -85,7 +86,7 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     """
     words = [[[token.text for token in each if not token.is_space] for each in _sentences(doc)] for doc in docs]
     sentences = [sentence for of_doc in words for sentence in of_doc]
-    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers))
+    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers, single_sentence_state(embedder)))
     shape = (select_layers(embedder.model, layers).count,) if layers == "all" else ()
     vectors = []
     for doc, of_doc in zip(docs, words, strict=True):
@@ -182,12 +183,18 @@ def _has_vector(part: Doc | Span | Token) -> bool:
     return True
 
 
+def _vector_norm(part: Any) -> float:
+    """The length of the vector as it is now: spaCy keeps that of the vector a document had when it was first asked."""
+    vector = part.vector
+    return float(vector @ vector) ** 0.5
+
+
 def _similarity(part: Doc | Span | Token, other: Any) -> float:
     """The cosine of both vectors; 0 where one of them is zero."""
     first, second = part.vector, other.vector
     if first.shape != second.shape:
         raise ValueError(f"{other!r} has no vector of ELMo: compare documents, spans and tokens with each other")
-    norms = part.vector_norm * other.vector_norm
+    norms = _vector_norm(part) * _vector_norm(other)
     return float(first @ second / norms) if norms else 0.0
 
 
@@ -208,7 +215,7 @@ class ElmoPipe(Tok2Vec):
         super().set_annotations(docs, tokvecses)
         if self.hooks:
             for doc in docs:
-                shared = {"has_vector": _has_vector, "similarity": _similarity}
+                shared = {"has_vector": _has_vector, "vector_norm": _vector_norm, "similarity": _similarity}
                 doc.user_token_hooks |= {"vector": _token_vector, **shared}
                 doc.user_span_hooks |= {"vector": _mean_vector, **shared}
                 doc.user_hooks |= {"vector": _mean_vector, **shared}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.outputs import select_layers
@@ -66,6 +67,10 @@ class EmbedWords:
             model = Path(model).expanduser().absolute()  # a copy may run in another directory
         self._embedder = LazyEmbedder(model, device, dtype)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: its counts begin at 0, and a cache that goes by pickles finds equal ones equal."""
+        return {**vars(self), "words": 0, "truncated_words": 0}
+
     def __call__(self, batch: Any) -> Any:
         """Embed a batch.
 
@@ -104,7 +109,9 @@ class EmbedWords:
         texts = [row if isinstance(row, str) else list(row) for row in rows]
         tokens: list[list[str]] = []
         vectors: list[np.ndarray] = []
-        for part in self._embedder.get().embed_stream(texts, self.layers, tokenize=self.tokenize):
+        embedder = self._embedder.get()
+        state = single_sentence_state(embedder)  # no text may depend on those before it
+        for part in embedder.embed_stream(texts, self.layers, state, tokenize=self.tokenize):
             tokens += part.tokens
             vectors += map(self._stored, part)
             self.words += sum(map(len, part.tokens))
