@@ -44,5 +44,10 @@ def test_openapi_names_every_request_and_the_one_form_of_errors(server: RunningS
         assert {schemas[status]["$ref"].rpartition("/")[2] for status in schemas if status != "200"} == {"ErrorAnswer"}
 
 
+def test_method_that_is_not_allowed_says_which_are(server: RunningServer) -> None:
+    answer = httpx.get(f"{server.url}/embed")
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+
+
 def test_page_of_documentation_that_loads_scripts_of_another_host_is_not_there(server: RunningServer) -> None:
     assert [httpx.get(server.url + path).status_code for path in ("/docs", "/redoc")] == [404, 404]

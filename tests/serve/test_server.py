@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import json
 import socket
 import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,8 @@ from running_server import RunningServer
 
 from elmokit.cli import main
 from elmokit.serve import server as module
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.service import Service
 
 
 @pytest.fixture
@@ -74,6 +78,32 @@ def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str])
         assert main(["serve", "--port", str(other.getsockname()[1])]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "cannot listen on 127.0.0.1" in error and "--port" in error
+
+
+def test_port_that_is_taken_while_the_model_loads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Service.load
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        def load_meanwhile(*arguments: Any) -> Service:
+            other.listen()
+            return load(*arguments)
+
+        monkeypatch.setattr(Service, "load", load_meanwhile)
+        with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1, port .*: choose another with --port"):
+            module.serve(None, ServeConfig(port=other.getsockname()[1]), "cpu")
+
+
+def test_client_that_stops_reading_does_not_keep_the_server() -> None:
+    body = json.dumps({"inputs": [[f"word{number}" for number in range(2_000)]], "layers": "all"}).encode()
+    with RunningServer("--device", "cpu", "--timeout", 5) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(b"POST /embed_all HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        began = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - began < 40
 
 
 def test_settings_that_make_no_sense_are_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

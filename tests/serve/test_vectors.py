@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
+import httpx
 from running_server import RunningServer
 from safetensors.numpy import load as from_safetensors
 
@@ -129,6 +131,37 @@ def test_tokenize_says_where_words_are_and_which_are_known(server: RunningServer
     assert [token["start"] for token in second] == [None, None]
 
 
+def test_tokenize_finds_words_with_invisible_characters_in_them(server: RunningServer) -> None:
+    text = "An ex\u00adample of it. Another example of it."
+    (tokens,) = server.post("/tokenize", {"inputs": text}).json()
+    places = [text[token["start"] : token["stop"]] for token in tokens]
+    assert places == ["An", "ex\u00adample", "of", "it", ".", "Another", "example", "of", "it", "."]
+
+
+def test_long_text_is_tokenized_while_others_are_answered(server: RunningServer) -> None:
+    text = "q\u00adz " * 4_000 + "q" * 1_900_000
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(server.post, "/tokenize", {"inputs": text})
+        slowest = 0.0
+        while not late.done():
+            began = time.monotonic()
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+        (tokens,) = late.result().json()
+    assert slowest < 5  # searching the whole text for every word took half a minute
+    assert [tokens[0][end] for end in ("start", "stop")] == [0, 3] and tokens[-1]["stop"] == len(text)
+
+
+def test_clients_of_text_embeddings_inference_may_post_to_the_address_itself(
+    server: RunningServer, embedder: Embedder
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub")
+    (vector,) = hub.InferenceClient(server.url).feature_extraction(TEXTS[0])
+    np.testing.assert_allclose(vector, embedder.encode(TEXTS[0], normalize_embeddings=True), **NEAR)
+    answer = server.post("/", {"inputs": TEXTS, "normalize": None, "truncate": None})
+    assert answer.json() == server.post("/embed", {"inputs": TEXTS}).json()
+
+
 # --- Limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +180,7 @@ def test_words_that_are_cut_are_counted(server: RunningServer) -> None:
         ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),
         ("/embed", {"inputs": "a", "layers": 3}, 422, "this model has the layers 0 to 2"),
         ("/embed", {"inputs": "a", "layers": "all"}, 422, "layers"),
+        ("/embed", {"inputs": "a", "layers": True}, 422, "layers"),
         ("/embed", {"inputs": "a", "pooling": "median"}, 422, "'mean' or 'max'"),
         ("/v1/embeddings", {"input": [1, 2, 3]}, 422, "valid string"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),

@@ -1,6 +1,6 @@
 """Uses of a word: its occurrences in tokenized sentences and in text files."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heappush, heapreplace
 from itertools import chain, repeat
@@ -54,6 +54,7 @@ def sentences_with(
     tokenize: bool = True,
     *,
     progress: bool = True,
+    on_line: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Stream the tokenized sentences of text files in which one of some words may occur.
 
@@ -63,6 +64,7 @@ def sentences_with(
         embedder: Its tokenizer splits raw lines.
         tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
         progress: Show how many sentences were read.
+        on_line: Called for every line, whether or not it has a word: what it raises ends the search.
     """
     tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
     lowered = None if words is None else [word.lower() for word in words]
@@ -70,13 +72,21 @@ def sentences_with(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
     )
     for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
+        if on_line is not None:
+            on_line()
         # The tokenizer takes most of the time.
         if lowered is None or any(map(line.lower().__contains__, lowered)):
             yield tuple(tokenizer.tokenize(line))
 
 
 def uses_in_files(
-    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, *, progress: bool = True
+    word: str | None,
+    files: Sequence[Path],
+    embedder: Embedder,
+    tokenize: bool = True,
+    *,
+    progress: bool = True,
+    on_line: Callable[[], None] | None = None,
 ) -> Iterator[list[Use]]:
     """Stream the uses of a word in text files.
 
@@ -86,12 +96,13 @@ def uses_in_files(
         embedder: As in `sentences_with`.
         tokenize: As in `sentences_with`.
         progress: As in `sentences_with`.
+        on_line: As in `sentences_with`.
 
     Yields:
         The uses in each sentence that has any.
     """
     words = None if word is None else [word]
-    for sentence in sentences_with(words, files, embedder, tokenize, progress=progress):
+    for sentence in sentences_with(words, files, embedder, tokenize, progress=progress, on_line=on_line):
         if word is None:
             uses = [Use(sentence, position) for position in range(len(sentence))]
         else:

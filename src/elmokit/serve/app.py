@@ -27,6 +27,7 @@ async def page() -> Response:
     return page_response()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Any:
     """Whether the process lives and can compute: status 503 where it needs to be restarted."""
@@ -35,6 +36,7 @@ async def health(request: Request) -> Any:
     return {"status": "alive"}
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """Whether requests are accepted: status 503 while the server drains."""
@@ -61,7 +63,9 @@ async def _refused(request: Request, error: Any) -> Response:
 
 async def _not_found(request: Request, error: Any) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
+    response = error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
+    response.headers.update(error.headers or {})  # those that are allowed, where a method is not
+    return response
 
 
 async def _failed(request: Request, error: Exception) -> Response:

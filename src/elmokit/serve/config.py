@@ -31,7 +31,8 @@ class ServeConfig:
     max_body: int = 2 << 20
     """Bytes in the body of a request; more are refused with status 413."""
     timeout: float = 60.0
-    """Seconds until a request is given up, with status 408 while its body comes in and 503 after that."""
+    """Seconds that a request's body may take to arrive (else status 408), its text to be split into words and its
+    result to be computed (else 503 each), and a part of its answer to be read by the client."""
 
     def __post_init__(self) -> None:
         for name in ("max_words", "queue_words", "batch_words", "max_jobs", "max_body"):

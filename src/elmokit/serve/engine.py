@@ -35,7 +35,7 @@ SECONDS_TO_RELEASE = 10.0
 
 
 class Output(NamedTuple):
-    """The vectors that a request asks for: of which layers, of each word or, with a pooling, of each sentence."""
+    """What a request asks for: vectors from which layers, one for each word or, with a pooling, for each sentence."""
 
     layers: str | int = "mix"
     pooling: Pooling | None = None

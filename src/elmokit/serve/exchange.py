@@ -47,7 +47,7 @@ async def read_body(request: Request, config: ServeConfig) -> bytes:
 
 
 async def answer(request: Request, result: asyncio.Future[Result], timeout: float) -> Result:
-    """The result of work for a request, which is cancelled where nobody waits for it any more.
+    """Wait for the result of a request's work, which is cancelled if the client disconnects or the time is over.
 
     Args:
         request: The request, whose body was read.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hmac
 import time
 
+from anyio import fail_after
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elmokit.serve.errors import CLIENT_CLOSED_REQUEST, ClientGone, RequestError, error_response
 from elmokit.serve.service import Service
 
-WITHOUT_KEY = {"/", "/health", "/ready"}
+READING = {"GET", "HEAD"}
+READ_WITHOUT_KEY = {"/", "/health", "/ready"}
 WHILE_DRAINING = {"/health", "/ready", "/metrics"}
-OF_VECTORS = {"/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # what waits in the engine's queue
+OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # to which texts for the engine are posted
 
 
 class Gate:
@@ -33,7 +35,11 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            try:
+                with fail_after(self._service.config.timeout):
+                    await send(message)
+            except TimeoutError as error:  # the client no longer reads
+                raise ClientGone from error
 
         self._service.in_progress += 1
         try:
@@ -50,11 +56,12 @@ class Gate:
     def _refusal(self, scope: Scope) -> RequestError | None:
         """Why a request is not served, if so, from its head alone."""
         service, path, headers = self._service, scope["path"], dict(scope["headers"])
-        if path not in WITHOUT_KEY and not self._has_key(headers):
+        reads = scope["method"] in READING
+        if not (reads and path in READ_WITHOUT_KEY) and not self._has_key(headers):
             return RequestError("missing_key", "this server needs its API key: Authorization: Bearer KEY")
         if service.is_draining and path not in WHILE_DRAINING:
             return RequestError("draining", "this server is shutting down: send the request to another", 1)
-        if path in OF_VECTORS and service.engine.is_full:
+        if not reads and path in OF_VECTORS and service.engine.is_full:
             return service.engine.overloaded()
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > service.config.max_body:

@@ -1,4 +1,4 @@
-"""Work other than embedding, one job at a time: searches, word maps, the language model, task models.
+"""Work other than embedding, one job at a time: long texts, searches, word maps, the language model, task models.
 
 Such a job may take seconds. On a thread of its own it shares the processor with embedding, but nobody waits behind it
 for vectors.
@@ -34,22 +34,26 @@ class Job:
     def abandon(self) -> None:
         self._abandoned.set()
 
+    def check(self) -> None:
+        """Raise `Abandoned` if nobody waits for the job any more."""
+        if self._abandoned.is_set():
+            raise Abandoned
+
     def while_wanted(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the job is abandoned: `Abandoned` is raised then."""
         for item in items:
-            if self._abandoned.is_set():
-                raise Abandoned
+            self.check()
             yield item
 
 
 class JobQueue:
     """A thread that runs jobs in the order of their arrival. All methods are for the thread of the event loop."""
 
-    def __init__(self, max_waiting: int = 32) -> None:
-        """Start with an empty queue, which refuses jobs when so many wait or run."""
+    def __init__(self, max_waiting: int = 32, name: str = "elmokit-jobs") -> None:
+        """Start a thread of that name with an empty queue, which refuses jobs when so many wait or run."""
         self.max_waiting, self.waiting = max_waiting, 0
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="elmokit-jobs", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[[Job], Any]) -> asyncio.Future[Any]:
@@ -60,7 +64,7 @@ class JobQueue:
 
         Returns:
             A future of its result. Cancelling it removes the job from the queue or, where it runs, ends it at the next
-            item of `Job.while_wanted`.
+            `Job.check`.
 
         Raises:
             RequestError: The queue is full.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -46,8 +47,9 @@ async def _run(request: Request, function: Callable[[Job], Result]) -> Result:
         raise RequestError("invalid_request", str(error)) from error
 
 
-async def _optional_words(service: Service, texts: Sequence[Text] | None) -> list[Words] | None:
-    return None if texts is None else await service.words_of(texts)
+async def _optional_words(request: Request, texts: Sequence[Text] | None) -> list[Words] | None:
+    service: Service = request.app.state.service
+    return None if texts is None else await service.words_of(request, texts)
 
 
 # --- Words in context ------------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ async def _optional_words(service: Service, texts: Sequence[Text] | None) -> lis
 async def compare(request: Request, body: CompareRequest) -> Any:
     """The cosine similarities of all uses of a word, for each layer and for their mix."""
     service: Service = request.app.state.service
-    sentences = await service.words_of(body.sentences)
+    sentences = await service.words_of(request, body.sentences)
 
     def compare_all(job: Job) -> Comparison:
         if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # whose similarities grow with the square
@@ -73,10 +75,11 @@ async def compare(request: Request, body: CompareRequest) -> Any:
 async def neighbors(request: Request, body: NeighborsRequest) -> Any:
     """The uses of a word, in given sentences or in the server's corpus, that are nearest to its first in a sentence."""
     service: Service = request.app.state.service
-    (sentence,) = await service.words_of([body.sentence])
-    uses = service.uses(body.word, await _optional_words(service, body.sentences))
+    (sentence,) = await service.words_of(request, [body.sentence])
+    sentences = await _optional_words(request, body.sentences)
 
     def search(job: Job) -> Any:
+        uses = service.uses(body.word, sentences, job)
         query = uses_in_each(body.word, [sentence])[0]
         config = SearchConfig(body.count)
         return nearest_uses(query, job.while_wanted(uses), service.embedder, body.layers, config)
@@ -90,9 +93,10 @@ async def neighbors(request: Request, body: NeighborsRequest) -> Any:
 async def senses(request: Request, body: SensesRequest) -> Any:
     """A map of a word's uses, in given sentences or in the server's corpus, for each layer; and their clusters."""
     service: Service = request.app.state.service
-    uses = service.uses(body.word, await _optional_words(service, body.sentences))
+    sentences = await _optional_words(request, body.sentences)
 
     def draw(job: Job) -> Any:
+        uses = service.uses(body.word, sentences, job)
         config = MapConfig(body.max_uses, clusters=body.clusters)
         each = (use for of_sentence in job.while_wanted(uses) for use in of_sentence)
         sample, count = sample_uses(each, config.max_uses, config.seed)
@@ -113,7 +117,7 @@ def _use(use: Use) -> dict[str, Any]:
 async def score(request: Request, body: ScoreRequest) -> Any:
     """The log-probability of every word, from the words before it and from those after it, or from all others."""
     service: Service = request.app.state.service
-    sentences = await service.words_of([body.inputs] if isinstance(body.inputs, str) else body.inputs)
+    sentences = await service.words_of(request, [body.inputs] if isinstance(body.inputs, str) else body.inputs)
     model, state = service.embedder.model, single_sentence_state(service.embedder)
     return list(map(_score, await _run(request, lambda job: scoring.score(sentences, model, state=state))))
 
@@ -136,7 +140,7 @@ def _score(result: SentenceScore | MaskedScore) -> dict[str, Any]:
 async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     """For each position the words that the language model finds most likely there."""
     service: Service = request.app.state.service
-    (words,) = await service.words_of([body.sentence])
+    (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
     positions = list(range(len(words))) if body.positions is None else body.positions
@@ -153,7 +157,7 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
 async def next_words(request: Request, body: NextWordsRequest) -> Any:
     """The words that the language model finds most likely after the given ones, or before them."""
     service: Service = request.app.state.service
-    (words,) = await service.words_of([body.sentence])
+    (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
     results = await _run(request, lambda job: scoring.next_words(words, model, **options))
@@ -173,7 +177,7 @@ async def predict(request: Request, body: PredictRequest) -> Any:
     service: Service = request.app.state.service
     if (model := service.task_model) is None:
         raise RequestError("not_found", "this server has no task model: start it with --task-model")
-    examples = [_example(model, text) for text in body.inputs]
+    examples = await service.of_each(request, body.inputs, partial(_example, model))
     service.check_words(words for example in examples for words in model.task.sentences(example))
     predictions = await _run(request, lambda job: list(model.predict_examples(job.while_wanted(examples))))
     return list(map(model.task.to_json, predictions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 MAX_TEXTS = 2048  # as OpenAI's API has it
 MAX_COUNT = 100  # candidates, neighbors
@@ -19,8 +19,8 @@ Texts = str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Layers = Literal["mix", "average", "sum", "top", "all"] | int
-OneLayer = Literal["mix", "average", "sum", "top"] | int
+Layers = Literal["mix", "average", "sum", "top", "all"] | StrictInt  # JSON's true is no layer 1
+OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt
 
 
 class Compatible(BaseModel):
@@ -58,7 +58,7 @@ class EmbeddingsRequest(Compatible):
 
     input: Texts
     model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None
 
@@ -70,8 +70,8 @@ class EmbedRequest(Compatible):
     """POST /embed: a vector for each text. `truncate` changes nothing, since texts of any length are read."""
 
     inputs: Texts
-    normalize: bool = True
-    truncate: bool = False
+    normalize: bool | None = None  # null and no value mean the same, here True
+    truncate: bool | None = None
     dimensions: int | None = None
     pooling: Literal["mean", "max"] = "mean"
     layers: OneLayer = "mix"
@@ -81,7 +81,7 @@ class EmbedAllRequest(Compatible):
     """POST /embed_all: a vector for each word; with layers "all" L+1 of them."""
 
     inputs: Texts
-    truncate: bool = False
+    truncate: bool | None = None
     layers: Layers = "mix"
 
 

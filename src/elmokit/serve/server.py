@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from types import FrameType
 
@@ -37,7 +38,8 @@ def serve(
 ) -> None:
     """Serve a model until SIGTERM or SIGINT; what was accepted by then is answered before this returns.
 
-    It ends the whole process where work that nobody waits for any more, and that cannot be stopped, would keep it.
+    If a job whose client has gone still runs at shutdown, the process is ended by `os._exit`, since the job's thread
+    cannot be stopped.
 
     Args:
         model: As in `elmokit.load`.
@@ -57,12 +59,18 @@ def serve(
     from elmokit.serve.app import create_app
     from elmokit.serve.service import Service
 
+    chosen = config or ServeConfig()
+
     class DrainingServer(uvicorn.Server):
         """Refuses new work at the first signal, and ends when the last request is answered; or at the second one."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            print(f"elmokit: {service.name} at {_address(bound.getsockname())}", flush=True)
+            try:
+                await super().startup(sockets)
+                name = bound.getsockname()
+            except OSError as error:  # another process has begun to listen since the address was bound
+                raise _cannot_listen(chosen.host, chosen.port, error) from error
+            print(f"elmokit: {service.name} at {_address(name)}", flush=True)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.should_exit = self.force_exit = service.is_draining
@@ -71,13 +79,12 @@ def serve(
         async def on_tick(self, counter: int) -> bool:
             return await super().on_tick(counter) or (service.is_draining and not service.in_progress)
 
-    config = config or ServeConfig()
-    key = config.api_key or os.environ.get("ELMOKIT_API_KEY") or None
-    with _bound_socket(config.host, config.port) as bound:
-        service = Service.load(model, replace(config, api_key=key), device, dtype)
+    key = chosen.api_key or os.environ.get("ELMOKIT_API_KEY") or None
+    with _bound_socket(chosen.host, chosen.port) as bound:
+        service = Service.load(model, replace(chosen, api_key=key), device, dtype)
         settings = uvicorn.Config(
             create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
+            timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(chosen.timeout),
         )  # fmt: skip
         try:
             with _short_switch_interval(), warnings.catch_warnings():
@@ -114,9 +121,12 @@ def _bound_socket(host: str, port: int) -> socket.socket:
             bound.bind(address)
             on_error.pop_all()
     except OSError as error:
-        reason = error.strerror or error
-        raise OSError(f"cannot listen on {host}, port {port} ({reason}): choose another with --port") from error
+        raise _cannot_listen(host, port, error) from error
     return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    return OSError(f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another with --port")
 
 
 def _address(name: tuple[str, int]) -> str:

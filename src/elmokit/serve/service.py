@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from fastapi import Request
 
 import elmokit
 from elmokit.analysis.uses import Use, uses_in_files, uses_of
@@ -16,12 +16,14 @@ from elmokit.embed.embedder import Embedder
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, cost
 from elmokit.serve.errors import RequestError
-from elmokit.serve.jobs import JobQueue
+from elmokit.serve.exchange import answer
+from elmokit.serve.jobs import Job, JobQueue
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.schemas import Text
 from elmokit.tasks.task_model import TaskModel, load_task_model
 from elmokit.text.tokenizers import get_tokenizer
 
+Result = TypeVar("Result")
 Words = Sequence[str]
 INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts on a thread
 
@@ -56,7 +58,7 @@ class Service:
         self.in_progress = 0  # requests without an answer
         self.is_draining = False
         self._tokenize = get_tokenizer(embedder.model.tokenizer or "whitespace-1").tokenize
-        self._tokenizing = ThreadPoolExecutor(1, "elmokit-tokenizer")
+        self._tokenizing = JobQueue(config.max_jobs, "elmokit-tokenizer")
 
     @classmethod
     def load(
@@ -82,8 +84,7 @@ class Service:
     def close(self) -> bool:
         """Finish what waits, and end the threads; False where one still runs, on work that nobody waits for."""
         self.engine.close()
-        self._tokenizing.shutdown()
-        return self.jobs.close()
+        return all([self._tokenizing.close(), self.jobs.close()])  # both
 
     @property
     def predicts_words(self) -> bool:
@@ -114,17 +115,29 @@ class Service:
         """The words of a text: a string is split as the model's training text was."""
         return self._tokenize(text) if isinstance(text, str) else text
 
-    async def words_of(self, texts: Sequence[Text]) -> list[Words]:
+    async def of_each(self, request: Request, texts: Sequence[Any], convert: Callable[[Any], Result]) -> list[Result]:
+        """What `convert`, which splits texts into words, makes of each; of long texts on a thread.
+
+        Raises:
+            RequestError: It takes too long, or too many requests wait for the thread.
+            ClientGone: The client closed the connection meanwhile.
+        """
+        if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
+            return list(map(convert, texts))
+
+        def convert_all(job: Job) -> list[Result]:
+            return list(map(convert, job.while_wanted(texts)))
+
+        return await answer(request, self._tokenizing.submit(convert_all), self.config.timeout)
+
+    async def words_of(self, request: Request, texts: Sequence[Text]) -> list[Words]:
         """The words of each text; those that are too long for the model are counted.
 
         Raises:
-            RequestError: The words are too many for a request.
+            RequestError: The words are too many for a request; or as `of_each`.
+            ClientGone: As `of_each`.
         """
-        if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
-            sentences = list(map(self.split, texts))
-        else:
-            loop = asyncio.get_running_loop()
-            sentences = await loop.run_in_executor(self._tokenizing, lambda: list(map(self.split, texts)))
+        sentences = await self.of_each(request, texts, self.split)
         self.check_words(sentences)
         self.metrics.truncated_words.inc(self.count_truncated(sentences))
         return sentences
@@ -142,12 +155,17 @@ class Service:
                 f"{self.config.max_words:,} in a request",
             )
 
-    def uses(self, word: str, sentences: Sequence[Words] | None) -> Iterable[list[Use]]:
-        """The uses of a word in each sentence that has any: in those of a request, or else in the server's corpus."""
+    def uses(self, word: str, sentences: Sequence[Words] | None, job: Job) -> Iterable[list[Use]]:
+        """The uses of a word in each sentence that has any: in those of a request, or else in the server's corpus.
+
+        Raises:
+            RequestError: There is no corpus.
+            Abandoned: In an iteration, where nobody waits for the job any more.
+        """
         if sentences is not None:
             return (uses for uses in (uses_of(word, words) for words in sentences) if uses)
         if not self.corpus:
             raise RequestError(
                 "invalid_request", "this server has no corpus: send `sentences`, or start it with --corpus"
             )
-        return uses_in_files(word, self.corpus, self.embedder, progress=False)
+        return uses_in_files(word, self.corpus, self.embedder, progress=False, on_line=job.check)

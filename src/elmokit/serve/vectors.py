@@ -27,9 +27,11 @@ from elmokit.serve.schemas import (
     TokenizeRequest,
 )
 from elmokit.serve.service import Service, Words
+from elmokit.text.chunks import INVISIBLE
 
 router = APIRouter(route_class=JsonRoute, tags=["vectors"])
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
+SEARCHED_CHARACTERS = 100  # for a word, beyond those that a tokenizer may have rewritten
 NUMBERS_AT_ONCE = 1 << 16  # that become JSON before other requests have their turn: some milliseconds
 
 
@@ -86,7 +88,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Any:
     if body.model not in (None, service.name):
         raise RequestError("not_found", f"there is no model {body.model!r}: this server has {service.name!r}")
     _check_dim(service, body.dimensions)
-    sentences = await service.words_of(_as_list(body.input))
+    sentences = await service.words_of(request, _as_list(body.input))
     embedded = await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
     words = sum(map(len, sentences))
@@ -123,13 +125,14 @@ async def models(request: Request) -> Any:
 # --- text-embeddings-inference ---------------------------------------------------------------------------------------
 
 
+@router.post("/", include_in_schema=False)  # where clients of that server send texts if they are given its address
 @router.post("/embed")
 async def embed(request: Request, body: EmbedRequest) -> Any:
     """A vector for each text: a list of lists of numbers."""
     service: Service = request.app.state.service
     _check_dim(service, body.dimensions)
-    sentences = await service.words_of(_as_list(body.inputs))
-    embedded = await _embed(request, sentences, Output(body.layers, Pooling(body.pooling, body.normalize)))
+    sentences = await service.words_of(request, _as_list(body.inputs))
+    embedded = await _embed(request, sentences, Output(body.layers, Pooling(body.pooling, body.normalize is not False)))
     return _response(_arrays(embedded.vectors), embedded)
 
 
@@ -137,7 +140,7 @@ async def embed(request: Request, body: EmbedRequest) -> Any:
 async def embed_all(request: Request, body: EmbedAllRequest) -> Any:
     """A vector for each word of each text; as safetensors for clients that accept application/octet-stream."""
     service: Service = request.app.state.service
-    sentences = await service.words_of(_as_list(body.inputs))
+    sentences = await service.words_of(request, _as_list(body.inputs))
     embedded = await _embed(request, sentences, Output(body.layers))
     if "application/octet-stream" not in request.headers.get("accept", ""):
         return _response(_arrays(embedded.vectors), embedded)
@@ -161,7 +164,7 @@ def _arrays(arrays: list[np.ndarray]) -> Iterator[bytes]:
 async def similarity(request: Request, body: SimilarityRequest) -> Any:
     """The cosine of one sentence's vector and that of each other: a list of numbers."""
     service: Service = request.app.state.service
-    sentences = await service.words_of([body.inputs.source_sentence, *body.inputs.sentences])
+    sentences = await service.words_of(request, [body.inputs.source_sentence, *body.inputs.sentences])
     source, *others = (await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))).vectors
     return [float(vector @ source) for vector in others]
 
@@ -171,20 +174,37 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Any:
     """The words of each text, where they are in it, and whether the language model knows them."""
     service: Service = request.app.state.service
     texts = _as_list(body.inputs)
-    return [_tokens(text, words, service) for text, words in zip(texts, await service.words_of(texts), strict=True)]
+    sentences = await service.words_of(request, texts)
+    places = await service.of_each(request, texts, _Places)
+    return [_tokens(*each, service) for each in zip(sentences, places, strict=True)]
 
 
-def _tokens(text: Text, words: Words, service: Service) -> list[dict[str, Any]]:
-    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary.
+class _Places:
+    """Finds words in their text, one after another."""
 
-    `start` and `stop` count characters; they are null where a word does not stand in the text as it is.
-    """
-    vocab, position, tokens = service.embedder.model.vocab, 0, []
+    def __init__(self, text: Text) -> None:
+        text = text if isinstance(text, str) else ""
+        # White space and invisible characters, which tokenizers delete, may stand within a word.
+        self._indices = [
+            index for index, letter in enumerate(text) if not (letter.isspace() or INVISIBLE.match(letter))
+        ]
+        self._letters, self._position = "".join(map(text.__getitem__, self._indices)), 0
+
+    def next(self, word: str) -> dict[str, int | None]:
+        """`start` and `stop` of the next word in characters; null where it does not stand in the text as it is."""
+        limit = self._position + len(word) + SEARCHED_CHARACTERS
+        start = self._letters.find(word, self._position, limit) if word else -1
+        if start < 0:
+            return {"start": None, "stop": None}
+        self._position = start + len(word)
+        return {"start": self._indices[start], "stop": self._indices[self._position - 1] + 1}
+
+
+def _tokens(words: Words, places: _Places, service: Service) -> list[dict[str, Any]]:
+    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary."""
+    vocab = service.embedder.model.vocab
     ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()
-    for word, number in zip(words, ids, strict=True):
-        start = text.find(word, position) if isinstance(text, str) else -1
-        stop = start + len(word)
-        position = stop if start >= 0 else position
-        place = {"start": start, "stop": stop} if start >= 0 else {"start": None, "stop": None}
-        tokens.append({"id": number, "text": word, "special": False, **place})
-    return tokens
+    return [
+        {"id": number, "text": word, "special": False, **places.next(word)}
+        for word, number in zip(words, ids, strict=True)
+    ]

@@ -1,0 +1,27 @@
+"""The search for uses of a word in files."""
+
+from pathlib import Path
+
+import pytest
+
+from elmokit.analysis.uses import uses_in_files
+from elmokit.embed.embedder import Embedder
+
+
+class Ended(Exception):
+    """What a caller raises to end a search."""
+
+
+def test_a_search_for_a_word_that_does_not_occur_can_be_ended(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\n" * 10)
+    lines = 0
+
+    def end_at_the_fifth() -> None:
+        nonlocal lines
+        lines += 1
+        if lines == 5:
+            raise Ended
+
+    with pytest.raises(Ended):
+        list(uses_in_files("c", [tmp_path / "text.txt"], Embedder(), progress=False, on_line=end_at_the_fifth))
+    assert lines == 5
