@@ -29,12 +29,16 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        began, status = time.perf_counter(), 500
+        began, status, is_in_parts = time.perf_counter(), 500, False
 
         async def observed(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_in_parts
             if message["type"] == "http.response.start":
                 status = message["status"]
+            is_in_parts = is_in_parts or message.get("more_body", False)
+            if not is_in_parts:  # it is buffered whole, and waits for nobody
+                await send(message)
+                return
             try:
                 with fail_after(self._service.config.timeout):
                     await send(message)
