@@ -115,18 +115,20 @@ class Service:
         """The words of a text: a string is split as the model's training text was."""
         return self._tokenize(text) if isinstance(text, str) else text
 
-    async def of_each(self, request: Request, texts: Sequence[Any], convert: Callable[[Any], Result]) -> list[Result]:
-        """What `convert`, which splits texts into words, makes of each; of long texts on a thread.
+    async def of_each(
+        self, request: Request, convert: Callable[..., Result], texts: Sequence[Any], *more: Sequence[Any]
+    ) -> list[Result]:
+        """What `convert` makes of each text, and what belongs to it; of long texts on a thread.
 
         Raises:
             RequestError: It takes too long, or too many requests wait for the thread.
             ClientGone: The client closed the connection meanwhile.
         """
         if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
-            return list(map(convert, texts))
+            return list(map(convert, texts, *more))
 
         def convert_all(job: Job) -> list[Result]:
-            return list(map(convert, job.while_wanted(texts)))
+            return list(map(convert, job.while_wanted(texts), *more))
 
         return await answer(request, self._tokenizing.submit(convert_all), self.config.timeout)
 
@@ -137,7 +139,7 @@ class Service:
             RequestError: The words are too many for a request; or as `of_each`.
             ClientGone: As `of_each`.
         """
-        sentences = await self.of_each(request, texts, self.split)
+        sentences = await self.of_each(request, self.split, texts)
         self.check_words(sentences)
         self.metrics.truncated_words.inc(self.count_truncated(sentences))
         return sentences

@@ -27,11 +27,11 @@ from elmokit.serve.schemas import (
     TokenizeRequest,
 )
 from elmokit.serve.service import Service, Words
-from elmokit.text.chunks import INVISIBLE
+from elmokit.text.offsets import token_offsets
 
 router = APIRouter(route_class=JsonRoute, tags=["vectors"])
+Offsets = list[tuple[int, int] | None]  # of words in their text
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
-SEARCHED_CHARACTERS = 100  # for a word, beyond those that a tokenizer may have rewritten
 NUMBERS_AT_ONCE = 1 << 16  # that become JSON before other requests have their turn: some milliseconds
 
 
@@ -175,36 +175,22 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Any:
     service: Service = request.app.state.service
     texts = _as_list(body.inputs)
     sentences = await service.words_of(request, texts)
-    places = await service.of_each(request, texts, _Places)
-    return [_tokens(*each, service) for each in zip(sentences, places, strict=True)]
+    offsets = await service.of_each(request, _offsets, texts, sentences)
+    return [_tokens(*each, service) for each in zip(sentences, offsets, strict=True)]
 
 
-class _Places:
-    """Finds words in their text, one after another."""
-
-    def __init__(self, text: Text) -> None:
-        text = text if isinstance(text, str) else ""
-        # White space and invisible characters, which tokenizers delete, may stand within a word.
-        self._indices = [
-            index for index, letter in enumerate(text) if not (letter.isspace() or INVISIBLE.match(letter))
-        ]
-        self._letters, self._position = "".join(map(text.__getitem__, self._indices)), 0
-
-    def next(self, word: str) -> dict[str, int | None]:
-        """`start` and `stop` of the next word in characters; null where it does not stand in the text as it is."""
-        limit = self._position + len(word) + SEARCHED_CHARACTERS
-        start = self._letters.find(word, self._position, limit) if word else -1
-        if start < 0:
-            return {"start": None, "stop": None}
-        self._position = start + len(word)
-        return {"start": self._indices[start], "stop": self._indices[self._position - 1] + 1}
+def _offsets(text: Text, words: Words) -> Offsets:
+    return token_offsets(text, words) if isinstance(text, str) else [None] * len(words)
 
 
-def _tokens(words: Words, places: _Places, service: Service) -> list[dict[str, Any]]:
-    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary."""
+def _tokens(words: Words, offsets: Offsets, service: Service) -> list[dict[str, Any]]:
+    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary.
+
+    `start` and `stop` count characters; they are null where a word does not stand in the text as it is.
+    """
     vocab = service.embedder.model.vocab
     ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()
     return [
-        {"id": number, "text": word, "special": False, **places.next(word)}
-        for word, number in zip(words, ids, strict=True)
+        {"id": number, "text": word, "special": False, "start": start, "stop": stop}
+        for word, number, (start, stop) in zip(words, ids, (place or (None, None) for place in offsets), strict=True)
     ]
