@@ -191,9 +191,9 @@ class ElmoModule(InputModule):
         }  # fmt: skip
         settings = cls.load_config(model_name_or_path, **place)
         if not isinstance(settings, dict) or settings.keys() != set(cls.config_keys):
-            wanted = ", ".join(cls.config_keys)
+            keys = ", ".join(cls.config_keys)
             raise ValueError(
-                f"{cls.config_file_name} of {model_name_or_path} is missing or damaged: it must have {wanted}"
+                f"{cls.config_file_name} of {model_name_or_path} is missing or damaged: it must have {keys}"
             )
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
 
