@@ -27,6 +27,7 @@ from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.text.offsets import token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 
@@ -178,11 +179,9 @@ class BiDAF(TaskNetwork):
 def word_offsets(text: str, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Positions of words in a text, (begin, end) in characters; a word that does not occur as written has length 0."""
     offsets, position = [], 0
-    for word in words:
-        begin = text.find(word, position)
-        begin, end = (begin, begin + len(word)) if begin >= 0 else (position, position)
-        offsets.append((begin, end))
-        position = end
+    for place in token_offsets(text, words):
+        offsets.append(place or (position, position))
+        position = offsets[-1][1]
     return tuple(offsets)
 
 
