@@ -185,9 +185,13 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
         ("modules.json", '[{"idx": 0}]', "missing or unknown settings"),
         ("config_sentence_transformers.json", None, "copy the whole directory"),
         ("config_sentence_transformers.json", "[]", "sentence_transformers.json must be dict"),
-        ("elmo_module.json", None, "missing or damaged"),
-        ("elmo_module.json", "[]", "missing or damaged"),
-        ("elmo_module.json", '{"layers": "mix", "zzz": 1}', "missing or damaged"),
+        ("config_sentence_transformers.json", '{"prompts": 3}', "prompts must be"),
+        ("elmo_module.json", None, "missing or unknown settings freeze, layers, max_seq_length"),
+        ("elmo_module.json", "[]", "must be an object"),
+        ("elmo_module.json", '{"layers": "mix", "zzz": 1}', "missing or unknown settings freeze, max_seq_length, zzz"),
+        ("elmo_module.json", '{"layers": "mix", "max_seq_length": "7", "freeze": true}', "max_seq_length must be int"),
+        ("elmo_module.json", '{"layers": "mix", "max_seq_length": 2.5, "freeze": true}', "max_seq_length must be int"),
+        ("elmo_module.json", '{"layers": "mix", "max_seq_length": null, "freeze": "no"}', "freeze must be bool"),
     ],
 )
 def test_a_damaged_directory_is_a_value_error(

@@ -24,16 +24,18 @@ class LazyEmbedder:
     def __init__(self, model: ModelSource = None, device: str | None = None, dtype: str | None = None) -> None:
         self.arguments = (model, device, dtype)
         self._embedder: Embedder | None = None
+        self._loaded_key: tuple[Any, ...] | None = None
 
     def get(self) -> Embedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
-            self._embedder = Embedder(*self.arguments)
-            _LOADED[_key(self.arguments)] = self
+            key = _key(self.arguments)  # before: files that change meanwhile must not pass for those that were read
+            self._embedder, self._loaded_key = Embedder(*self.arguments), key
+            _LOADED[key] = self
         return self._embedder
 
     def __reduce__(self) -> tuple[Callable[..., LazyEmbedder], tuple[Any, ...]]:
-        return _unpickled, (self.arguments, _key(self.arguments))
+        return _unpickled, (self.arguments, self._loaded_key or _key(self.arguments))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyEmbedder:
         return self  # nothing changes it, so copies may share the weights
@@ -48,10 +50,10 @@ def _key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if path is None or not path.exists():
         return arguments
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(file.name, file.stat()) for file in files]
+    states = [(file.name, file.stat()) for file in files if file.exists()]  # a broken link is none of the model's
     return (*arguments, *((name, state.st_size, state.st_mtime_ns) for name, state in states))
 
 
 def _unpickled(arguments: tuple[Any, ...], written: tuple[Any, ...]) -> LazyEmbedder:
-    """An embedder from its pickle, in which `written` has the key of the time: a cache that goes by pickles sees it."""
+    """An embedder from its pickle; `written`, the key of its weights, is there for caches that go by pickles."""
     return _LOADED.get(_key(arguments)) or LazyEmbedder(*arguments)

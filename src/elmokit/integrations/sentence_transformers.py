@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -48,6 +48,15 @@ def _set_mix(mix: ScalarMix, model: Pretrained, layers: str | int) -> None:
         mix.weights.copy_(weights)
         mix.gamma.fill_(gamma)
     mix.requires_grad_(layers == "mix")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The contents of elmo_module.json."""
+
+    layers: str | int
+    max_seq_length: int | None
+    freeze: bool
 
 
 class ElmoModule(InputModule):
@@ -189,12 +198,9 @@ class ElmoModule(InputModule):
             "subfolder": subfolder, "token": token, "cache_folder": cache_folder, "revision": revision,
             "local_files_only": local_files_only,
         }  # fmt: skip
-        settings = cls.load_config(model_name_or_path, **place)
-        if not isinstance(settings, dict) or settings.keys() != set(cls.config_keys):
-            keys = ", ".join(cls.config_keys)
-            raise ValueError(
-                f"{cls.config_file_name} of {model_name_or_path} is missing or damaged: it must have {keys}"
-            )
+        # where the file is missing, `load_config` returns no settings
+        content, name = cls.load_config(model_name_or_path, **place), f"{cls.config_file_name} of {model_name_or_path}"
+        settings = asdict(from_json(_Settings, content, name))
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
 
 
@@ -236,6 +242,9 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyri
         config = from_json(dict[str, Any], read_json(directory / name), name)
     except FileNotFoundError as error:
         raise ValueError(f"{directory} has no {name}: copy the whole directory") from error
-    kept = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    settings = {name: config[name] for name in kept if name in config} | settings
-    return SentenceTransformer(modules=modules, **settings)  # pyright: ignore[reportCallIssue]
+    kept: dict[str, Any] = {
+        "prompts": dict[str, str], "default_prompt_name": str | None, "similarity_fn_name": str | None,
+        "truncate_dim": int | None,
+    }  # fmt: skip
+    saved = {key: from_json(kind, config[key], f"{name}: {key}") for key, kind in kept.items() if key in config}
+    return SentenceTransformer(modules=modules, **saved | settings)  # pyright: ignore[reportCallIssue]
