@@ -253,20 +253,39 @@ def test_interrupt_exits_130_and_says_how_to_resume(
     assert capsys.readouterr().err == line
 
 
-def test_main_exits_0_on_a_broken_pipe() -> None:
-    program = """
+def test_interrupt_says_where_a_run_resumes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt("stopped at step 12; run the same command again to resume from step 10")
+
+    monkeypatch.setattr(verbs.Pretrain, "run", interrupt)
+    assert cli.main(CALLS[1][0].split()) == 130
+    resume = "run the same command again to resume from step 10"
+    assert capsys.readouterr().err == f"elmokit: interrupted; stopped at step 12; {resume}\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "command", "exit_code", "message"),
+    [("Info", "info", 0, ""), ("Pretrain", CALLS[1][0], 141, "its output was closed; run the same command again")],
+)
+def test_broken_pipe_is_an_error_only_of_a_job_that_it_stops(
+    verb: str, command: str, exit_code: int, message: str
+) -> None:
+    program = f"""
 import sys
 from elmokit import cli
 from elmokit.cli import verbs
 
-def fail(_: verbs.Info) -> None:
+def fail(_: object) -> None:
     raise BrokenPipeError
 
-verbs.Info.run = fail
-sys.exit(cli.main(["info"]))
+verbs.{verb}.run = fail
+sys.exit(cli.main({command.split()}))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
+    assert run.returncode == exit_code
+    assert message in run.stderr and bool(message) == bool(run.stderr)
 
 
 @pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])

@@ -26,6 +26,7 @@ from elmokit.checkpoints.formats.efml_settings import read_config
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
+from elmokit.data.prepare import prepare
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.pretrain import pretrain
@@ -197,7 +198,8 @@ def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings:
     first = pretrain(replace(settings, epochs=1))
     (settings.output / "log.jsonl").unlink()
     more = pretrain(replace(settings, evaluate_every=1000))
-    assert first.step == more.step == 30
+    assert (first.step, more.step) == (35, 70)
+    assert first.perplexity == more.perplexity  # that of step 30
     assert [event["step"] for event in events(settings.output, "train")][-1] == 70
 
 
@@ -333,10 +335,10 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
     report = pretrain(settings)
     means = {event["step"]: event["mean"] for event in events(settings.output, "heldout")}
     best = min(means, key=means.__getitem__)
-    assert report.reason == "patience" and report.step == best and max(means) == best + 3 * 2
+    assert report.reason == "patience" and report.step == max(means) == best + 3 * 2
     assert report.perplexity is not None and report.model is not None
     assert report.perplexity.mean == pytest.approx(means[best], rel=1e-6)
-    assert pretrain(settings).step == best  # a finished run is not continued
+    assert pretrain(settings).step == max(means)  # a finished run is not continued
 
 
 # --- Divergence -------------------------------------------------------------------------------------------------------
@@ -362,6 +364,44 @@ def test_pretrain_diverging_and_killed_ends_with_the_same_bytes(settings: Pretra
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     assert events(tmp_path / "whole", "diverged")
     kill_at_step(settings, 40)
+    assert_same_model(pretrained(settings), whole)
+
+
+def write_two_domains(directory: Path) -> tuple[Path, Path]:
+    """A file of one sentence again and again, and one of words at random."""
+    draw = random.Random(0)
+    words = [f"w{number}" for number in range(200)]
+    lines = [" ".join(draw.choices(words, k=9)) for _ in range(600)]
+    easy, hard = directory / "easy.txt", directory / "hard.txt"
+    easy.write_text("the cat sees the dog in the old garden\n" * 1200)
+    hard.write_text("\n".join(lines) + "\n")
+    return easy, hard
+
+
+@pytest.mark.slow
+def test_pretrain_goes_on_where_harder_text_begins(
+    settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # With this seed, the easy file is read first.
+    settings = replace(settings, corpus=write_two_domains(tmp_path), recipe="modern", schedule="none")
+    settings = replace(settings, learning_rate=0.005, log_every=5, checkpoint_every=30, num_samples=0, epochs=1)
+    pretrain(replace(settings, seed=1))
+    assert not events(settings.output, "diverged")
+    (harder,) = events(settings.output, "harder_text")
+    losses = [event["loss_forward"] for event in events(settings.output, "train")]
+    assert losses[-1] < harder["loss_before"] and min(losses) < 1 < losses[-1]
+    assert "the text is harder here" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_pretrain_killed_where_harder_text_begins_ends_with_the_same_bytes(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    settings = replace(settings, corpus=write_two_domains(tmp_path), recipe="modern", schedule="none", seed=1)
+    settings = replace(settings, learning_rate=0.005, log_every=5, checkpoint_every=30, num_samples=0, epochs=1)
+    whole = pretrained(replace(settings, output=tmp_path / "whole"))
+    (harder,) = events(tmp_path / "whole", "harder_text")
+    kill_at_step(settings, harder["step"])
     assert_same_model(pretrained(settings), whole)
 
 
@@ -554,6 +594,26 @@ def test_pretrain_stops_on_a_nonfinite_loss_before_a_checkpoint(settings: Pretra
         assert all(tensor.isfinite().all() for tensor in read_snapshot(last).with_prefix("bilm").values())
 
 
+def test_pretrain_checks_its_output_before_the_training(settings: PretrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FileExistsError, match="file is a file: name a directory"):
+        pretrain(replace(settings, output=tmp_path / "file"))
+    (settings.output / "model").mkdir(parents=True)
+    (settings.output / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds no model, so it is not overwritten"):
+        pretrain(settings)
+    assert os.listdir(settings.output) == ["model"]
+
+
+def test_pretrain_refuses_a_tokenizer_that_has_not_split_the_text(settings: PretrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no tokenizer 'bogus'"):
+        pretrain(replace(settings, tokenizer="bogus"))
+    (tmp_path / "raw.txt").write_text("The cat sees the dog.\n" * 50)
+    prepare([tmp_path / "raw.txt"], tmp_path / "shards")
+    with pytest.raises(ValueError, match="split the corpus with english-1, not words-1"):
+        pretrain(replace(settings, corpus=(tmp_path / "shards",), tokenizer="words-1"))
+
+
 def test_pretrain_raises_for_an_unwritable_output(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
@@ -565,7 +625,8 @@ def test_pretrain_raises_for_an_unwritable_output(settings: PretrainConfig, tmp_
     [
         ("batch_size", 0), ("unroll_steps", 0), ("checkpoint_every", 0), ("dropout", 1.0), ("epochs", 0.0),
         ("max_hours", 0.0), ("patience", 0), ("patience", 3), ("cool_down", -1.0), ("cool_down", 100.0),
-        ("cool_down_from", 11),
+        ("cool_down_from", 11), ("seed", -1), ("vocab_size", 0), ("min_count", 0), ("learning_rate", float("nan")),
+        ("max_hours", float("inf")),
     ],
 )  # fmt: skip
 def test_pretrain_config_rejects_invalid_settings(settings: PretrainConfig, name: str, value: float) -> None:

@@ -18,6 +18,14 @@ def test_write_snapshot_keeps_only_the_latest(tmp_path: Path) -> None:
     assert last is not None and read_snapshot(last).with_prefix("a")["x"].item() == 100
 
 
+def test_write_snapshot_of_an_earlier_step_removes_those_of_the_way_that_was_given_up(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 8):
+        write_snapshot(tmp_path, step, Snapshot({"a.x": torch.tensor(step)}, {"step": step}), keep=2)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000008"]
+    write_snapshot(tmp_path, 9, Snapshot({"a.x": torch.tensor(9)}, {"step": 9}), keep=2)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000008", "step-00000009"]
+
+
 @pytest.mark.parametrize("name", [snapshots.TENSORS, snapshots.PROGRESS])
 def test_read_snapshot_names_a_damaged_snapshot(tmp_path: Path, name: str) -> None:
     path = write_snapshot(tmp_path, 1, Snapshot({"a.x": torch.zeros(9)}, {"step": 1}), keep=1)

@@ -64,3 +64,14 @@ def test_tracker_names_the_measure_in_tensorboard(tmp_path: Path) -> None:
         "heldout/pseudo-perplexity/pseudo_perplexity": (7.5, 1),
         "heldout/perplexity/forward": (9.5, 2),
     }
+
+
+def test_tracker_writes_null_for_numbers_that_json_lacks(tmp_path: Path) -> None:
+    with closing(Tracker(tmp_path)) as tracker:
+        tracker.event("train", 1, loss=float("nan"), perplexity=float("inf"), rate=0.5)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    event = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=refuse)
+    assert (event["loss"], event["perplexity"], event["rate"]) == (None, None, 0.5)

@@ -199,6 +199,12 @@ def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 
+def check_overwritable(directory: Path) -> None:
+    """FileExistsError if a directory holds something else than a model, which `save` does not replace."""
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "config.json").is_file():
+        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
+
+
 def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
     """Write a model as a directory in elmokit's own format, whole or not at all (docs/formats.md).
 
@@ -219,8 +225,8 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
     directory = Path(directory)
     if storage_dtype not in STORAGE_DTYPES:
         raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
-    if overwrite and directory.exists() and any(directory.iterdir()) and not (directory / "config.json").is_file():
-        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
+    if overwrite:
+        check_overwritable(directory)
     with atomic_directory(directory, overwrite=overwrite) as partial:
         write_native(model, partial, storage_dtype)
 

@@ -1,6 +1,7 @@
 """The command line `elmokit VERB`: argument parsing, exit codes and one-line error messages."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,11 +22,22 @@ def _run(verb: Verb) -> int:
     try:
         with one_line_warnings(), spool_standard_input(verb) as with_files:
             with_files.run()
-    except KeyboardInterrupt:
-        advice = "; run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
-        print(f"elmokit: interrupted{advice}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        advice = "run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
+        print("elmokit: " + "; ".join(filter(None, ("interrupted", str(error) or advice))), file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
+        _print_nowhere()
+        if not isinstance(verb, RESUMABLE):
+            return 0
+        print("elmokit: stopped, as its output was closed; run the same command again to resume", file=sys.stderr)
+        return 128 + signal.SIGPIPE
     return 0
+
+
+def _print_nowhere() -> None:
+    """Let what is printed from now on, and what Python still holds of it, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line after the program's name; that of this process by default.
 
     Returns:
-        The exit code: 0 on success, 2 on bad input, 130 if interrupted.
+        The exit code: 0 on success, 2 on bad input, 130 if interrupted, and 141 if a job that can be resumed was
+        stopped because its output was closed.
     """
     reopen_closed_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -56,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config=(tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
         )
         return _run(verb)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # while printing help
+        _print_nowhere()
         return 0
     except (ValueError, OSError) as error:
         if is_debugging():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,7 +94,7 @@ class PretrainConfig:
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
     tokenize: bool = True
-    """Raw text: split it into sentences and words. If not, it is tokenized as `elmokit prepare` does."""
+    """Whether text is raw, so that it is split here. If not, lines are sentences, and spaces separate their words."""
     tokenizer: str | None = None
     """Tokenizer of the text, which the model records (default: that of `elmokit prepare`, or of the language)."""
     language: str | None = None
@@ -104,6 +105,8 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
         for name in (
+            "vocab_size",
+            "min_count",
             "batch_size",
             "accumulation",
             "unroll_steps",
@@ -122,14 +125,14 @@ class PretrainConfig:
             raise ValueError(f"max_words must be at least 1, not {self.max_words}")
         if self.num_samples < 0:
             raise ValueError(f"num_samples must be 0 (the full softmax) or more, not {self.num_samples}")
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be 0 or more, not {self.seed}")
         if self.fresh_starts is not None and not 0 <= self.fresh_starts <= 1:
             raise ValueError(f"fresh_starts must be from 0 to 1, not {self.fresh_starts}")
-        for name in ("epochs", "max_hours", "patience", "cool_down"):
+        for name in ("learning_rate", "epochs", "max_hours", "patience", "cool_down"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {value}")
         if self.patience is not None and not self.heldout:
             raise ValueError("patience needs held-out text: set heldout")
         if self.cool_down is not None and self.schedule != "constant":
@@ -153,7 +156,7 @@ class FinetuneConfig:
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
     tokenize: bool = True
-    """Raw text: split it with the model's tokenizer. If not, it is tokenized as `elmokit prepare` does."""
+    """Whether text is raw, so that the model's tokenizer splits it. If not, spaces separate the words."""
     language: str | None = None
     """Language code, such as de, whose rules split raw lines into sentences (default: the tokenizer's rules)."""
     new_vocab: bool = False

@@ -21,7 +21,15 @@ from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import SAMPLE_LINES, TEXT, corpus_tokenizer, print_statistics, total_steps, vocabulary
+from elmokit.train.pretrain import (
+    SAMPLE_LINES,
+    TEXT,
+    check_run_directory,
+    corpus_tokenizer,
+    print_statistics,
+    total_steps,
+    vocabulary,
+)
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
@@ -169,11 +177,13 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         The directory of the model, and the perplexities before and after.
 
     Raises:
+        FileExistsError: The output directory is a file, or its model/ holds something else.
         ValueError: The text or the model is unusable, the output directory has a checkpoint of another run, or the loss
             diverges at every learning rate.
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
+    check_run_directory(settings.output)
     with only_one_in(settings.output), pytorch_threads(settings.threads):
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:

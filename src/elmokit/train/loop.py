@@ -19,6 +19,7 @@ from elmokit.data.corpus import CorpusReport
 from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
+from elmokit.train.divergence import LossMonitor
 from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
@@ -32,9 +33,10 @@ Reason = Literal["end", "words", "hours", "patience"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of `train`: why it ended, its duration in seconds, and the measure of all held-out text."""
+    """The result of `train`: why and at which step it ended, its seconds, and the measure of all held-out text."""
 
     reason: Reason
+    step: int
     seconds: float
     heldout: Measure | None
 
@@ -100,7 +102,7 @@ class _Loop:
             self.losses.append(trainer.train_step())
             self.progress.update()
             step, last = trainer.step, trainer.step == trainer.last_step
-            if (step % settings.log_every == 0 or last) and not self._log():
+            if (step % settings.log_every == 0 or last) and not self._log() and not self._text_is_harder(stop):
                 self._recover()
                 continue
             if self.heldout and step % settings.evaluate_every == 0 and not last:
@@ -159,14 +161,15 @@ class _Loop:
             print(event, flush=True)
 
     def _evaluate(self) -> None:
-        trainer = self.trainer
+        trainer, start, processor_start = self.trainer, time.perf_counter(), time.process_time()
         result = self.processes.of_first(lambda: trainer.measure_heldout(self.heldout, self.settings.evaluate_words))
         self.tracker.event("heldout", trainer.step, **_named(result))
         unknown = f"{result.unknown_share:.1%} of the words unknown"
         self._print(f"step {trainer.step:,}: held-out {result.measure} {result.value:.2f}, {unknown}")
         if trainer.early_stopping.improves(result.value, trainer.step) and self.settings.patience is not None:
             self._write(self.best, keep=1)
-        self._begin_interval()
+        self.interval_start += time.perf_counter() - start  # an entry's speed is that of training alone
+        self.interval_processor_start += time.process_time() - processor_start
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, unless the run may be diverging; recover if it has diverged."""
@@ -185,13 +188,50 @@ class _Loop:
         snapshot = self.trainer.snapshot()
         self.processes.of_first(lambda: write_snapshot(directory, self.trainer.step, snapshot, keep))
 
+    def _text_is_harder(self, stop: threading.Event) -> bool:
+        """Whether the loss is high because of the text, as where another domain begins, and not of the training.
+
+        The weights of the last checkpoint read the text since then without learning. If they find it as hard, the loss
+        monitor begins anew; otherwise the training has diverged. Where `stop` ends the reading, the answer is yes: no
+        checkpoint is written while the loss is high, so the resumed run asks again.
+        """
+        trainer, end = self.trainer, self.trainer.step
+        finite = all(bool(parameter.isfinite().all()) for parameter in trainer.parameters)
+        if not finite or not math.isfinite(float(trainer.gradient_norm)):
+            return False
+        here, high = trainer.snapshot(), trainer.monitor.lowest + trainer.monitor.margin
+        trainer.restore(read_snapshot(self._last_checkpoint()))
+        trainer.rate_factor, losses, is_stopped = 0.0, [], False
+        while trainer.step < end and not is_stopped:
+            losses.append(trainer.train_step())
+            is_stopped = self.processes.any(stop.is_set())
+        before = float(torch.stack(losses[-self.settings.log_every :]).mean())
+        trainer.restore(here)
+        self._begin_interval()
+        if is_stopped:
+            return True
+        if not before > high:  # also where it is not a number
+            return False
+        trainer.monitor = LossMonitor()
+        self.tracker.event("harder_text", end, loss_before=before)
+        self._print(
+            f"step {end:,}: the loss is high, but with the weights of the last checkpoint it is {before:.2f} on this "
+            "text: the text is harder here, and the run goes on (`elmokit prepare` shuffles a corpus)"
+        )
+        return True
+
+    def _last_checkpoint(self) -> Path:
+        last = self.processes.of_first(lambda: latest_snapshot(self.checkpoints))
+        assert last is not None, "`run` writes a checkpoint before the first step"
+        return last
+
     def _recover(self) -> None:
         """Restore the last checkpoint, which precedes the divergence, and lower the learning rate."""
         diverged_at = self.trainer.step
         self.recoveries += 1
-        find = remove_latest_snapshot if self.recoveries > RECOVERIES_PER_CHECKPOINT else latest_snapshot
-        last = self.processes.of_first(lambda: find(self.checkpoints))
-        assert last is not None, "`run` writes a checkpoint before the first step"
+        if self.recoveries > RECOVERIES_PER_CHECKPOINT:
+            self.processes.of_first(lambda: remove_latest_snapshot(self.checkpoints))
+        last = self._last_checkpoint()
         # Divide by 2, then 4, then 8: a spike costs little, and a rate that is far too high is soon low enough.
         rate_factor = self.trainer.rate_factor * 0.5**self.recoveries
         if rate_factor < MIN_RATE_FACTOR:
@@ -241,11 +281,11 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         )
         loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
         with closing(loop.progress), _stop_request() as stop:
-            reason = loop.run(stop)
+            reason, step = loop.run(stop), trainer.step
         best = processes.of_first(lambda: latest_snapshot(directory / BEST))
         if trainer.settings.patience is not None and best is not None:
             trainer.restore(read_snapshot(best), of_any_cycle=True)
         result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
         cut = trainer.objective.cut_sentences
         tracker.event("end", trainer.step, reason=reason, cut_sentences=cut, **(_named(result) if result else {}))
-    return Outcome(reason, time.monotonic() - loop.start_time, result)
+    return Outcome(reason, step, time.monotonic() - loop.start_time, result)

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.loading import check_overwritable, save
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
@@ -31,6 +31,7 @@ from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
 
 SAMPLE_LINES = 100_000
+MODEL = "model"  # the directory of the finished model, in that of the run
 TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
 
@@ -77,7 +78,7 @@ def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
         if settings.num_samples:
             _check_order(vocab, settings.vocab, files)
         return vocab
-    if latest_snapshot(settings.output / "checkpoints") is None:
+    if latest_snapshot(settings.output / CHECKPOINTS) is None:
         Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(built)
     return Vocab.read(built)
 
@@ -94,10 +95,10 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
 
 def print_statistics(name: str, report: CorpusReport) -> None:
     """Print the size of a corpus."""
-    long = f"; {report.long_words:,} words exceed 48 bytes and are truncated by a character CNN" * bool(
-        report.long_words
-    )
-    print(f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words{long}", flush=True)
+    statistics = f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
+    if report.long_words:
+        statistics += f"; {report.long_words:,} words exceed 48 bytes and are truncated by a character CNN"
+    print(statistics, flush=True)
 
 
 def corpus_tokenizer(files: Sequence[Path]) -> str | None:
@@ -107,10 +108,15 @@ def corpus_tokenizer(files: Sequence[Path]) -> str | None:
 
 def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> str | None:
     """The name of the tokenizer of the corpus, which the model records; None for tokenized text of other sources."""
-    name = settings.tokenizer or corpus_tokenizer(files)
-    if not settings.tokenize or all(map(tokenizer_of_shard, files)):
+    of_shards = corpus_tokenizer(files)
+    if settings.tokenizer is not None:
+        name = get_tokenizer(settings.tokenizer).name
+        if of_shards not in (None, name):
+            raise ValueError(f"`elmokit prepare` has split the corpus with {of_shards}, not {name}: omit tokenizer")
         return name
-    return tokenizer_for(None, settings.language).name if name is None else get_tokenizer(name).name
+    if not settings.tokenize or all(map(tokenizer_of_shard, files)):
+        return of_shards
+    return of_shards or tokenizer_for(None, settings.language).name
 
 
 class _Text(NamedTuple):
@@ -215,6 +221,13 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown
     return cool_down, directory
 
 
+def check_run_directory(output: Path) -> None:
+    """FileExistsError, before the training and not only after it, if a model cannot be written there."""
+    if output.exists() and not output.is_dir():
+        raise FileExistsError(f"{output} is a file: name a directory for the run")
+    check_overwritable(output / MODEL)
+
+
 def pretrain(settings: PretrainConfig) -> PretrainReport:
     """Pretrain a biLM (Peters et al., 2018, section 3), or resume an interrupted run.
 
@@ -227,17 +240,20 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
 
     Args:
         settings: The text, the model and the optimization; a call with the same settings resumes a run. Processes that
-            `torchrun` started share each batch, and end with the model of one process but for rounding.
+            `torchrun` started share each batch; without dropout, which each draws for itself, they end with the model
+            of one process but for rounding.
 
     Returns:
         The directory of the model, and a summary of the run.
 
     Raises:
+        FileExistsError: The output directory is a file, or its model/ holds something else.
         ValueError: The settings are inconsistent, the text is unreadable, the output directory has a checkpoint of
             another run, or the loss diverges at every learning rate.
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
+    check_run_directory(settings.output)
     with joined_processes() as processes:
         text = processes.of_first(lambda: _text_of(settings))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
@@ -271,10 +287,13 @@ def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) ->
     if heldout is not None:
         advice = "raise vocab_size or lower min_count"
         warn_of_unknown(heldout.unknown_share, "held-out text", advice, heldout.measure)
-    words = round(trainer.step * words_per_step(trainer.settings, text.report))
+    # With early stopping, the model is that of the best step, and the run has gone further.
+    model_words, words = (
+        round(step * words_per_step(trainer.settings, text.report)) for step in (trainer.step, outcome.step)
+    )
     model = None
     if outcome.reason != "hours" or trainer.last_step is None:
-        model = directory / "model"
-        save(trainer.pretrained(text.tokenizer, _card(trainer, text.report, words, outcome)), model, overwrite=True)
+        model, card = directory / MODEL, _card(trainer, text.report, model_words, outcome)
+        save(trainer.pretrained(text.tokenizer, card), model, overwrite=True)
     measured = (None, heldout) if isinstance(heldout, PseudoPerplexity) else (heldout, None)
-    return PretrainReport(model, outcome.reason, trainer.step, words, *measured, trainer.objective.cut_sentences)
+    return PretrainReport(model, outcome.reason, outcome.step, words, *measured, trainer.objective.cut_sentences)

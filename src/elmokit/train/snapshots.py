@@ -22,7 +22,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import crc32_of, open_regular
 
 TENSORS, PROGRESS, CHECKSUMS = "tensors.safetensors", "progress.json", "checksums.json"
-MAX_PROGRESS = 1 << 28  # bytes: the words that rows still have to read may be books
+MAX_PROGRESS = 1 << 34  # bytes: each row may still have to read a line that is a book
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ def step_of(snapshot: Path) -> int:
 
 
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
-    """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`."""
+    """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`.
+
+    Those of later steps are removed, too: the run has gone back to before them, and takes another way.
+    """
     remove_leftovers(directory)
     path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
@@ -72,6 +75,9 @@ def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) ->
         (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
         checksums = {name: crc32_of(partial / name) for name in (TENSORS, PROGRESS)}
         (partial / CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
+    for other in _snapshots(directory):
+        if step_of(other) > step:
+            remove_directory(other)
     for old in _snapshots(directory)[:-keep]:
         remove_directory(old)
     return path

@@ -54,11 +54,16 @@ class Tracker:
     def event(self, kind: str, step: int, **values: Any) -> None:
         """Append one line: time (seconds since 1970), kind of event, step, values.
 
+        Numbers that are not finite, which JSON lacks, are null.
         TensorBoard's names of the values begin with the kind of event, and with the value of `measure` if there is one.
         """
         if self._file is None:
             return
-        record = {"time": round(time.time(), 3), "event": kind, "step": step, **values}
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        record = {"time": round(time.time(), 3), "event": kind, "step": step, **finite}
         self._file.write(json.dumps(record, default=str) + "\n")
         self._file.flush()
         if self._writer is not None:

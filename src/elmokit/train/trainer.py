@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -172,7 +173,8 @@ class Trainer:
         )
         self.gradient_norm, self.learning_rate = torch.zeros(()), 0.0  # of the last step
         self.rate_factor = 1.0  # lowered after divergence
-        self.monitor, self.early_stopping = LossMonitor(), EarlyStopping()
+        # An untrained softmax has this loss.
+        self.monitor, self.early_stopping = LossMonitor(lowest=math.log(len(vocab))), EarlyStopping()
         # With as many samples as words, the full softmax gives the same loss faster.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
         self.sampler = LogUniformSampler(len(vocab), samples) if samples else None
