@@ -82,6 +82,17 @@ def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
     assert Counter(result) == Counter(" ".join(words) for words in read)
 
 
+def test_file_of_a_byte_order_mark_alone_has_no_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xef\xbb\xbf\n")
+    with pytest.raises(ValueError, match="has no sentences"):
+        check_corpus([file])
+    with pytest.raises(ValueError, match="has no sentences"):
+        next(SentenceReader([file], seed=0))
+    file.write_bytes(b"\xef\xbb\xbfone two\n")
+    assert check_corpus([file]).words == 2
+
+
 def test_check_corpus_counts_long_words(tmp_path: Path) -> None:
     file = write(tmp_path / "text.txt", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}".encode())
     assert check_corpus([file]).long_words == 2
@@ -123,6 +134,13 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> None:
+    for name in ("a.txt", "._a.txt", ".partial-12345678-shard-00001.txt"):
+        (tmp_path / name).write_text("a\n")
+    (tmp_path / "folder.txt").mkdir()
+    assert find_files([tmp_path]) == [tmp_path / "a.txt"]
+
+
 def test_find_files_rejects_a_pipe_without_opening_it(tmp_path: Path) -> None:
     """A pipe can be read only once, but text is read twice."""
     os.mkfifo(tmp_path / "pipe")

@@ -39,10 +39,12 @@ def test_read_documents_splits_text_at_blank_lines(tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("suffix", PACKED)
-@pytest.mark.parametrize("field", ["text", "body"])
-def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffix: str, field: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "field"), [("jsonl", "text"), ("jsonl", "body"), ("ndjson", "text"), ("json", "text")]
+)
+def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffix: str, kind: str, field: str) -> None:
     text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))
-    path = tmp_path / f"a.jsonl{suffix}"
+    path = tmp_path / f"a.{kind}{suffix}"
     path.write_bytes(PACKED[suffix](("\ufeff" + text + "\n\n").encode()))
     assert lines_of(path, field) == DOCUMENTS
 

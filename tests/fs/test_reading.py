@@ -1,6 +1,9 @@
 """Reading lines of plain and compressed text, against Python's own readers."""
 
+import bz2
 import gzip
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,26 @@ def test_truncated_compression_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="cannot be decompressed"):
         list(read_lines(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("compress", "command"), [(lzma.compress, "xz -d"), (bz2.compress, "bzip2 -d"), (gzip.compress, "gzip -d")]
+)
+def test_compressed_file_of_another_name_is_named_as_such(
+    tmp_path: Path, compress: Callable[[bytes], bytes], command: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes(compress("a naïve café\n".encode() * 500))
+    with pytest.raises(ValueError, match=f"is compressed: decompress it with `{command}`"):
+        list(read_lines(tmp_path / "a.txt"))
+
+
+def test_capitals_of_a_suffix_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.GZ").write_bytes(gzip.compress(b"a\nb\n"))
+    assert list(read_lines(tmp_path / "a.txt.GZ")) == ["a", "b"]
+
+
+def test_zstd_with_a_long_window_is_read(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=28, enable_ldm=True)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size
+    (tmp_path / "a.txt.zst").write_bytes(frame.compress(b"a\nb\n") + frame.flush())
+    assert list(read_lines(tmp_path / "a.txt.zst")) == ["a", "b"]

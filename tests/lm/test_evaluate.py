@@ -1,6 +1,7 @@
 """Perplexity, against bilm-tf's own figures and a brute-force computation in float64."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from toy_encoders import CONFIGS as ENCODERS
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
+from elmokit.lm.masked import PseudoPerplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp
@@ -234,3 +236,9 @@ def test_evaluate_raises_without_softmax(tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text("a b\n")
     with pytest.raises(ValueError, match="needs a model with a softmax"):
         evaluate([tmp_path / "any.txt"], Pretrained(small()[0]))
+
+
+def test_perplexity_beyond_the_largest_float_is_infinite() -> None:
+    found = Perplexity.of(np.array([9000.0, 20.0]), sentences=1, predictions=10, unknown=0)
+    assert (found.forward, found.backward) == (math.inf, pytest.approx(math.exp(2)))
+    assert PseudoPerplexity.of(9000.0, 1, 10, 0).value == math.inf

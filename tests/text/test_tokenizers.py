@@ -133,3 +133,8 @@ def test_english_agrees_with_ewt(shared: Path) -> None:
         ours += len(result)
         gold += len(expected)
     assert 2 * right / (ours + gold) > 0.987
+
+
+def test_time_for_marks_in_a_url_is_linear() -> None:
+    marks = "http://" + ".'" * 200_000 + "a"  # minutes, if each mark were compared with all after it
+    assert get_tokenizer("english-1").tokenize(marks) == [marks]

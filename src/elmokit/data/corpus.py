@@ -61,7 +61,9 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         refuse_pipe(path)
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES))
+            # Not the hidden ones, which may be unfinished, or macOS's notes on others.
+            named = (file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES) and file.name[0] != ".")
+            inside = sorted(filter(Path.is_file, named))
             if not inside:
                 raise FileNotFoundError(f"{path} has no text files ({', '.join(TEXT_SUFFIXES)})")
             files += inside
@@ -103,6 +105,8 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
         for block in read_line_blocks(file):
             text = _decoded(block, file, number)
             content.update(text.encode() + b"\n")
+            if not number:
+                text = text.removeprefix("\ufeff")  # a byte order mark is no word
             number += len(block)
             progress.update(len(block))
             real = sum(1 for line in text.split("\n") if line.strip())
@@ -178,16 +182,20 @@ class SentenceReader:
 
     def _read(self) -> Iterator[list[str]]:
         while True:
+            whole_pass, self._is_empty = self.position == Position(self.position.epoch), True
             order = self._shuffled(len(self._files), self.position.epoch)
             for index in range(self.position.file, len(order)):
                 self.position = replace(self.position, file=index)
                 yield from self._read_file(order[index])
                 self.position = Position(self.position.epoch, index + 1)
+            if whole_pass and self._is_empty:
+                raise ValueError("the corpus has no sentences: give text")
             self.position = Position(self.position.epoch + 1)
 
     def _read_file(self, number: int) -> Iterator[list[str]]:
         lines = (line for line in read_lines(self._files[number]) if line.strip())
         for block in islice(_blocks(lines), self.position.block, None):
+            self._is_empty = False
             order = self._shuffled(len(block), self.position.epoch, number, self.position.block)
             for index in order[self.position.taken :]:
                 self.position = replace(self.position, taken=self.position.taken + 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elmokit.fs.reading import read_lines, refuse_pipe
 
-JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+JSON_LINES = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
 PARQUET = ".parquet"
 COMPRESSED = (".gz", ".zst", PARQUET)
 
@@ -91,8 +91,8 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
     """Stream the documents of a file.
 
     Args:
-        path: Text file (plain, .gz or .zst) with blank lines between documents; or JSON lines (.jsonl, .jsonl.gz or
-            .jsonl.zst) or Parquet (.parquet) with one document per record.
+        path: Text file (plain, .gz or .zst) with blank lines between documents; or JSON lines (.jsonl, .ndjson or
+            .json; plain, .gz or .zst) or Parquet (.parquet) with one document per record.
         field: Field or column with the text.
         file: Index of the file, which each document records.
 

@@ -11,6 +11,11 @@ from typing import BinaryIO
 import zstandard
 
 READ_SIZE = 1 << 18
+ZSTD_WINDOW = 1 << 31  # the largest there is; memory holds that of the file, as `zstd --long` has chosen it
+
+# How compressed files begin, and what decompresses them.
+DECOMPRESSED_BY = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d",
+                   b"PK\x03\x04": "unzip"}  # fmt: skip
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -41,7 +46,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
         while block := stream.read(READ_SIZE):
             while block:
                 if frame is None or frame.eof:
-                    frame = zstandard.ZstdDecompressor().decompressobj()
+                    frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
                 yield frame.decompress(block)
                 block = frame.unused_data
     if frame is not None and not frame.eof:
@@ -49,7 +54,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
         while block := stream.read(READ_SIZE):
             yield block
 
@@ -75,7 +80,7 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
     try:
-        yield from _zstd_blocks(path) if path.suffix == ".zst" else _plain_or_gzip_blocks(path)
+        yield from _zstd_blocks(path) if path.suffix.lower() == ".zst" else _plain_or_gzip_blocks(path)
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
 
@@ -99,6 +104,10 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
     try:
         return line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
+        for beginning, command in DECOMPRESSED_BY.items() if number == 1 else ():
+            if line.startswith(beginning):
+                known = "files whose names end in .gz or .zst are read as they are"
+                raise ValueError(f"{path} is compressed: decompress it with `{command}` ({known})") from None
         reason = f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
         raise ValueError(f"{path}, line {number}: {reason}; convert the file, e.g. with `iconv -t UTF-8`") from None
 

@@ -11,7 +11,6 @@ must not be compared with one.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -28,7 +27,7 @@ from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import file_tokenizers, read_sentences
-from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
+from elmokit.lm.masked import PseudoPerplexity, perplexity_of, pseudo_perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -84,8 +83,8 @@ class Perplexity:
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
         """Compute the perplexities from the sums of -log p of both directions, (2,)."""
         forward, backward = (losses / predictions).tolist()
-        mean = math.exp((forward + backward) / 2)
-        return Perplexity(math.exp(forward), math.exp(backward), mean, sentences, predictions, unknown, truncated)
+        of_both = perplexity_of(forward), perplexity_of(backward), perplexity_of((forward + backward) / 2)
+        return Perplexity(*of_both, sentences, predictions, unknown, truncated)
 
     @staticmethod
     def total(files: Sequence[Perplexity]) -> Perplexity:

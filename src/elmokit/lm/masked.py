@@ -32,6 +32,14 @@ MAX_ROWS = 64
 WINDOW_WORDS = 1024
 
 
+def perplexity_of(loss: float) -> float:
+    """exp of a mean of -log p in nats; infinity where it is beyond the largest float, as of a run that diverges."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
 @dataclass(frozen=True)
 class PseudoPerplexity:
     """Pseudo-perplexity of a text.
@@ -74,7 +82,7 @@ class PseudoPerplexity:
         loss: float | np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0
     ) -> PseudoPerplexity:
         """Compute it from the sum of -log p; without any word, it is 1."""
-        value = math.exp(float(loss) / max(1, predictions))
+        value = perplexity_of(float(loss) / max(1, predictions))
         return PseudoPerplexity(value, sentences, predictions, unknown, truncated)
 
     @staticmethod

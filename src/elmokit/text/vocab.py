@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
+BATCH_CHARACTERS = 1 << 20  # of lines whose words are counted in one call, which costs more than those of one line
 OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 
 
@@ -126,7 +127,12 @@ def count_words(paths: Iterable[str | Path]) -> Counter[str]:
     counts: Counter[str] = Counter()
     lines = chain.from_iterable(map(read_lines, paths))
     lines = iter(ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True))
-    # Batches of lines, because a call of update() costs more than counting the words of one line.
-    while batch := list(islice(lines, 10_000)):
-        counts.update(" ".join(batch).split())
+    batch, characters = [], 0
+    for line in lines:
+        batch.append(line)
+        characters += len(line) + 1
+        if characters >= BATCH_CHARACTERS:
+            counts.update(" ".join(batch).split())
+            batch, characters = [], 0
+    counts.update(" ".join(batch).split())
     return counts
