@@ -378,6 +378,17 @@ def write_two_domains(directory: Path) -> tuple[Path, Path]:
     return easy, hard
 
 
+def test_pretrain_resumes_on_files_of_other_names_and_order(settings: PretrainConfig, tmp_path: Path) -> None:
+    names = [tmp_path / f"{name}.txt" for name in "abc"]
+    lines = settings.corpus[0].read_text().splitlines(keepends=True)
+    for number, name in enumerate(names):
+        name.write_text("".join(lines[number::3]))
+    settings = replace(settings, corpus=tuple(names), schedule="constant", max_words=1000)
+    whole = pretrained(replace(settings, output=tmp_path / "whole"))
+    assert 0 < pretrain(replace(settings, max_words=350)).words < 500  # within a pass
+    assert_same_model(pretrained(replace(settings, corpus=tuple(reversed(names)))), whole)
+
+
 @pytest.mark.slow
 def test_pretrain_goes_on_where_harder_text_begins(
     settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -29,6 +29,7 @@ class CorpusReport:
         blank_lines: Number of blank lines.
         long_words: Number of words with more bytes than a character CNN reads.
         digest: Hash of the contents of the files, independent of their names and order.
+        order: The indices of the files in the order of hashes of their contents.
     """
 
     files: int
@@ -37,6 +38,11 @@ class CorpusReport:
     blank_lines: int
     long_words: int
     digest: str
+    order: tuple[int, ...]
+
+    def in_order(self, files: Sequence[Path]) -> list[Path]:
+        """The files in an order that depends on their contents alone, so that a run resumes whatever their names."""
+        return [files[index] for index in self.order]
 
     @property
     def stream_tokens(self) -> int:
@@ -119,7 +125,8 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
         digests.append(content.hexdigest())
     progress.close()
     digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
-    return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest)
+    order = tuple(sorted(range(len(files)), key=digests.__getitem__))
+    return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest, order)
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:

@@ -194,6 +194,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         texts = (tokenized_files(each, *rules) for each in (files, heldout, others))
         files, tokenized_heldout, tokenized_others = texts
         report = check_corpus(files)
+        files = report.in_order(files)
         print_statistics("corpus", report)
         if heldout or others:
             print_statistics("held-out text", check_corpus([*tokenized_heldout, *tokenized_others]))

@@ -278,7 +278,7 @@ def _text_of(settings: PretrainConfig) -> _Text:
     print_statistics("corpus", report)
     if heldout:
         print_statistics("held-out text", check_corpus(heldout))
-    return _Text(files, heldout, report, tokenizer)
+    return _Text(report.in_order(files), heldout, report, tokenizer)
 
 
 def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) -> PretrainReport:
