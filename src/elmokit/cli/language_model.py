@@ -120,7 +120,7 @@ class Evaluate:
     model: Model = None
     state: Annotated[State | None, arg(help=EVALUATE_STATE), UNSET] = None
     batch_size: int = 1
-    """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
+    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Else without effect."""
     device: Device = None
     tokenize: Tokenize = True
     language: Language = None
@@ -150,7 +150,7 @@ class Score:
     state: State = "zeros"
     """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
-    """Sentences per batch. With carried state, sentence i starts from the final state of sentence i - batch size."""
+    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Else without effect."""
     device: Device = None
     tokenize: Tokenize = True
 
