@@ -12,8 +12,11 @@ prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_e
 Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
 fifth. Minutes are the processor time of training, added up from the log, which with one thread on an idle machine is
 the time on the clock: a run that was stopped, paused or killed in between has no less, and what a killed run repeats
-counts once. So do the words a second of training. Every stage may be given again: it goes on
-where it was stopped, and skips what the result file has of the same model. Each stage of an encoder is written at once.
+counts once. So do the words a second of training. Each kind of processor favours other encoders, so those that are
+pretrained on another kind than the first get --words in place of the minutes: as many as the first kind read in them.
+
+Every stage may be given again: it goes on where it was stopped, and skips what the result file has of the same model.
+Each stage of an encoder is written at once.
 """
 
 from __future__ import annotations
@@ -104,7 +107,9 @@ def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
     """Pretrain, or go on; a finished run is only evaluated again."""
     settings = settings_of(encoder, arguments)
     constant = 60 * arguments.minutes * (1 - COOL_DOWN)
-    while cooled_down(settings.output) is None:
+    if arguments.words is not None and cooled_down(settings.output) is None:
+        run_pretraining(replace(settings, max_words=round(arguments.words * (1 - COOL_DOWN))))
+    while arguments.words is None and cooled_down(settings.output) is None:
         before = seconds_of(records_of(settings.output))
         if before >= ENOUGH * constant:
             break
@@ -248,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
     parser.add_argument("--minutes", type=float, default=360, help="of the processor, for training")
+    parser.add_argument("--words", type=int, help="to read in all, in place of the minutes")
     parser.add_argument("--vocab-size", type=int, help="another than that of training.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the tagger")
     parser.add_argument("--max-epochs", type=int, help="of the tagger; its own number when not given")

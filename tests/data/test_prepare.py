@@ -154,6 +154,28 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
     assert no_litter(tmp_path)
 
 
+def test_prepare_reports_an_input_that_was_written_after_the_corpus(tmp_path: Path, raw: list[Path]) -> None:
+    """Of the same size, since other sizes are other options."""
+    prepare(raw, tmp_path / "corpus")
+    before, text = content(tmp_path / "corpus"), raw[0].read_text()
+    raw[0].write_text(text.swapcase())
+    later = (tmp_path / "corpus" / "corpus.json").stat().st_mtime_ns + 1_000_000_000
+    os.utime(raw[0], ns=(later, later))
+    with pytest.warns(UserWarning, match=f"{raw[0].name} was written after .* ask to overwrite it"):
+        assert prepare(raw, tmp_path / "corpus").already_done
+    assert content(tmp_path / "corpus") == before
+    assert not prepare(raw, tmp_path / "corpus", overwrite=True).already_done
+    assert content(tmp_path / "corpus") != before
+
+
+def test_prepare_through_a_symbolic_link_writes_where_it_points(tmp_path: Path, raw: list[Path]) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "corpus").symlink_to(tmp_path / "disk" / "corpus")
+    prepare(raw, tmp_path / "corpus")
+    assert (tmp_path / "corpus").is_symlink() and (tmp_path / "disk" / "corpus" / "corpus.json").is_file()
+    assert prepare(raw, tmp_path / "corpus").already_done
+
+
 def test_prepare_accepts_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Only this.")
     report = prepare([tmp_path / "a.txt"], tmp_path / "out", processes=1)

@@ -123,6 +123,11 @@ def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
     assert line_tokenizer("english-1", tokenize=False).name == "whitespace-1"
 
 
+def test_language_for_tokenized_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="this text is tokenized"):
+        line_tokenizer("english-1", tokenize=False, language="de")
+
+
 def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
     german = write(tmp_path / "de.txt", ["Er kam am 3. Oktober um ca. 12 Uhr. Sie ging."])
     words = list(read_sentences(german, line_tokenizer("words-1", language="de")))

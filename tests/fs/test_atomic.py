@@ -36,6 +36,20 @@ def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["a.txt.gz"]
 
 
+@pytest.mark.parametrize("is_directory", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
+def test_symbolic_link_stays_and_what_it_points_to_is_written(tmp_path: Path, is_directory: bool, exists: bool) -> None:
+    link, target = tmp_path / "link", tmp_path / "disk" / "target"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for content in ["old", "new"] if exists else ["new"]:
+        check_output(link, overwrite=True, directory_of="file" if is_directory else None)
+        with atomic_directory(link, overwrite=True) if is_directory else atomic_path(link) as partial:
+            (partial / "file" if is_directory else partial).write_text(content)
+    assert link.is_symlink() and {path.name for path in target.parent.iterdir()} == {"target"}
+    assert (target / "file" if is_directory else target).read_text() == "new"
+
+
 @pytest.mark.parametrize("umask", [0o027, 0o002])
 def test_written_files_have_the_mode_of_the_umask_at_the_time(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import islice
-from multiprocessing import cpu_count
 from pathlib import Path
 from typing import get_args
 
@@ -23,7 +22,8 @@ from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
-from elmokit.fs.atomic import check_output, publish_directory
+from elmokit.data.workers import usable_cores
+from elmokit.fs.atomic import check_output, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
 from elmokit.text.tokenizer import Tokenizer
@@ -63,7 +63,11 @@ def _default_num_shards(input_bytes: dict[str, int]) -> int:
 
 
 def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> PrepareReport | None:
-    """The report of a finished run with the same options, if any. ValueError if the options differ."""
+    """The report of a finished run with the same options, if any. ValueError if the options differ.
+
+    Files are compared by name and size. One of the same size that was written later may have other text, or may only
+    have been copied: that is reported, and `overwrite` decides.
+    """
     if not (output / REPORT_NAME).exists():
         return None
     try:
@@ -78,6 +82,13 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
         if overwrite:
             return None
         raise
+    written = (output / REPORT_NAME).stat().st_mtime_ns
+    inputs = [*options.exclude_bytes, *options.input_bytes]
+    if newer := [path for path in inputs if Path(path).stat().st_mtime_ns > written]:
+        if overwrite:
+            return None
+        advice = "the corpus is left as it is; ask to overwrite it if the text has changed"
+        warnings.warn(f"{newer[0]} was written after {output} was prepared from it: {advice}", stacklevel=3)
     report.already_done = True
     return report
 
@@ -167,7 +178,8 @@ def prepare(
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
             (see `tokenizer_for`).
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.
-        processes: Number of worker processes; by default one per core. The output does not depend on it.
+        processes: Number of worker processes; by default one per core that this process may use. The output
+            does not depend on it.
         seed: Seed of the shuffling. Documents are shuffled; the sentences of a document stay together and in order.
         compression: "zst", "gz" or "none".
         language: Language code, such as "de", whose rules split the text into sentences; English by default, unless a
@@ -191,13 +203,13 @@ def prepare(
         FileExistsError: The output exists and is not a corpus.
         OSError: The output cannot be written, or a worker process was killed.
     """
-    processes = cpu_count() if processes is None else processes
+    processes = usable_cores() if processes is None else processes
     _check_arguments(inputs, exclude, compression, drop_duplicates, similarity, num_shards, processes)
     chosen = tokenizer_for(tokenizer, language)
     warning = missing_rules(chosen, language)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
-    output = Path(output)
+    output = resolve_link(output)
     input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,

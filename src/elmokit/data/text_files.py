@@ -46,7 +46,14 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
 
     Returns:
         The tokenizer; for tokenized text the one that splits at white space.
+
+    Raises:
+        ValueError: A language is given for tokenized text, or is unknown.
     """
+    if language is not None and not tokenize:
+        raise ValueError(
+            f"language {language!r} is for splitting raw text, and this text is tokenized: give one of both"
+        )
     if not tokenize or name is None:
         return get_tokenizer(TOKENIZED)
     return get_tokenizer(name) if language is None else tokenizer_for(name, language)

@@ -21,6 +21,13 @@ from elmokit.text.tokenizers import tokenizer_for
 CHUNK_CHARACTERS = 1_000_000  # that are sent to a process at a time
 
 
+def usable_cores() -> int:
+    """The number of cores that this process may use: in a container or a batch job fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class TokenizedLine(NamedTuple):
     """A line of a document, tokenized: text with one sentence per line, and its counts."""
 

@@ -41,6 +41,12 @@ def create_bytes(path: str | Path) -> BinaryIO:
     return path.open("wb")
 
 
+def resolve_link(path: str | Path) -> Path:
+    """What a path stands for: a symbolic link stays, and what it points to is written, on the disk where that is."""
+    path = Path(path)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 # --- Temporary directories -----------------------------------------------------------------------------------------
 
 
@@ -120,7 +126,7 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
     """Write a file atomically.
 
     Args:
-        path: The file to create; missing directories are made.
+        path: The file to create, or a symbolic link to it; missing directories are made.
         overwrite: Replace a file with other content.
         clean: Look for what a killed run left of this file; False where the caller has cleaned a directory of many.
 
@@ -132,7 +138,7 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
         FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
-    path = Path(path)
+    path = resolve_link(path)
     with _partial(path, clean) as partial:
         yield partial
         if path.exists() and not overwrite:
@@ -152,7 +158,7 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
     """Write a directory atomically.
 
     Args:
-        path: The directory to create; an empty one is replaced.
+        path: The directory to create, or a symbolic link to it; an empty one is replaced.
         overwrite: Replace whatever `path` is.
 
     Yields:
@@ -162,7 +168,7 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         FileExistsError: `path` exists with other content, and is not to be overwritten.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
-    path = Path(path)
+    path = resolve_link(path)
     with _partial(path) as partial:
         partial.mkdir()
         yield partial
@@ -294,5 +300,5 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
         raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
-    with _partial(output):
+    with _partial(resolve_link(output)):
         pass
