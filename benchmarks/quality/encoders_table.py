@@ -41,6 +41,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("Entities", "ner", lambda found: f"{100 * found['test']:.1f}"),
     ("Words/s, training", "pretrain", lambda found: f"{found['words_per_second']:,.0f}"),
     ("Words/s, use", "speed", lambda found: f"{found['words_per_second']:,.0f}"),
+    ("Processor", "pretrain", lambda found: found["machine"]["processor"]),
 )
 HEAD = ("Encoder", "Parameters", *(name for name, _, _ in COLUMNS))
 

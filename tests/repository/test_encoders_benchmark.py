@@ -121,3 +121,14 @@ def test_stages_run_are_recorded_and_not_repeated(
     assert cells["Perplexity"] == cells["Entities"] == "–" != cells["Pseudo-perplexity"]
     cells = dict(zip(HEAD, row("transformer", found["transformer"]), strict=True))
     assert cells["Pseudo-perplexity"] == "–" != cells["Perplexity"]
+
+
+@pytest.mark.slow
+def test_words_in_place_of_minutes_are_the_length_of_the_run(script: ModuleType, tmp_path: Path) -> None:
+    options = ["--runs", tmp_path / "runs", "--corpus", write_text(tmp_path / "text.txt"), "--words", "2000"]
+    options += ["--encoders", "gated_cnn", "--output", tmp_path / "results.json"]
+    with pytorch_threads(1):
+        script.main(["pretrain", *map(str, options)])
+    found = json.loads((tmp_path / "results.json").read_text())["gated_cnn"]["pretrain"]
+    step = TRAINING["batch_size"] * TRAINING["unroll_steps"]
+    assert 2000 <= found["words"] <= 2000 + 2 * step  # both parts of the run end with a step
