@@ -117,6 +117,15 @@ def test_float16_weights_load_as_float32(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
 
 
+def test_weights_are_aligned_as_pytorch_aligns_them() -> None:
+    memory = torch.arange(32.0)
+    skipped = -memory.data_ptr() // 4 % 16  # numbers to the next multiple of 64 bytes
+    tensors = {"weight": memory[skipped : skipped + 4].view(2, 2), "bias": memory[skipped + 1 : skipped + 3]}
+    module = native.filled(lambda: torch.nn.Linear(2, 2), tensors)
+    assert module.weight.data_ptr() == tensors["weight"].data_ptr() and module.bias.data_ptr() % 64 == 0
+    assert torch.equal(module.bias, tensors["bias"])
+
+
 def test_load_without_softmax_does_not_open_its_file(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     (tmp_path / "model" / "softmax.safetensors").write_bytes(b"")

@@ -32,6 +32,7 @@ from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
 DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
+ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -163,12 +164,20 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
 
     Args:
         make: The constructor.
-        tensors: The weights by the names of the module's state_dict. They are taken as they are, not copied.
+        tensors: The weights by the names of the module's state_dict. Those that are aligned are taken, not copied.
     """
     with shapes_only():
         module = make()
-    module.load_state_dict(tensors, assign=True)
+    module.load_state_dict({name: _aligned(tensor) for name, tensor in tensors.items()}, assign=True)
     return module
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy at an address that PyTorch would allocate: products depend on it in the last digit.
+
+    A file's tensors lie where its header, and so its metadata, left them.
+    """
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
