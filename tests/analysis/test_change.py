@@ -9,7 +9,7 @@ import torch
 
 from elmokit import cli
 from elmokit.analysis import uses
-from elmokit.analysis.change import compare_vectors, semantic_change
+from elmokit.analysis.change import change_figure, compare_vectors, semantic_change
 from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import unit_vectors
 from elmokit.checkpoints.loading import save
@@ -95,3 +95,18 @@ def test_change_verb_prints_writes_and_plots(embedder: Embedder, tmp_path: Path,
     assert word["word"] == "play" and set(word["pairwise"]) == {"distance", "p_value"}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     assert cli.main(f"{command} --max-uses 1".split()) == 2
+    with pytest.raises(ValueError, match="one vector of a word is needed"):
+        semantic_change(["play"], tmp_path / "old$.txt", tmp_path / "new$.txt", embedder, layers="all")
+
+
+def test_change_figure_has_a_panel_for_each_word_and_names_the_corpora(embedder: Embedder, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "old.txt").write_text(OLD + "The dog barks .\n")
+    (tmp_path / "new.txt").write_text(NEW + "A dog !\nMy dog !\n")
+    report = semantic_change(["play", "dog"], tmp_path / "old.txt", tmp_path / "new.txt", embedder)
+    figure = change_figure(report, ("old$", "new"))
+    panels = figure.axes
+    assert [axes.get_title().split(":")[0] for axes in panels] == ["play", "dog"]
+    for axes, change in zip(panels, report.words, strict=True):
+        assert [len(points.get_offsets()) for points in axes.collections] == list(change.uses)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["old$", "new"]

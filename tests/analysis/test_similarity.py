@@ -98,12 +98,12 @@ def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> Non
 
 def test_compare_embeds_each_sentence_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     embedded: list[tuple[str, ...]] = []
-    real = embedder.embed
+    real = embedder.embed_stream
 
     def recording(sentences: Any, *arguments: Any) -> Any:
         embedded.extend(sentences)
         return real(sentences, *arguments)
 
-    monkeypatch.setattr(embedder, "embed", recording)
+    monkeypatch.setattr(embedder, "embed_stream", recording)
     compare("apple", [FRUIT, FIRM, BOTH, FRUIT], embedder)
     assert [words[-2] for words in embedded] == ["apple", "new", "tree"]

@@ -102,6 +102,13 @@ def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
     assert (tmp_path / "back.conllu").read_text() == CONLLU
 
 
+def test_read_tagged_reads_underscores_of_conllu_as_no_tags(tmp_path):
+    rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "a", "_"), (2, "b", "_"))]
+    (tmp_path / "a.conllu").write_text("\n".join([*rows, "", rows[0], rows[1].replace("b\t_\t_", "b\t_\tX"), ""]))
+    untagged, tagged = read_tagged(tmp_path / "a.conllu", Layout.of(tmp_path / "a.conllu"))
+    assert (untagged.tags, tagged.tags) == ((), ("_", "X"))
+
+
 def test_write_predictions_appends_a_column(tmp_path):
     source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
     write_predictions(source, [["O", "X"], ["Y"], ["Z"]], target, Layout.of(source))

@@ -1,6 +1,7 @@
 """Readers of labelled texts and trees; pooling that ignores padding."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,12 +74,36 @@ def test_pooling_and_softmax_ignore_padding() -> None:
 
 @pytest.mark.parametrize(
     "tree, message",
-    [("(3 (2 It", "a bracket is never closed"), ("(3 a) b", "'b' stands outside"), ("(", "never closed")],
+    [
+        ("(3 (2 It", "a bracket is never closed"),
+        ("(3 a) b", "'b' stands outside"),
+        ("(", "has no label"),
+        ("((S (NP a)))", "has no label"),
+        ("(3 a) (2 b)", "a second tree"),
+    ],
 )
 def test_read_names_the_line_of_an_unbalanced_tree(tree: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "trees.txt").write_text(f"{TREE}\n{tree}\n")
     with pytest.raises(ValueError, match=rf"line 2 is not a tree of labels: .*{message}"):
         list(ClassificationTask().read(tmp_path / "trees.txt"))
+
+
+def test_read_takes_a_tree_after_spaces_for_a_tree(tmp_path: Path) -> None:
+    (tmp_path / "trees.txt").write_text("  (3 (2 It) (4 good))\n")
+    assert list(ClassificationTask().read(tmp_path / "trees.txt")) == [LabelledText(("It", "good"), "3")]
+
+
+@pytest.mark.parametrize("label, message", [(1, "must be a string, not 1"), (None, "has no label")])
+def test_check_refuses_labels_that_are_no_strings(label: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassificationTask().check(LabelledText(("a",), label))
+
+
+def test_only_the_network_whose_words_attend_to_each_other_limits_their_number() -> None:
+    text = LabelledText(("a",) * 5_001)
+    ClassificationTask(ClassificationConfig(network="pooled")).check_length(text)
+    with pytest.raises(ValueError, match="it has 5,001 words"):
+        ClassificationTask().check_length(text)
 
 
 @pytest.mark.parametrize("balanced, expected", [(False, 0.1), (True, 0.5)])

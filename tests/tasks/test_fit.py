@@ -1,6 +1,7 @@
 """From files to models: pretrained vectors, several seeds, finished runs, limits of time."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -19,6 +20,7 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit, fit_seeds
 from elmokit.tasks.metrics import F1Score
 from elmokit.tasks.report import FitReport
+from elmokit.tasks.task import find_task
 from elmokit.tasks.task_model import load_task_model
 
 TOY = toy_tasks()["tagging"]
@@ -70,16 +72,55 @@ def test_fit_that_is_finished_is_loaded_not_repeated(tmp_path: Path, monkeypatch
     assert same == report
     assert again.predict([TOY.text]) == fitted.predict([TOY.text])
     other = replace(QUICK, seed=7)
-    with pytest.raises(FileExistsError, match="of a run with other data or settings"):
+    with pytest.raises(FileExistsError, match="of a run with other seed: choose"):
         fit_quick(output=tmp_path / "model", config=other)
     _, overwritten = fit_quick(output=tmp_path / "model", config=other, overwrite=True)
     assert overwritten.settings["fit"]["seed"] == 7
 
 
+def test_fit_that_is_finished_is_loaded_on_another_device(tmp_path: Path) -> None:
+    _, report = fit_quick(output=tmp_path / "model", config=replace(QUICK, device="cpu"))
+    assert fit_quick(output=tmp_path / "model", config=replace(QUICK, device=None))[1] == report
+
+
+def test_fit_refuses_the_output_of_a_task_whose_code_was_changed(tmp_path: Path) -> None:
+    code = "from elmokit.tasks.tagging import TaggingTask\n\nclass Own(TaggingTask):\n    name = 'own'\n"
+    for text in (code, code + "    # changed\n"):
+        (tmp_path / "own.py").write_text(text)
+        os.utime(tmp_path / "own.py", ns=(len(text), len(text)))
+        task = find_task(f"{tmp_path}/own.py:Own")()
+        if text == code:
+            fit(task, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    with pytest.raises(FileExistsError, match="other code of the task"):
+        fit(task, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None:
+    sets = [TOY.examples, TOY.examples, TOY.examples]
+    sets[number] = [*TOY.examples, TaggedSentence(("Ann",), ("U-PER",))]
+    name = ("training", "development", "test")[number]
+    message = f"example {len(sets[number])} of the {name} set: tags like U-PER are BILOU"
+    with pytest.raises(ValueError, match=message):
+        fit(TOY.task, *sets, words=LEARNED, config=QUICK)
+
+
+def test_fit_leaves_the_bilm_alone_until_its_epoch() -> None:
+    given = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    words, bilms = WordsConfig(finetune=True, word_dim=8), {}
+    for epochs in (0, 1):
+        config = replace(QUICK, max_epochs=1, finetune_after=epochs)
+        model, _ = fit_quick(model=given, words=words, config=config)
+        bilms[epochs] = model.network.words.elmo.bilm.state_dict()
+    before = given.bilm.state_dict()
+    assert all(torch.equal(bilms[1][name], value) for name, value in before.items())
+    assert not all(torch.equal(bilms[0][name], value) for name, value in before.items())
+
+
 def test_fit_refuses_the_output_of_another_split_of_the_same_examples(tmp_path: Path) -> None:
     first, second = TOY.examples[:16], TOY.examples[16:]
     fit(TOY.task, first, second, words=LEARNED, config=QUICK, output=tmp_path / "model")
-    with pytest.raises(FileExistsError, match="of a run with other data or settings"):
+    with pytest.raises(FileExistsError, match="of a run with other data, or other code of the task"):
         fit(TOY.task, first[:12], [*first[12:], *second], words=LEARNED, config=QUICK, output=tmp_path / "model")
 
 

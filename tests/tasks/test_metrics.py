@@ -51,6 +51,9 @@ def test_accuracy_counts_tokens():
         ("S- V- I- N-", None),  # parts of speech in PROIEL's treebanks
         ("B-X E-X S-X", "BIOES"),
         ("B-X S", None),
+        ("B I O B", "IOB2"),  # spans of one kind
+        ("B E S O", "BIOES"),
+        ("B M E S", None),  # segments of words
     ],
 )
 def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
@@ -95,6 +98,15 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
     by_type = seqeval.classification_report(gold, predicted, output_dict=True)
     for type, score in score_by_type(gold, predicted).items():
         assert score.f1 == pytest.approx(by_type[type]["f1-score"])
+
+
+def test_spans_of_one_kind_have_tags_without_a_type() -> None:
+    tags = ["B", "I", "O", "B"]
+    assert to_bioes(tags) == ["B", "E", "O", "S"]
+    assert from_spans(spans(tags), 4, "IOB2") == tags
+    assert span_score([tags], [["B", "O", "O", "B"]]).f1 == 0.5
+    f1 = pytest.importorskip("seqeval.metrics").f1_score
+    assert f1([tags], [["B", "O", "O", "B"]]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])

@@ -8,7 +8,7 @@ import pytest
 from toy_tasks import toy_tasks
 
 from elmokit.data.readers import Layout, read_tagged
-from elmokit.tasks.classification import ClassificationTask
+from elmokit.tasks.classification import ClassificationTask, LabelledText
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.predict import predict_file, score_file
@@ -77,6 +77,31 @@ def test_predict_file_is_not_scored_if_some_examples_have_no_answer(tmp_path: Pa
     found = predict_file(pairs, tmp_path / "pairs.tsv", tmp_path / "out.jsonl")
     assert (found.examples, found.scores) == (2, None)
     assert found.unscored == "not every example of the file has an answer"
+
+
+def test_predict_file_is_not_scored_if_tags_are_missing_or_of_another_scheme(tagger: TaskModel, tmp_path: Path) -> None:
+    rows = "\n".join(f"{n}\t{word}\t_\t_\t_\t_\t_\t_\t_\t_" for n, word in enumerate(["Ann", "sees"], start=1))
+    (tmp_path / "words.conllu").write_text(f"{rows}\n\n")
+    found = predict_file(tagger, tmp_path / "words.conllu", tmp_path / "out.conllu")
+    assert found.scores is None and found.unscored is not None and "2 words and 0 tags" in found.unscored
+    (tmp_path / "bilou.txt").write_text(TAGGED + "\nAnn U-PER\n")
+    with pytest.raises(ValueError, match="example 3: tags like U-PER are BILOU"):
+        score_file(tagger, tmp_path / "bilou.txt")
+
+
+def test_score_names_the_example_without_an_answer() -> None:
+    classifier = fitted("classification")
+    with pytest.raises(ValueError, match="example 2: the text has no label"):
+        classifier.score([LabelledText(("a",), "red"), LabelledText(("b",))])
+
+
+def test_predict_file_does_not_replace_the_translations_that_are_read(tmp_path: Path) -> None:
+    translator = fitted("translation")
+    (tmp_path / "a.en").write_text("ab\n")
+    (tmp_path / "a.de").write_text("ba\n")
+    with pytest.raises(ValueError, match=r"a.de is the input"):
+        predict_file(translator, tmp_path / "a.en", tmp_path / "a.de", overwrite=True)
+    assert (tmp_path / "a.de").read_text() == "ba\n"
 
 
 def test_scores_of_labels_follow_from_the_confusion(tmp_path: Path) -> None:

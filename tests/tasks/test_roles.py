@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.tasks.roles import Frame, PredicateFrame, RolesTask, reversed_words
+from elmokit.tasks.roles import Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
 
 ROWS = [
     "doc 0 0 Bush NNP * - - (ARG0*) *",
@@ -33,12 +33,32 @@ def test_read_yields_an_example_per_predicate(tmp_path: Path) -> None:
         (["(A*", "(B*)", "*)"], "opens a span inside another one"),
         (["*", "*)", "*"], "closes a span that was never opened"),
         (["(A*", "*", "*"], "the span of A is never closed"),
+        (["(A(V*))", "*", "*"], "opens two spans"),
     ],
 )
 def test_read_raises_for_overlapping_or_unbalanced_spans(cells: list[str], message: str, tmp_path: Path) -> None:
     rows = [f"d 0 {i} w X * - {'p.01' if i == 1 else '-'} {cell}" for i, cell in enumerate(cells)]
     (tmp_path / "srl.conll").write_text("\n".join(rows))
     with pytest.raises(ValueError, match=message):
+        list(RolesTask().read(tmp_path / "srl.conll"))
+
+
+CONLL_2012 = [
+    "doc 0 0 Bush NNP (TOP(S* - - - spk (PERSON) (ARG0*) * (7)",
+    "doc 0 1 nominated VBD * nominate 01 1 spk * (V*) * -",
+    "doc 0 2 two CD * - - - spk * (ARG1* (ARG0* (3",
+    "doc 0 3 people NNS * - - - spk * *) *) 3)",
+    "doc 0 4 to TO * - - - spk * * * -",
+    "doc 0 5 serve VB *)) serve 01 1 spk * * (V*) -",
+]
+
+
+def test_read_leaves_out_the_column_of_coreference_in_conll_2012(tmp_path: Path) -> None:
+    (tmp_path / "srl.conll").write_text("\n".join(CONLL_2012))
+    first, second = RolesTask(RolesConfig(role_column=11)).read(tmp_path / "srl.conll")
+    assert first.tags == ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O", "O")
+    assert second.tags == ("O", "O", "B-ARG0", "I-ARG0", "O", "B-V")
+    with pytest.raises(ValueError, match=r"2 predicates, but 6 columns of roles; is 8 the first one"):
         list(RolesTask().read(tmp_path / "srl.conll"))
 
 

@@ -216,7 +216,7 @@ def test_configs_raise_for_values_out_of_range(config: type, settings: dict, mes
     ("tags", "message"),
     [
         (("B-LOC", "I-LOC", "O"), "none of the labels of the development set: PER there, LOC here"),
-        (("NOUN", "VERB", "O"), "PER there, NOUN, VERB here"),
+        (("NOUN", "VERB", "O"), "example 1 of the development set: the tag 'NOUN' marks no span"),
     ],
 )
 def test_fit_refuses_a_development_set_of_which_it_knows_no_tag(tags: tuple[str, ...], message: str) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.plots import COLORS, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class ChangeReport:
             uses = "/".join(map(str, change.uses))
             cells = [f"{change.pairwise.distance:>10.3f}", _p(change.pairwise), f"{change.prototype.distance:>11.3f}"]
             lines.append(f"{change.word:{width}}{uses:>12}{''.join(cells)}{_p(change.prototype)}")
-        return "\n".join([*lines, f"(cosine distances of the {self.layers} layer)"])
+        return "\n".join([*lines, f"(cosine distances; layers: {self.layers})"])
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values, without the coordinates."""
@@ -195,10 +198,15 @@ def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) 
     Raises:
         ValueError: matplotlib is missing, or cannot write this format.
     """
+    return save_figure(change_figure(report, names), path)
+
+
+def change_figure(report: ChangeReport, names: tuple[str, str]) -> Figure:
+    """The picture of `plot_change`, not yet written."""
     columns = min(4, len(report.words))
     rows = -(-len(report.words) // columns)
     figure = new_figure(3.2 * columns, 3.4 * rows)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in panels:
         axes.set(xticks=[], yticks=[])
     for axes, change in zip(panels, report.words, strict=False):
@@ -210,7 +218,7 @@ def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) 
     legend = figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar sign in a file name is no formula
-    return save_figure(figure, path)
+    return figure
 
 
 def write_change(report: ChangeReport, path: Path) -> None:

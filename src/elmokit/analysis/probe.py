@@ -144,13 +144,17 @@ def probe(
         Accuracies in percent.
 
     Raises:
-        ValueError: A split has no tagged word, or `penalties` is empty.
+        ValueError: A split has no tagged word, a sentence has not as many tags as words, or `penalties` is empty.
     """
     splits: Splits = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
     tags = {name: _tags(sentences) for name, sentences in splits.items()}
     for name, of_split in tags.items():
         if not of_split:
             raise ValueError(f"the {name} sentences have no tagged word: give at least one tagged sentence")
+        for number, sentence in enumerate(splits[name], start=1):
+            if len(sentence.words) != len(sentence.tags):
+                counts = f"{len(sentence.words)} words and {len(sentence.tags)} tags"
+                raise ValueError(f"{name} sentence {number} has {counts}: give one tag for each word")
     if not penalties:
         raise ValueError("a probe needs at least one L2 penalty")
     numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}

@@ -12,6 +12,7 @@ import numpy as np
 from elmokit.config import StatePolicy
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 
@@ -127,16 +128,21 @@ def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) 
 
     Each distinct sentence is embedded once.
     """
-    sentences = list(dict.fromkeys(use.sentence for use in uses))
-    embeddings = embedder.embed(sentences, layers, single_sentence_state(embedder))
-    vectors = dict(zip(sentences, embeddings, strict=True))
-    stacked = np.stack([vectors[use.sentence][..., use.position, :] for use in uses])
+    uses_in: dict[tuple[str, ...], list[Use]] = {}
+    for use in uses:
+        uses_in.setdefault(use.sentence, []).append(use)
+    batches = embedder.embed_stream(list(uses_in), layers, single_sentence_state(embedder))
+    vectors = {}
+    for in_sentence, embedding in zip(uses_in.values(), chain.from_iterable(batches), strict=True):
+        vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}  # not those of other words
+    stacked = np.stack([vectors[use] for use in uses])
     # `embed` leaves the axis of layers out where there is one.
     return stacked.reshape(len(uses), embedder.num_layers, -1) if layers == "all" else stacked
 
 
 def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """Unit vectors of uses, (N, 2D)."""
+    """Unit vectors of uses, (N, 2D). ValueError where `layers` is not one representation."""
+    layer_weights(embedder.model, layers)
     return unit_vectors(vectors_of_uses(uses, embedder, layers))
 
 

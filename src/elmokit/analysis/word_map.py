@@ -156,7 +156,7 @@ def map_uses(
         word: The word.
         uses: At least three distinct uses of it.
         embedder: The model.
-        layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
+        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
         config: Settings of the clustering.
         uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them; by default there are no others.
         fingerprint: `embedder.fingerprint()`, which takes time, where it is known.
@@ -206,7 +206,7 @@ def word_map(
         word: Matched exactly; in sentences without an exact match, regardless of case.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
-        layers: Representation to cluster: "mix", "average", "top" or the number of a layer.
+        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.

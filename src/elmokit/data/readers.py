@@ -132,7 +132,7 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         with_tags: Whether to read the tags.
 
     Yields:
-        The sentences.
+        The sentences; those of CoNLL-U with "_" for each tag have no tags.
 
     Raises:
         ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
@@ -152,10 +152,15 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
                         f"{path}, line {line.number}: there is no column of tags besides that of the words"
                     )
         elif ends_sentence(line) and words:
-            yield TaggedSentence(tuple(words), tuple(tags))
+            yield _sentence(words, tags, layout)
             words, tags = [], []
     if words:
-        yield TaggedSentence(tuple(words), tuple(tags))
+        yield _sentence(words, tags, layout)
+
+
+def _sentence(words: list[str], tags: list[str], layout: Layout) -> TaggedSentence:
+    untagged = layout.conllu and set(tags) == {"_"}  # CoNLL-U's mark for what is not there
+    return TaggedSentence(tuple(words), () if untagged else tuple(tags))
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:

@@ -39,8 +39,10 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
         return torch.ones(count)
     number = count - 1 if layers == "top" else layers
     if isinstance(number, bool | str | float) or number not in range(-count, count):
-        choices = f"mix, average, sum, top, all, or a number from 0 to {count - 1}"
-        raise ValueError(f"layers must be {choices}, not {layers!r}")
+        a_number = f"a number from 0 to {count - 1}"
+        if layers == "all":
+            raise ValueError(f"one vector of a word is needed: layers must be mix, average, sum, top, or {a_number}")
+        raise ValueError(f"layers must be mix, average, sum, top, all, or {a_number}, not {layers!r}")
     return torch.eye(count)[operator.index(number)]
 
 

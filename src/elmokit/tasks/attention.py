@@ -6,8 +6,8 @@ from torch import Tensor
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the last dimension where `mask` is True; zeros elsewhere, and where nothing is True."""
-    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
-    return weights.masked_fill(~mask, 0.0)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0.0)  # also where all is masked, and softmax undefined
 
 
 def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:

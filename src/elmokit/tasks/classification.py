@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
-from elmokit.tasks.metrics import Confusion, confusion_counts
+from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -81,7 +81,7 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
     """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label.
 
     Raises:
-        ValueError: The brackets are not balanced.
+        ValueError: The brackets are not those of one tree, each phrase of which has a label.
     """
     words: list[str] = []
     phrases: list[tuple[int, str, int, int]] = []  # position of the opening bracket, label, first word, end
@@ -89,7 +89,11 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
     tokens = TREE_TOKEN.findall(tree)
     for position, token in enumerate(tokens):
         if token == "(":
+            if phrases and not opened:
+                raise ValueError("a second tree follows the first one")
             label = tokens[position + 1] if position + 1 < len(tokens) else ")"
+            if label in ("(", ")"):
+                raise ValueError("a bracket has no label after it")
             opened.append((position, label, len(words)))
         elif not opened:
             raise ValueError(f"{token!r} stands outside of the tree")
@@ -209,7 +213,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         for number, line in enumerate(read_lines(path), start=1):
-            if line.startswith("("):
+            if line.lstrip().startswith("("):
                 try:
                     of_tree = labelled_phrases(line)
                 except ValueError as error:
@@ -232,12 +236,16 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def sentences(self, example: LabelledText) -> Iterable[Words]:
         return (example.words,)
 
+    def check_length(self, example: LabelledText) -> None:
+        """As for any task; the pooled network reads any length."""
+        if self.config.network == "biattentive":
+            super().check_length(example)
+
     def check(self, example: LabelledText) -> None:
-        if example.label is None:
-            raise ValueError("a text to train on has no label")
+        check_label(example.label, "the text")
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
-        counts = Counter(str(example.label) for example in examples)
+        counts = Counter(example.label for example in examples if example.label is not None)
         return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------------------------
@@ -255,7 +263,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return {label: number for number, label in enumerate(self.labels["labels"])}
 
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
-        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(example.label or "", -1) for example in examples])
         return ClassificationBatch(words([example.words for example in examples]), labels)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -274,7 +282,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return {"accuracy": sum(correct) / max(len(correct), 1)}
 
     def confusion(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> Confusion:
-        return confusion_counts((str(example.label) for example in examples), (each.label for each in predictions))
+        return confusion_counts((example.label or "" for example in examples), (each.label for each in predictions))
 
     def to_json(self, prediction: Classification) -> dict[str, Any]:
         return {"words": prediction.words, "label": prediction.label, "scores": prediction.scores}

@@ -56,7 +56,7 @@ class WordsConfig:
     mix: Literal["learned", "uniform", "top"] = "learned"
     """Mix of the biLM's layers: learned for the task, uniform, or the top layer alone."""
     mix_l2: float = 0.0
-    """Weight of the L2 penalty on the mix weights before their softmax (the paper tried 0 to 0.01)."""
+    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper tried 0 to 0.01)."""
     elmo_dropout: float = 0.5
     """Dropout of ELMo's vectors."""
     finetune: bool = False
@@ -90,6 +90,8 @@ class WordsConfig:
             raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
         if self.finetune and self.elmo == "none":
             raise ValueError('finetune trains the biLM: it needs elmo "input", "output" or "both"')
+        if self.mix_l2 and (self.elmo == "none" or self.mix != "learned"):
+            raise ValueError('mix_l2 is a penalty on learned weights of ELMo: it needs mix "learned", and ELMo')
         if not self.has_input:
             raise ValueError("the network has no input: give word_dim, character_dim, vectors, encoder or elmo")
 

@@ -7,6 +7,7 @@ are scored, and each mention is compared with its nearest predecessors only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
+FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$")  # that of LitBank, or OntoNotes' .v4_gold_conll
 DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # in mentions: where the bins of the distance feature begin
 
 
@@ -260,10 +262,18 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
-        """The documents of a file, or of all *.conll files of a directory."""
-        path = Path(path)
-        for file in sorted(path.glob("*.conll")) if path.is_dir() else [path]:
+        """The documents of a file, or of all files of a directory whose names end in conll, plain, .gz or .zst."""
+        for file in self.files(Path(path)):
             yield from _documents(file, with_answers)
+
+    def files(self, path: Path) -> list[Path]:
+        """The file, or those of a directory. FileNotFoundError if it has none."""
+        if not path.is_dir():
+            return [path]
+        files = [file for file in sorted(path.iterdir()) if FILE_NAME.search(file.name)]
+        if not files:
+            raise FileNotFoundError(f"{path} has no file whose name ends in conll, conll.gz or conll.zst")
+        return files
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
         """From the sentences of a document: strings, which are tokenized, or lists of words."""

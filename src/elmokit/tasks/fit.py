@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import shutil
 import sys
@@ -30,6 +31,8 @@ from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
+# Settings on which the weights do not depend: where it is computed, and the path of word vectors that are hashed.
+NOT_DECISIVE = {"device", "vectors"}
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
 
@@ -59,19 +62,24 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
         FileNotFoundError: The file is missing.
         ValueError: An example, which is named, is invalid; or none has words.
     """
-    of_training = name == "training"
-    read, check = (task.read_training, task.check_training) if of_training else (task.read, task.check)
+    read = task.read_training if name == "training" else task.read
     checked = list(read(Path(examples)) if isinstance(examples, str | Path) else examples)
-    for number, example in enumerate(checked, start=1):
+    check_examples(task, name, checked)
+    if not any(task.length(example) for example in checked):
+        raise ValueError(f"the {name} set holds no words: check the file and its format")
+    return checked
+
+
+def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
+    """ValueError, which names the example and the set, for the first example that does not fit the task."""
+    check = task.check_training if name == "training" else task.check
+    for number, example in enumerate(examples, start=1):
         try:
             check(example)
             task.check_length(example)
             _check_words(task, example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
-    if not any(task.length(example) for example in checked):
-        raise ValueError(f"the {name} set holds no words: check the file and its format")
-    return checked
 
 
 def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
@@ -83,6 +91,20 @@ def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> 
             f"the training set has none of the labels of the development set: {of_training} there, {of_dev} here; "
             "check the files and the column of the labels"
         )
+
+
+def _with_labels(task: Task, sets: Sequence[Sequence[Any]]) -> Task:
+    """The task with the labels of the training set. ValueError, which names the set, if those of another do not fit."""
+    names = ("training", "development", "test")
+    try:
+        labels = task.learn(sets[0])
+    except ValueError as error:
+        raise ValueError(f"the training set: {error}") from error
+    labelled = type(task)(task.config, labels)
+    for name, examples in zip(names[1:], sets[1:], strict=False):
+        check_examples(labelled, name, examples)
+    check_answers(task, labels, sets[1])
+    return labelled
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
@@ -106,6 +128,15 @@ def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
     return replace(table, vectors=vectors)
 
 
+def _code_of(task: Task) -> bytes:
+    """The source file of a task that is not elmokit's own, which may be changed from call to call."""
+    try:
+        file = None if type(task).__module__.startswith("elmokit.") else inspect.getsourcefile(type(task))
+        return b"" if file is None else Path(file).read_bytes()
+    except (OSError, TypeError):  # a class that was typed into an interpreter has no file
+        return b""
+
+
 def _identity(
     task: Task,
     sets: Sequence[Sequence[Any]],
@@ -113,8 +144,10 @@ def _identity(
     settings: dict[str, Any],
 ) -> str:
     """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
-    content = blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
-    content.update(repr((task.name, task.config, task.labels)).encode())
+    decisive = {part: {name: settings[part][name] for name in sorted(settings[part].keys() - NOT_DECISIVE)}
+                for part in sorted(settings)}  # fmt: skip
+    content = blake2b(json.dumps(decisive, default=str).encode(), digest_size=16)
+    content.update(repr((task.name, task.config, task.labels)).encode() + _code_of(task))
     for read in pretrained:
         if isinstance(read, WordVectors):
             content.update(read.vectors.tobytes())
@@ -140,7 +173,7 @@ def check_holds_models(output: Path) -> None:
         raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all runs")
 
 
-def _finished(output: Path, identity: str) -> FitReport | None:
+def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitReport | None:
     """The report of an earlier run with this output, if there is one. FileExistsError if it was another run."""
     if not (output / CONFIG).is_file():
         return None
@@ -148,8 +181,15 @@ def _finished(output: Path, identity: str) -> FitReport | None:
         raise FileExistsError(f"{output} is a model without a report: choose another name, or ask to overwrite it")
     report = FitReport.read(output / REPORT)
     if report.identity != identity:
+        others = [
+            name
+            for part, of_part in json.loads(json.dumps(settings, default=str)).items()
+            for name, value in of_part.items()
+            if name not in NOT_DECISIVE and report.settings.get(part, {}).get(name, value) != value
+        ]
+        other = ", ".join(others) or "data, or other code of the task"
         raise FileExistsError(
-            f"{output} exists, of a run with other data or settings: choose another name, or ask to overwrite it"
+            f"{output} exists, of a run with other {other}: choose another name, or ask to overwrite it"
         )
     return report
 
@@ -198,15 +238,14 @@ def fit(
     if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
         raise ValueError(f"{task.name} reads no such large batches: set batch_size to {task.max_batch_size}")
     if output is not None:
-        files = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
+        given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
+        files = [file for each in given for file in task.files(Path(each))]
         _check_is_model(output, files)
     start_time = time.perf_counter()
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(read_examples(task, "test", test_examples))
-    labels = task.learn(sets[0])
-    check_answers(task, labels, sets[1])
-    task = type(task)(task.config, labels)  # the given task stays as it is
+    task = _with_labels(task, sets)  # the given task stays as it is
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
     encoder = None
@@ -216,7 +255,7 @@ def fit(
     identity = ""
     if output is not None:
         identity = _identity(task, sets, [pretrained, table.vectors, encoder], settings)
-        if not overwrite and (finished := _finished(Path(output), identity)):
+        if not overwrite and (finished := _finished(Path(output), identity, settings)):
             return load_task_model(output, config.device, type(task)), finished
     snapshot = None if output is None else _snapshot_of(Path(output))
     with torch.random.fork_rng():  # leave the caller's random state unchanged

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple, NoReturn, Protocol
 
 Tags = Sequence[str]
@@ -40,6 +40,14 @@ class F1Score:
 
 
 Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and predicted label
+
+
+def check_label(label: object, of: str) -> None:
+    """ValueError if the label of an example, which the message calls `of`, is missing or not a string."""
+    if label is None:
+        raise ValueError(f"{of} has no label")
+    if not isinstance(label, str):
+        raise ValueError(f"the label of {of} must be a string, not {label!r}")
 
 
 def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion:
@@ -132,15 +140,20 @@ def score_by_type(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
     """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as parts of speech.
 
+    The tags B, I, E and S, where there are no others, mark spans whose type is "".
+
     Raises:
         ValueError: Nearly all tags mark spans, but some do so in another scheme, or do not.
     """
+    sequences = list(sequences)
+    # Without a type, as conlleval reads it too: all spans are then of one kind.
+    of_one_kind = {"B"} <= set(chain.from_iterable(sequences)) - {"O"} <= set(SPAN_PREFIXES)
     counts: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for tags in sequences:
         for previous, tag in pairwise(["O", *tags]):
             prefix, _, type = tag.partition("-")
-            if prefix in SPAN_PREFIXES and type:
+            if prefix in SPAN_PREFIXES and (type or of_one_kind):
                 counts[prefix] += 1
                 # Only after a span of the same type must IOB1 mark a beginning; IOB2 and BIOES mark all of them.
                 counts[f"{prefix} not after its type"] += previous == "O" or previous.partition("-")[2] != type
@@ -160,6 +173,12 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     return "IOB1" if counts["I not after its type"] > counts["B not after its type"] else "IOB2"
 
 
+def check_marks_spans(tags: Tags) -> None:
+    """ValueError if a tag is of another scheme than IOB1, IOB2 and BIOES, or of none."""
+    if others := [tag for tag in tags if tag != "O" and tag.partition("-")[0] not in SPAN_PREFIXES]:
+        _raise_for_other_tags(Counter(others))
+
+
 def _raise_for_other_tags(others: Counter[str]) -> NoReturn:
     ((tag, _),) = others.most_common(1)
     if FOREIGN_SPAN_TAG.match(tag):
@@ -173,6 +192,10 @@ def span_types(tags: Iterable[str]) -> set[str]:
     return {tag.partition("-")[2] for tag in tags if tag != "O"}
 
 
+def _tag(prefix: str, type: str) -> str:
+    return f"{prefix}-{type}" if type else prefix
+
+
 def to_bioes(tags: Tags) -> list[str]:
     """The same spans as BIOES tags; spans are read as conlleval does, from IOB1, IOB2 or BIOES."""
     converted = ["O"] * len(tags)
@@ -180,7 +203,7 @@ def to_bioes(tags: Tags) -> list[str]:
         inside = ["I"] * (span.end - span.start)
         inside[-1] = "E"
         inside[0] = "B" if len(inside) > 1 else "S"
-        converted[span.start : span.end] = [f"{prefix}-{span.type}" for prefix in inside]
+        converted[span.start : span.end] = [_tag(prefix, span.type) for prefix in inside]
     return converted
 
 
@@ -190,8 +213,8 @@ def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[s
     previous = Span(-1, -1, "")
     for span in sorted(spans_to_tag):
         begins = scheme != "IOB1" or (previous.end == span.start and previous.type == span.type)
-        tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
+        tags[span.start : span.end] = [_tag("I", span.type)] * (span.end - span.start)
         if begins:
-            tags[span.start] = f"B-{span.type}"
+            tags[span.start] = _tag("B", span.type)
         previous = span
     return to_bioes(tags) if scheme == "BIOES" else tags

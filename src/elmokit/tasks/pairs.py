@@ -23,7 +23,7 @@ from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
-from elmokit.tasks.metrics import Confusion, confusion_counts
+from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -180,14 +180,16 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         return (example.first, example.second)
 
     def check(self, example: SentencePair) -> None:
-        if (example.label if self.config.target == "label" else example.score) is None:
-            raise ValueError(f"a pair to train on has no {self.config.target}")
-        if self.config.target == "score" and not math.isfinite(example.score or 0.0):
+        if self.config.target == "label":
+            check_label(example.label, "the pair")
+        elif example.score is None:
+            raise ValueError("the pair has no score")
+        elif not math.isfinite(example.score):
             raise ValueError(f"the score of a pair is {example.score}: give a number")
 
     def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
         if self.config.target == "label":
-            return {"labels": sorted({str(example.label) for example in examples})}
+            return {"labels": sorted({example.label for example in examples if example.label is not None})}
         scores = np.array([example.score for example in examples], dtype=np.float64)
         return {"mean": float(scores.mean()), "deviation": float(scores.std()) or 1.0}
 
@@ -201,7 +203,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         return {label: number for number, label in enumerate(self.labels.get("labels", ()))}
 
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        labels = torch.tensor([self._numbers.get(str(example.label), -1) for example in examples])
+        labels = torch.tensor([self._numbers.get(example.label or "", -1) for example in examples])
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
@@ -244,7 +246,9 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def confusion(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> Confusion | None:
         if self.config.target == "score":
             return None
-        return confusion_counts((str(example.label) for example in examples), (str(each.label) for each in predictions))
+        return confusion_counts(
+            (example.label or "" for example in examples), (each.label or "" for each in predictions)
+        )
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}

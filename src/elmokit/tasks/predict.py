@@ -49,7 +49,7 @@ def _why_unscored(task: Task, file: Path) -> str | None:
 
 def _scores(task: Task, file: Path, predictions: list[Any]) -> TaskScores:
     """Scores of the predictions for a file. ValueError if not every example of it has an answer."""
-    examples = list(task.read(file))
+    examples = list(task.checked(task.read(file)))
     if len(examples) != len(predictions):
         raise ValueError("not every example of the file has an answer")
     return TaskScores.of(task, examples, predictions)
@@ -98,6 +98,7 @@ def predict_file(
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
+    check_output(output, model.task.files(file), overwrite=overwrite)
     if text and not model.task.reads_text:
         raise ValueError(
             f"an input of {model.task.name} is not a line of raw text: give a file in the task's format, without --text"

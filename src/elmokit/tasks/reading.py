@@ -260,6 +260,12 @@ class ReadingTask(Task[Question, Answer]):
     def length(self, example: Question) -> int:
         return len(example.passage)
 
+    def check_length(self, example: Question) -> None:
+        """As for any task, of the question too."""
+        super().check_length(example)
+        if self.max_words is not None and len(example.question) > self.max_words:
+            raise ValueError(f"its question has {len(example.question):,} words, at most {self.max_words:,} are read")
+
     def check(self, example: Question) -> None:
         words = len(example.passage)
         if not example.answers:

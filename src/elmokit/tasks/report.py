@@ -99,7 +99,7 @@ class FitReport:
     parameters: int  # that were trained
     examples: int
     words: int
-    words_per_second: float  # in training
+    words_per_second: float  # of the training set in an epoch, with the scoring of the development set
     settings: dict[str, Any]
     identity: str  # hash of data and settings
     epochs: list[Epoch]

@@ -41,11 +41,12 @@ class RolesConfig:
     predicate_dim: int = 100
     """Width of the vector that indicates the predicate."""
     word_column: int = 3
-    """Column of the words, from 0 (CoNLL-2012: 3)."""
+    """Column of the words, from 0."""
     predicate_column: int = 7
-    """Column of the predicates' senses, "-" for other words; the columns of their roles begin after it."""
+    """Column of the predicates' senses, "-" for other words."""
     role_column: int = 8
-    """First column of roles: one column for each predicate of the sentence, in order."""
+    """First column of roles, one for each predicate of the sentence, in order: 8 in PropBank's releases, 11 in
+    CoNLL-2012, whose last column, of coreference, is not read."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "num_layers", "predicate_dim"))
@@ -170,6 +171,8 @@ def _bio(cells: Sequence[str], place: str) -> list[str]:
             if role:
                 raise ValueError(f"{place}: {cell!r} opens a span inside another one, {role}: roles must not overlap")
             role = cell[1:].split("*")[0]
+            if "(" in role:
+                raise ValueError(f"{place}: {cell!r} opens two spans: roles must not overlap")
         tags.append(f"{'B' if opened else 'I'}-{role}" if role else "O")
         if cell.endswith(")"):
             if not role:
@@ -181,7 +184,7 @@ def _bio(cells: Sequence[str], place: str) -> list[str]:
 
 
 class RolesTask(Task[PredicateFrame, Frame]):
-    """The arguments of a given predicate. Files are in CoNLL-2012's columns: brackets of roles for each predicate."""
+    """The arguments of a given predicate. Files have PropBank's columns: brackets of roles for each predicate."""
 
     name = "roles"
     metric = "f1"
@@ -214,8 +217,12 @@ class RolesTask(Task[PredicateFrame, Frame]):
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
         columns = len(rows[0]) - config.role_column
+        columns -= columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows)  # that of coreference
         if with_answers and columns != len(predicates):
-            raise ValueError(f"{place}: {len(predicates)} predicates, but {columns} columns of roles")
+            raise ValueError(
+                f"{place}: {len(predicates)} predicates, but {columns} columns of roles; is {config.role_column} the "
+                "first one, counted from 0 (role_column)?"
+            )
         for column, predicate in enumerate(predicates, start=config.role_column):
             tags = _bio([row[column] for row in rows], place) if with_answers else ()
             yield PredicateFrame(words, predicate, tuple(tags))

@@ -25,6 +25,7 @@ from elmokit.tasks.metrics import (
     Confusion,
     F1Score,
     accuracy,
+    check_marks_spans,
     confusion_counts,
     from_spans,
     score_by_type,
@@ -150,6 +151,8 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     def check(self, example: TaggedSentence) -> None:
         if len(example.words) != len(example.tags):
             raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
+        if self.labels.get("scheme"):
+            check_marks_spans(example.tags)
 
     def learn(self, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
         scheme = span_scheme(example.tags for example in examples)
@@ -217,10 +220,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return score_by_type((example.tags for example in examples), (each.tags for each in predictions))
 
     def confusion(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> Confusion:
-        """Of words, by their tags without the prefixes that mark spans."""
-        gold, predicted = (
-            chain.from_iterable(_types(each.tags) for each in tagged) for tagged in (examples, predictions)
-        )
+        """Of words, by their tags; of tags that mark spans, by the types of the spans."""
+        gold, predicted = (chain.from_iterable(each.tags for each in tagged) for tagged in (examples, predictions))
+        if self.labels["scheme"]:
+            gold, predicted = map(_type, gold), map(_type, predicted)
         return confusion_counts(gold, predicted)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
@@ -244,5 +247,6 @@ def _in_columns(tagging: Tagging) -> str:
     return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
 
 
-def _types(tags: Sequence[str]) -> list[str]:
-    return [tag[2:] if tag[:2] in ("B-", "I-", "E-", "S-") else tag for tag in tags]
+def _type(tag: str) -> str:
+    """The type of the span that a tag marks; the tag itself where there is no type."""
+    return tag.partition("-")[2] or tag

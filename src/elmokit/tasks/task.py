@@ -91,6 +91,10 @@ class Task(ABC, Generic[Example, Prediction]):
         """Stream the examples of a training set: those of `read`, unless training uses others than are scored."""
         return self.read(path)
 
+    def files(self, path: Path) -> list[Path]:
+        """The files that `read` reads for a path, none of which an output may replace; by default the path itself."""
+        return [path]
+
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
         """Convert an input of `predict`, which each task documents, to an example without an answer."""
@@ -111,6 +115,15 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def check(self, example: Example) -> None:
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
+
+    def checked(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Pass on examples to score. ValueError, which numbers the example, for the first one that `check` refuses."""
+        for number, example in enumerate(examples, start=1):
+            try:
+                self.check(example)
+            except ValueError as error:
+                raise ValueError(f"example {number}: {error}") from error
+            yield example
 
     def check_training(self, example: Example) -> None:
         """ValueError if the network cannot be trained on an example: as `check`, unless training needs more."""
@@ -138,7 +151,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
-        """Convert the results of `TaskNetwork.decode` to predictions."""
+        """Convert the results of `TaskNetwork.decode` to predictions; None is that of an example of length 0."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:

@@ -221,9 +221,9 @@ class TaskModel:
             The scores of the task.
 
         Raises:
-            ValueError: An example, which is numbered, is too long.
+            ValueError: An example, which is numbered, is inconsistent, has no answer, or is too long.
         """
-        examples = list(examples)
+        examples = list(self.task.checked(examples))
         predictions = list(self.predict_examples(examples, with_probabilities=False))
         return TaskScores.of(self.task, examples, predictions)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -150,6 +151,19 @@ def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str,
     ]
 
 
+@contextmanager
+def _frozen(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Leave groups of parameters as they are inside the `with` block; Adam's averages of their gradients too."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
 def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
     """All that a training changes, also buffers such as the statistics of batch normalization."""
     frozen = {name for name, value in network.named_parameters(remove_duplicate=False) if not value.requires_grad}
@@ -252,8 +266,9 @@ def train(
         start_time, number = time.perf_counter(), len(epochs) + 1
         scale = 0.5 ** _halvings(epochs, metric, config.halve_after)
         for group in optimizer.param_groups:
-            group["lr"] = group["full_rate"] * scale * (number > group["waits"])
-        loss = train_epoch(network, examples, optimizer, config, number)
+            group["lr"] = group["full_rate"] * scale
+        with _frozen(group for group in optimizer.param_groups if number <= group["waits"]):
+            loss = train_epoch(network, examples, optimizer, config, number)
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
         scores = score(network, dev)

@@ -234,6 +234,13 @@ class TranslationTask(Task[ParallelSentence, Translation]):
                 raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
             yield ParallelSentence(self._words(line), self._words(target) if target is not None else None)
 
+    def files(self, path: Path) -> list[Path]:
+        """The file of the sentences, and that of their translations."""
+        try:
+            return [path, self._target_of(path)]
+        except ValueError:  # it names no language, so only its sentences can be read
+            return [path]
+
     def _target_of(self, path: Path) -> Path:
         """The file of translations: its name has the target language where that of `path` last has the source."""
         before, language, after = f"{path.name}.".rpartition(f".{self.config.source}.")
@@ -246,14 +253,16 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""
-        return ParallelSentence(self._words(text) if isinstance(text, str) else tuple(text))
+        if not isinstance(text, str):
+            return ParallelSentence(tuple(word.lower() for word in text) if self.config.lowercase else tuple(text))
+        return ParallelSentence(self._words(text))
 
     def sentences(self, example: ParallelSentence) -> Iterable[Words]:
         return (example.source,)
 
     def check(self, example: ParallelSentence) -> None:
         if example.target is None:
-            raise ValueError("a sentence to train on has no translation")
+            raise ValueError("the sentence has no translation")
 
     def learn(self, examples: Sequence[ParallelSentence]) -> dict[str, Any]:
         counts = Counter(word for example in examples for word in example.target or ())

@@ -97,6 +97,8 @@ def _are_numbers(fields: list[bytes]) -> bool:
 def _text_entries(stream: BinaryIO, path: Path, count: int | None, dim: int) -> Iterator[Entry]:
     number = 0
     for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
         word, *fields = line.rstrip(b"\r\n ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
         if len(fields) != dim:
             raise ValueError(f"{path}: expected a word and {dim} numbers for word {number}, not {line[:60]!r}")
