@@ -1,7 +1,7 @@
 """Put the model of a finished cool-down where it is shipped, in half precision, with its card.
 
     python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
-        [--intrinsic JSON]
+        [--intrinsic JSON] [--words-before N]
 
 The figures of the card are those of benchmarks/quality/heldout_perplexity.py and intrinsic.py (uses and sst2), measured
 on the model in DIRECTORY: bundle, measure, bundle again.
@@ -29,7 +29,7 @@ books (public domain in the US), United States government publications (public d
 MASC, inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept
 out of training, for domain adaptation. Duplicates, and what is like the held-out text, were left out.
 
-- words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes)
+- words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes){before}
 
 ## Licence
 
@@ -43,6 +43,7 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
   seed {seed}, CPU
 {perplexities}"""
+BEFORE = ", {words:,} of them by the model whose weights the run began with"
 WEAKNESSES = """
 ## Weak points
 
@@ -102,18 +103,21 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--perplexities", type=Path)
     parser.add_argument("--intrinsic", type=Path)
+    parser.add_argument("--words-before", type=int, default=0, help="words that the run's initial model had read")
     arguments = parser.parse_args()
     model = load(arguments.run / "model")
     model.bilm.half().float()  # as the shipped model will be read
     events = read_events(arguments.run / "log.jsonl")
     begun, ended = events[0], events[-1]
     settings, lstm = begun["settings"], model.bilm.config.lstm
+    before = arguments.words_before
     last = next(event for event in reversed(events) if event["event"] == "train")
     card = CARD.format(
         name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
         output_dim=model.bilm.config.output_dim, parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
-        vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=last["words"],
-        corpus_words=begun["words"], passes=last["words"] / begun["words"], date=date.fromtimestamp(ended["time"]),
+        vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=before + last["words"],
+        corpus_words=begun["words"], passes=(before + last["words"]) / begun["words"],
+        before=BEFORE.format(words=before) if before else "", date=date.fromtimestamp(ended["time"]),
         start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),
         weaknesses=weaknesses(model, arguments.intrinsic),

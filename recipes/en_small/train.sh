@@ -3,6 +3,7 @@
 #
 #     bash recipes/en_small/train.sh CORPUS RUNS
 #
+# Training can go on later, elsewhere, from a model that this made: INITIAL_MODEL=DIRECTORY WORDS_BEFORE=WORDS SEED=1.
 # CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
 # plenty). Every step resumes: give the same command again after it was stopped. The settings below may be set in the
 # environment; tests/repository/test_recipes.py makes a tiny model so.
@@ -16,6 +17,8 @@ vocab_size=${VOCAB_SIZE:-50000}
 words=${WORDS:-200000000}       # read at a constant learning rate
 cool_down=${COOL_DOWN:-50000000} # read while it falls to zero
 batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
+initial_model=${INITIAL_MODEL:-} words_before=${WORDS_BEFORE:-0} # that the initial model had read
+seed=${SEED:-0} # another one reads the text in another order
 learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-bfloat16} threads=${THREADS:-2}
 heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
 model=${MODEL:-$here/../../src/elmokit/models/en-small}
@@ -38,14 +41,20 @@ for file in "$corpus"/heldout/*.txt.zst; do
 done
 
 pretrain=("${elmokit[@]}" pretrain --corpus "$runs/corpus" --output "$runs/en-small" --heldout "$runs"/heldout/*.txt
-    --no-tokenize --config "$config" --vocab-size "$vocab_size" --recipe muon --schedule constant --learning-rate "$learning_rate"
+    --no-tokenize --recipe muon --schedule constant --learning-rate "$learning_rate"
     --batch-size "$batch_size" --unroll-steps "$unroll_steps" --num-samples "$num_samples" --dropout 0 --fresh-starts 0.1
-    --dtype "$dtype" --threads "$threads" --seed 0 --evaluate-every 1000 --evaluate-words 70000)
+    --dtype "$dtype" --threads "$threads" --seed "$seed" --evaluate-every 1000 --evaluate-words 70000)
+if [[ $initial_model ]]; then
+    pretrain+=(--initial-model "$initial_model")
+else
+    pretrain+=(--config "$config" --vocab-size "$vocab_size")
+fi
 "${pretrain[@]}" --max-words "$words"
 "${pretrain[@]}" --cool-down "$cool_down"
 
 cooled=$(ls -d "$runs"/en-small/cool-down-*/ | tail -n 1)
-"$python" "$here/bundle.py" "$cooled" --output "$model"
+bundle=("$python" "$here/bundle.py" "$cooled" --output "$model" --words-before "$words_before")
+"${bundle[@]}"
 "$python" "$here/../../benchmarks/quality/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \
     --output "$results/heldout_perplexity.json"
-"$python" "$here/bundle.py" "$cooled" --output "$model" --perplexities "$results/heldout_perplexity.json" # on its card
+"${bundle[@]}" --perplexities "$results/heldout_perplexity.json" # on its card

@@ -23,10 +23,12 @@ from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENT
 
 import elmokit.train.snapshots as snapshots
 from elmokit.checkpoints.formats.efml_settings import read_config
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.data.prepare import prepare
+from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.pretrain import pretrain
@@ -488,6 +490,28 @@ def test_pretrain_refuses_interleaved_directions(settings: PretrainConfig, tmp_p
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="cannot predict words"):
         pretrain(replace(settings, config=tmp_path / "config.json"))
+
+
+def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: PretrainConfig, tmp_path: Path) -> None:
+    first = pretrained(replace(settings, tokenizer="whitespace-1", seed=1))
+    still = {"recipe": "muon", "schedule": "constant", "learning_rate": 1e-30, "max_words": 100, "config": None}
+    more = replace(settings, output=tmp_path / "more", initial_model=str(first), vocab_size=5, **still)
+    before, after = load(first), load(pretrained(more))
+    assert after.vocab == before.vocab and after.tokenizer == "whitespace-1" and str(first) in after.card
+    for name, weight in before.bilm.state_dict().items():
+        assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
+    assert torch.allclose(after.softmax.weight, before.softmax.weight, rtol=1e-6)  # type: ignore[union-attr]
+    other = pretrained(replace(settings, output=tmp_path / "other", seed=2))
+    with pytest.raises(ValueError, match="start was"):
+        pretrain(replace(more, initial_model=str(other), max_words=200))
+
+
+def test_pretrain_refuses_an_initial_model_without_a_softmax(settings: PretrainConfig, tmp_path: Path) -> None:
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "vectors-only")
+    with pytest.raises(ValueError, match="has no softmax to start from"):
+        pretrain(replace(settings, initial_model=str(tmp_path / "vectors-only"), config=None))
+    with pytest.raises(ValueError, match="omit config and vocab"):
+        replace(settings, initial_model="en-small", vocab=tmp_path / "vocab.txt")
 
 
 def test_pretrain_accepts_a_single_sentence(settings: PretrainConfig, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ class PretrainConfig:
     small-gated-cnn (256; 13.6)."""
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
+    initial_model: str | None = None
+    """Model whose weights the run starts from, in place of random ones: a directory, a bundled name or a Hub id. The
+    run has its configuration and its vocabulary; a model without a softmax can be given to `elmokit finetune`."""
     vocab: Path | None = None
     """Vocabulary of the softmax, one word per line, sorted by frequency (default: built from the corpus)."""
     vocab_size: int = 50_000
@@ -133,6 +136,8 @@ class PretrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {value}")
+        if self.initial_model is not None and (self.config is not None or self.vocab is not None):
+            raise ValueError("the initial model has a configuration and a vocabulary: omit config and vocab")
         if self.patience is not None and not self.heldout:
             raise ValueError("patience needs held-out text: set heldout")
         if self.cool_down is not None and self.schedule != "constant":

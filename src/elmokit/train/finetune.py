@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files
 from elmokit.fs.atomic import atomic_path
@@ -87,12 +87,9 @@ def _fit(
 ) -> Trainer:
     """Train from the weights of `start`: all of them if it has a softmax, otherwise only a new softmax."""
     trainer = Trainer(settings, start.bilm.config, vocab, files, total_steps(settings, report), report.digest)
-    trainer.identity["start"] = fingerprint(start)
-    trainer.bilm.load_state_dict(start.bilm.state_dict())
+    trainer.start_from(start)
     if start.softmax is None:
         trainer.bilm.requires_grad_(False)
-    else:
-        trainer.softmax.load_state_dict(start.softmax.state_dict())
     train(trainer, settings.output, report, heldout)
     return trainer
 

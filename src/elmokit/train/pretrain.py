@@ -10,7 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elmokit.checkpoints.loading import check_overwritable, save
+from elmokit.checkpoints.loading import check_overwritable, load, save
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
@@ -47,6 +48,16 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
         return config
     # The embedding table of a word-id model has one row per word of the vocabulary.
     return replace(config, num_words=len(vocab), boundary_words=(vocab.bos, vocab.eos))
+
+
+def _initial_model(settings: PretrainConfig) -> Pretrained | None:
+    """The model that the run starts from. ValueError if it has no softmax, and so cannot go on learning to predict."""
+    if settings.initial_model is None:
+        return None
+    model = load(settings.initial_model)
+    if model.softmax is None or model.vocab is None:
+        raise ValueError(f"{settings.initial_model} has no softmax to start from: `elmokit finetune` trains one for it")
+    return model
 
 
 def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
@@ -172,6 +183,8 @@ def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) 
         f"batch {settings.batch_size} x {settings.unroll_steps}, {trainer.step:,} steps",
         f"- seed: {settings.seed}",
     ]
+    if settings.initial_model is not None:
+        lines.append(f"- initial weights: those of {settings.initial_model}, whose own training is not counted here")
     if cool_down is not None:
         lines.append(f"- cool-down: from step {cool_down.start:,} over {cool_down.steps:,} steps")
     elif trainer.last_step is None:
@@ -254,14 +267,21 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_run_directory(settings.output)
+    start = _initial_model(settings)
+    if start is not None and settings.tokenizer is None:
+        settings = replace(settings, tokenizer=start.tokenizer)
     with joined_processes() as processes:
         text = processes.of_first(lambda: _text_of(settings))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
         with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):
-            vocab = processes.of_first(lambda: vocabulary(settings, text.files))
-            config = _model_config(settings, vocab)
+            vocab = start.vocab if start else None
+            if vocab is None:
+                vocab = processes.of_first(lambda: vocabulary(settings, text.files))
+            config = start.config if start else _model_config(settings, vocab)
             steps = total_steps(settings, text.report)
             trainer = Trainer(settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes)
+            if start is not None:
+                trainer.start_from(start)
             outcome = train(trainer, directory, text.report, text.heldout)
             return processes.of_first(lambda: _finish(trainer, text, outcome, directory))
 

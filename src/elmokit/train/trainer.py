@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import non_finite
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import PendingText
@@ -40,9 +40,9 @@ from elmokit.train.snapshots import Snapshot, add_prefix
 
 # Settings that may differ between a run and its resumption: paths, logging, hardware, when to stop.
 FREE_SETTINGS = {
-    "corpus", "output", "heldout", "vocab", "config", "device", "threads", "log_every", "evaluate_every",
-    "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language", "tensorboard",
-    "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
+    "corpus", "output", "heldout", "vocab", "config", "initial_model", "device", "threads", "log_every",
+    "evaluate_every", "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language",
+    "tensorboard", "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
 }  # fmt: skip
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}
@@ -305,6 +305,13 @@ class Trainer:
             raise _damaged(error) from error
         self.schedule = replace(self.schedule, start=progress.step if extends else progress.cycle_start)
         self.step, self.rate_factor = progress.step, progress.rate_factor
+
+    def start_from(self, model: Pretrained) -> None:
+        """Take the weights of a model in place of random ones, also those of the softmax where it has one."""
+        self.identity["start"] = fingerprint(model)
+        self.bilm.load_state_dict(model.bilm.state_dict())
+        if model.softmax is not None:
+            self.softmax.load_state_dict(model.softmax.state_dict())
 
     def _restore_tensors(self, snapshot: Snapshot) -> None:
         numbers = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith("random.")}
