@@ -26,13 +26,16 @@ Figures = dict[str, Any]
 
 def machine() -> Figures:
     """The hardware, as far as the system tells, and the versions of what runs elmokit."""
-    model = platform.processor() or platform.machine()
+    processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+        told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        processor = told.get("model name", processor)
+        if {"cpu family", "model"} <= told.keys():  # a virtual machine's name may stand for several generations
+            processor += f" (family {told['cpu family']}, model {told['model']})"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
     return {
-        "processor": model,
+        "processor": processor,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),

@@ -3,7 +3,6 @@
     python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 360 [--encoders lstm ...]
     python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout FILE ...
     python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval DIRECTORY
-    python benchmarks/quality/encoders.py speed --runs DIRECTORY --heldout FILE ...
 
 The configurations are recipes/encoders/*.json, of about the same number of parameters; training.json there has the
 settings that all share, and the learning rate of each, which was not tuned. The corpus is a directory of `elmokit
@@ -12,8 +11,8 @@ prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_e
 Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
 fifth. Minutes are the processor time of training, added up from the log, which with one thread on an idle machine is
 the time on the clock: a run that was stopped, paused or killed in between has no less, and what a killed run repeats
-counts once. So do the words a second of training. Each kind of processor favours other encoders, so those that are
-pretrained on another kind than the first get --words in place of the minutes: as many as the first kind read in them.
+counts once. An encoder that is pretrained on another kind of processor than the first gets --words in place of the
+minutes: as many as it would have read on the first kind. Speed is measured by benchmarks/speed/encoders.py.
 
 Every stage may be given again: it goes on where it was stopped, and skips what the result file has of the same model.
 Each stage of an encoder is written at once.
@@ -29,10 +28,8 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +47,6 @@ from elmokit.analysis.wsd import coarse_wsd  # noqa: E402
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.lm.evaluate import Measure, evaluate  # noqa: E402
 from elmokit.nn.bilm import BiLM  # noqa: E402
 from elmokit.tasks.fit import fit  # noqa: E402
@@ -198,32 +194,10 @@ def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
     return {"score": benchmark.score, "test": statistics.mean(tests), "seeds": seeds}
 
 
-def speed(encoder: str, arguments: argparse.Namespace) -> Figures:
-    """Words a second of embedding, float32, all layers, with an empty cache of word vectors."""
-    embedder = Embedder(model_of(encoder, arguments))
-    lines = islice(filter(str.strip, read_lines(arguments.heldout[0])), arguments.sentences)
-    sentences = [line.split() for line in lines]
-    words, seconds = sum(map(len, sentences)), []
-    for _ in range(arguments.repeats + 1):
-        embedder.clear_word_cache()
-        start = time.perf_counter()
-        embedder.embed(sentences, layers="all")
-        seconds.append(time.perf_counter() - start)
-    each = [words / one for one in seconds[1:]]  # the first is a warm-up
-    return {"words": words, "words_per_second": statistics.median(each), "each": each}
-
-
 STAGES: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
-    stage.__name__: stage for stage in (pretrain, heldout, probe, senses, ner, speed)
+    stage.__name__: stage for stage in (pretrain, heldout, probe, senses, ner)
 }
-NEEDS = {
-    "pretrain": "corpus",
-    "heldout": "heldout",
-    "probe": "eval",
-    "senses": "eval",
-    "ner": "eval",
-    "speed": "heldout",
-}
+NEEDS = {"pretrain": "corpus", "heldout": "heldout", "probe": "eval", "senses": "eval", "ner": "eval"}
 
 
 # --- The command -----------------------------------------------------------------------------------------------------
@@ -258,8 +232,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the tagger")
     parser.add_argument("--max-epochs", type=int, help="of the tagger; its own number when not given")
     parser.add_argument("--cache", type=Path, help="directory for the layers that the tagger reads")
-    parser.add_argument("--sentences", type=int, default=1000, help="that are embedded to measure speed")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS / "encoders.json")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(THREADS)

@@ -39,8 +39,6 @@ COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("Nearest uses", "senses", lambda found: _right(found["uses"])),
     ("CoarseWSD-20, best layer", "senses", lambda found: f"{max(_layers(found['coarsewsd']['f1']['mean'])):.1f}"),
     ("Entities", "ner", lambda found: f"{100 * found['test']:.1f}"),
-    ("Words/s, training", "pretrain", lambda found: f"{found['words_per_second']:,.0f}"),
-    ("Words/s, use", "speed", lambda found: f"{found['words_per_second']:,.0f}"),
     ("Processor", "pretrain", lambda found: found["machine"]["processor"]),
 )
 HEAD = ("Encoder", "Parameters", *(name for name, _, _ in COLUMNS))
