@@ -564,6 +564,24 @@ def perplexity() -> str:
     return table("Domain | Words | Unknown | Forward | Backward | Mean | Mean from zeros | First `en-small`", rows)
 
 
+def wikitext2() -> str:
+    """Test perplexity on WikiText-2, with published ones."""
+    if not (RESULTS / "wikitext2.json").is_file():
+        return "Not measured yet."
+    found = read("wikitext2")
+    training = found["training"]
+    name = (
+        f"elmokit, {found['parameters'] / 1e6:.1f} M parameters, {training['words'] / 1e6:.0f} M words read in "
+        f"{training['processor_hours']:.1f} processor hours"
+    )
+    rows = [[name, f"{found['test']['forward']:.1f}", f"{found['test']['backward']:.1f}", origin(found)]]
+    rows += [[other, f"{perplexity:.1f}", "", ""] for other, perplexity in found["published"].items()]
+    curve = [[f"{int(step):,}", *(f"{each[name]:.1f}" for name in ("forward", "backward"))]
+             for step, each in training["heldout"].items()]  # fmt: skip
+    tables = table("Model | Forward | Backward | Recorded", rows), table("Step | Forward | Backward", curve)
+    return "\n\n".join((tables[0], "Held-out perplexity (the first 30,000 words of the validation part):", tables[1]))
+
+
 def senses() -> str:
     """Sense pairs, by what the vectors are compared with."""
     figures = read("senses")
@@ -674,7 +692,8 @@ TABLES: dict[str, Callable[[], str]] = {
         bars, numbers, files, reliability, throughput, throughput_avx2, latency, pretraining, pretraining_avx2,
         precision, large_runs, file_to_file, long_document, long_document_difference, proteins, onnx_throughput,
         ray_overhead, server, preprocessing, start_up, two_versions, threads, busy_neighbour, memory, fit_cost,
-        encoders, encoders_speed, transformer_training, perplexity, senses, intrinsic, finetuning, tagging, tasks,
+        encoders, encoders_speed, transformer_training, wikitext2, perplexity, senses, intrinsic, finetuning, tagging,
+        tasks,
         scikit_learn, sentence_transformers, spacy,
     )
 }  # fmt: skip

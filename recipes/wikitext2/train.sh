@@ -9,7 +9,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 wikitext=$1 runs=$2
-threads=${THREADS:-2} dtype=${DTYPE:-bfloat16}
+config=${CONFIG:-$here/config.json} results=${RESULTS:-$here/../../benchmarks/results}
+epochs=${EPOCHS:-10} threads=${THREADS:-2} dtype=${DTYPE:-bfloat16}
 python=${PYTHON:-python}
 
 mkdir -p "$runs"
@@ -17,7 +18,8 @@ for part in train valid test; do
     "$python" "$here/articles.py" "$wikitext/wiki.$part.tokens" "$runs/$part.txt"
 done
 "$python" -m elmokit pretrain --corpus "$runs/train.txt" --heldout "$runs/valid.txt" --no-tokenize --output "$runs/model" \
-    --config "$here/config.json" --vocab-size 40000 --min-count 1 --recipe muon --schedule cosine --learning-rate 0.004 \
-    --epochs 14 --batch-size 64 --unroll-steps 40 --num-samples 4096 --dropout 0.4 --fresh-starts 0 --dtype "$dtype" \
-    --threads "$threads" --seed 0 --evaluate-every 400 --evaluate-words 30000 --checkpoint-every 100
-"$python" -m elmokit evaluate "$runs/test.txt" --model "$runs/model/model" --no-tokenize
+    --config "$config" --vocab-size 40000 --min-count 1 --recipe muon --schedule cosine --learning-rate 0.004 \
+    --epochs "$epochs" --batch-size 128 --unroll-steps 40 --num-samples 4096 --dropout 0.3 --fresh-starts 0 --dtype "$dtype" \
+    --threads "$threads" --seed 0 --evaluate-every 800 --evaluate-words 30000 --checkpoint-every 200
+"$python" "$here/../../benchmarks/quality/wikitext2.py" --run "$runs/model" --test "$runs/test.txt" \
+    --output "$results/wikitext2.json"

@@ -80,3 +80,22 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     shutil.rmtree(tmp_path / "runs" / "en-small")
     assert make(INITIAL_MODEL=tmp_path / "before", WORDS_BEFORE=9000, SEED=1) < perplexity
     assert "9,000 of them by the model whose weights the run began with" in load(model).card
+
+
+@pytest.mark.slow
+def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
+    draw, source = random.Random(0), tmp_path / "wikitext"
+    source.mkdir()
+    for part in ("train", "valid", "test"):
+        lines = [" \n = Title = \n \n", *(f" The {draw.choice(NOUNS)} {draw.choice(VERBS)} . \n" for _ in range(40))]
+        (source / f"wiki.{part}.tokens").write_text("".join(lines) * 2)
+    (tmp_path / "config.json").write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
+    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 60, "DTYPE": "float32", "THREADS": 1}
+    environment = os.environ | {name: str(value) for name, value in settings.items()} | {"PYTHON": sys.executable}
+    command = ["bash", str(RECIPES / "wikitext2" / "train.sh"), str(source), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "wikitext2.json").read_text())
+    tokens = (source / "wiki.test.tokens").read_text().split()
+    assert found["test"]["predictions"] == len(tokens) + 2 * 43 + 2  # each end of line, and of article
+    assert 1 < found["test"]["forward"] < found["vocabulary"] and found["training"]["words"] > 0

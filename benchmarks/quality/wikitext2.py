@@ -1,0 +1,65 @@
+"""Test perplexity of a biLM that recipes/wikitext2 pretrained on WikiText-2 alone, with the curve of its training.
+
+    python benchmarks/quality/wikitext2.py --run RUNS/model --test RUNS/test.txt
+
+Exact softmax over the 33,278 words of the data set, one row whose state is carried through the text, as in the
+published measure. The curve is that of the held-out text in the run's log; hours are processor time over all threads.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.lm.evaluate import evaluate
+
+sys.path.append(str(Path(__file__).parents[1]))
+from result_files import RESULTS, write_result
+
+# Forward perplexities of language models of the same vocabulary and text, without a cache or a pointer.
+PUBLISHED = {
+    "LSTM (Grave et al. 2017)": 99.3,
+    "Zoneout + variational LSTM (Merity et al. 2017)": 100.9,
+}
+
+
+def curve(log: Path) -> dict[str, Any]:
+    """Held-out perplexities by step, the words and the processor hours of the training, and its settings."""
+    steps, heldout, settings = {}, {}, {}
+    for event in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
+        if event["event"] in ("start", "resume"):
+            settings = event["settings"]
+        elif event["event"] == "train":
+            steps[event["step"]] = event  # of a step that was repeated, the last
+        elif event["event"] == "heldout":
+            heldout[event["step"]] = {name: event[name] for name in ("forward", "backward", "mean")}
+    return {
+        "settings": settings | {name: Path(settings[name]).name for name in ("output", "config")},
+        "words": max(each["words"] for each in steps.values()),
+        "processor_hours": sum(each["processor_seconds"] for each in steps.values()) / 3600,
+        "heldout": heldout,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="directory of the run")
+    parser.add_argument(
+        "--test", type=Path, required=True, help="test part, as recipes/wikitext2/articles.py writes it"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS / "wikitext2.json")
+    arguments = parser.parse_args()
+    model = load(arguments.run / "model")
+    found = evaluate([arguments.test], model, state="carry", batch_size=1, tokenize=False).total
+    print(found)
+    figures = {"test": asdict(found), "published": PUBLISHED, "vocabulary": len(model.vocab or ())}
+    figures |= {"fingerprint": fingerprint(model), "parameters": sum(p.numel() for p in model.bilm.parameters())}
+    write_result(arguments.output, figures | {"training": curve(arguments.run / "log.jsonl")})
+
+
+if __name__ == "__main__":
+    main()
