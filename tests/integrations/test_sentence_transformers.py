@@ -14,6 +14,7 @@ import pytest
 import torch
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed: make test-integrations")
+from bundled_model import WIDTH
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
@@ -90,7 +91,7 @@ def test_a_model_of_words_is_read_with_its_vocabulary() -> None:
 def test_vectors_of_words_are_those_of_the_embedder(model: SentenceTransformer, embedder: Embedder) -> None:
     vectors = model.encode(TEXTS, output_value="token_embeddings")
     for of_text, expected in zip(vectors, embedder.embed(TEXTS), strict=True):
-        without_words = np.zeros((1, 256), np.float32)
+        without_words = np.zeros((1, WIDTH), np.float32)
         np.testing.assert_allclose(of_text.numpy(), expected if len(expected) else without_words, atol=1e-5)
 
 
@@ -104,7 +105,7 @@ def test_max_seq_length_cuts_words(model: SentenceTransformer, embedder: Embedde
 
 def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder) -> None:
     elmo = ElmoModule()
-    model = SentenceTransformer(modules=[elmo, Pooling(256, include_prompt=False)], device="cpu")
+    model = SentenceTransformer(modules=[elmo, Pooling(WIDTH, include_prompt=False)], device="cpu")
     (expected,) = embedder.embed(["Title of a text: The play."])
     np.testing.assert_allclose(model.encode("The play.", prompt="Title of a text: "), expected[5:].mean(0), atol=1e-5)
 
@@ -154,7 +155,7 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
 
 def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) -> None:
     elmo = ElmoModule(layers=1, max_seq_length=7, freeze=False)
-    modules = [elmo, Pooling(256), Dense(256, 8), Normalize()]
+    modules = [elmo, Pooling(WIDTH), Dense(WIDTH, 8), Normalize()]
     model = SentenceTransformer(
         modules=modules, prompts={"query": "Q: "}, similarity_fn_name="dot", truncate_dim=4, device="cpu"
     )

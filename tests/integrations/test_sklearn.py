@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: make test-integrations")
+from bundled_model import WIDTH
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
@@ -74,7 +75,7 @@ def test_repeated_texts_are_embedded_once_in_their_places(embedder: Embedder, mo
 
 
 def test_no_texts_give_no_rows(vectorizer: ElmoVectorizer) -> None:
-    assert vectorizer.transform([]).shape == (0, 256)
+    assert vectorizer.transform([]).shape == (0, WIDTH)
 
 
 def test_an_iterator_is_read_once(vectorizer: ElmoVectorizer) -> None:

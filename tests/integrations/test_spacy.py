@@ -16,6 +16,7 @@ import torch
 
 pytest.importorskip("spacy", reason="spaCy is not installed: make test-integrations")
 import spacy
+from bundled_model import WIDTH
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import Adam, Model
@@ -56,7 +57,7 @@ def test_tensor_is_what_the_embedder_computes_and_zero_for_white_space(embedder:
     for doc in nlp.pipe(TEXTS, batch_size=2):
         (expected,) = embedder.embed([words_of(doc)], layers)
         spaces = [token.is_space for token in doc]
-        assert doc.tensor.shape == (len(doc), 256) and doc.tensor.dtype == np.float32
+        assert doc.tensor.shape == (len(doc), WIDTH) and doc.tensor.dtype == np.float32
         np.testing.assert_allclose(doc.tensor[np.logical_not(spaces)], expected, atol=1e-5)
         assert not doc.tensor[spaces].any()
 
@@ -117,7 +118,7 @@ def test_vectors_are_contextual_in_a_pipeline_with_static_vectors() -> None:
     static = nlp("play")
     nlp.add_pipe("elmo")
     doc = nlp("They play")
-    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (256,)
+    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH,)
     assert doc[1].has_vector and doc.has_vector and doc[:1].has_vector
     with pytest.raises(ValueError, match="no vector of ELMo"):
         doc[1].similarity(static[0])
@@ -141,7 +142,7 @@ def test_without_hooks_static_vectors_stay() -> None:
     nlp.vocab.set_vector("play", np.ones(4, np.float32))
     nlp.add_pipe("elmo", config={"hooks": False})
     doc = nlp("They play")
-    assert doc[1].vector.tolist() == [1, 1, 1, 1] and doc.tensor.shape == (2, 256)
+    assert doc[1].vector.tolist() == [1, 1, 1, 1] and doc.tensor.shape == (2, WIDTH)
 
 
 # --- Files, copies and processes -------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Pat
 def test_a_tagger_learns_from_the_frozen_component() -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo")
-    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 256, "upstream": "*"}
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "*"}
     nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": listener}})
     sentences = {"They play chess": ["P", "V", "N"], "The play ended": ["D", "N", "V"], "We watch": ["P", "V"]}
     examples = [Example.from_dict(nlp.make_doc(text), {"tags": tags}) for text, tags in sentences.items()]

@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit'
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
 import httpx
+from bundled_model import WIDTH
 from running_server import RunningServer
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def test_every_view_shows_its_example(open_page: Callable[..., Page]) -> None:
     assert result_of(page, "substitutes").locator("tbody tr").count() == 8
     assert result_of(page, "next").locator("tbody tr").count() == 8
     assert result_of(page, "task").locator("li span").count() == 8
-    assert "256 numbers in a vector" in page.locator("#model").inner_text()
+    assert f"{WIDTH} numbers in a vector" in page.locator("#model").inner_text()
 
 
 def test_map_falls_into_one_point_at_layer_0_by_the_keyboard(open_page: Callable[..., Page]) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit'
 pytest.importorskip("httpx", reason="no httpx to ask the server with")
 
 import httpx
+from bundled_model import WIDTH
 from running_server import RunningServer
 from safetensors.numpy import load as from_safetensors
 
@@ -46,7 +47,7 @@ def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, e
             assert answer.usage.prompt_tokens == sum(len(embedder.tokenize(text)) for text in TEXTS)
         with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
             client.embeddings.create(model="gpt", input="a")
-        with pytest.raises(openai.UnprocessableEntityError, match="vectors have 256"):
+        with pytest.raises(openai.UnprocessableEntityError, match=f"vectors have {WIDTH}"):
             client.embeddings.create(model="en-small", input="a", dimensions=100)
 
 
