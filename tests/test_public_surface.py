@@ -51,8 +51,8 @@ SIGNATURES = {
     "InterleavedConfig": "(num_layers=2, cell_dim=1024, projection_dim=512, forget_bias=1.0, projects_layers=True)",
     "LSTMConfig": "(num_layers=2, cell_dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, "
     "use_skip_connections=True, forget_bias=1.0)",
-    "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, vocab=None, vocab_size=50000, "
-    f"min_count=2, recipe='modern', schedule=None, {PRETRAINING})",
+    "PretrainConfig": "(corpus, output, heldout=(), preset='small', config=None, initial_model=None, vocab=None, "
+    f"vocab_size=50000, min_count=2, recipe='modern', schedule=None, {PRETRAINING})",
     "Pretrained": "(bilm, *, softmax=None, vocab=None, card='', tokenizer=None, state_policy='zeros', mix=None, "
     "warm_state=None)",
     "ScalarMix": "(num_layers, *, layer_norm=False, fixed_weights=None)",

@@ -189,4 +189,4 @@ def test_peak_memory_does_not_grow_with_a_sequence(tmp_path: Path, suffix: str) 
         file = write_fasta(tmp_path / f"{length}.fasta", sequences([length, 5]))
         peaks[length] = peak_megabytes(EMBED_FASTA, file, tmp_path / f"{length}{suffix}", tmp_path / "model")
     # The vectors are 53 MB more, all layers 106 MB.
-    assert peaks[36_000] < peaks[10_000] + 15, peaks
+    assert peaks[36_000] < peaks[10_000] + 25, peaks

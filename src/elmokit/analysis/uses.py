@@ -1,5 +1,6 @@
 """Uses of a word: its occurrences in tokenized sentences and in text files."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heappush, heapreplace
@@ -15,6 +16,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
+from elmokit.text.characters import TruncationWarning, truncation_in
 
 
 class Use(NamedTuple):
@@ -126,15 +128,20 @@ def single_sentence_state(embedder: Embedder) -> StatePolicy:
 def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
     """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D).
 
-    Each distinct sentence is embedded once.
+    Each distinct sentence is embedded once. TruncationWarning where the model reads the beginning of a word only.
     """
     uses_in: dict[tuple[str, ...], list[Use]] = {}
     for use in uses:
         uses_in.setdefault(use.sentence, []).append(use)
-    batches = embedder.embed_stream(list(uses_in), layers, single_sentence_state(embedder))
-    vectors = {}
-    for in_sentence, embedding in zip(uses_in.values(), chain.from_iterable(batches), strict=True):
-        vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}  # not those of other words
+    sentences, remaining = list(uses_in), iter(uses_in.values())
+    truncated, vectors = 0, {}
+    for batch in embedder.embed_stream(sentences, layers, single_sentence_state(embedder)):
+        truncated += batch.truncated_words
+        for embedding, in_sentence in zip(batch, remaining, strict=False):
+            vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}  # not those of other words
+    if truncated:
+        message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
+        warnings.warn(message, TruncationWarning, stacklevel=3)
     stacked = np.stack([vectors[use] for use in uses])
     # `embed` leaves the axis of layers out where there is one.
     return stacked.reshape(len(uses), embedder.num_layers, -1) if layers == "all" else stacked

@@ -81,7 +81,7 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
     """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label.
 
     Raises:
-        ValueError: The brackets are not those of one tree, each phrase of which has a label.
+        ValueError: The brackets do not form one tree, or a phrase has no label.
     """
     words: list[str] = []
     phrases: list[tuple[int, str, int, int]] = []  # position of the opening bracket, label, first word, end

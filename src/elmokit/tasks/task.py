@@ -92,7 +92,7 @@ class Task(ABC, Generic[Example, Prediction]):
         return self.read(path)
 
     def files(self, path: Path) -> list[Path]:
-        """The files that `read` reads for a path, none of which an output may replace; by default the path itself."""
+        """The files that `read` reads for a path (by default the path itself), which an output must not replace."""
         return [path]
 
     @abstractmethod
