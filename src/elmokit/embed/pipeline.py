@@ -254,7 +254,7 @@ class Pipeline:
         """A batch, every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
 
         The state after the boundary that a direction reads first is the same for all sentences, and no output is that
-        of the last one: where a state is carried, only words are run.
+        of the last one: an encoder that can carry a state starts from there, and reads only words.
         """
         if plan.is_long:
             return self._embed_long(plan.sentences[0], spec, start)

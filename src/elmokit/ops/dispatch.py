@@ -1,7 +1,7 @@
 """Which implementation of an op runs: the only place that asks what the machine has.
 
-Backends are levels, each with less code that is plain and more that is fast. An op runs on the highest level that is
-allowed and that has it for the device, the number type and the sizes at hand.
+Backends are levels, each with less code that is plain and more that is fast. `IMPLEMENTATIONS` lists those of an op,
+best first; the op runs on the first that is allowed and serves the device, the number type and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
     portable    PyTorch with gradients of our own, in bounded memory; any device
@@ -153,7 +153,7 @@ def get_backend() -> str:
 
 def available_backends() -> tuple[str, ...]:
     """The backends that have something to run on this machine's CPU."""
-    return BACKENDS if library.is_built() else BACKENDS[:-1]
+    return tuple(name for name in BACKENDS if name != "native" or library.is_built())
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:

@@ -1,11 +1,11 @@
 """Every operation that the network needs: its signature, its number type and its errors.
 
 `reference` says in a few lines of PyTorch what each op computes, and `dispatch` chooses which implementation runs. An
-implementation is a module with a function for each op that it has, called by the op's name, and with `prepack_{op}`
+implementation is a module with the functions that this one calls: of most ops one of the op's name, and `prepack_{op}`
 where the op has a form without gradients whose weights are prepacked.
 
 Products run in the number type of the weights, or in that of autocast; results are float32 at least unless an op says
-otherwise.
+otherwise. A prepacked map may give its products' number type.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Prepack the weights of `highway`: a function of x (M, F) without gradients, which runs on the calling thread."""
+    """Prepack the weights of `highway`: a function of x (M, F) without gradients."""
     with torch.no_grad():
         return choose("prepacked highway", weight.device, dtype, weight.shape[1]).prepack_highway(weight, bias, dtype)
 
@@ -196,7 +196,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Prepack a linear map for use without gradients, on the calling thread.
+    """Prepack a linear map for use without gradients.
 
     Args:
         weight: (M, K).
