@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import Pretrained, load, save
+from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.text.vocab import Vocab
 
@@ -39,16 +40,19 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
     Args:
         model: A biLM over characters or word ids.
         directory: A new or empty directory, which appears whole or not at all.
-        overwrite: Replace an earlier model there.
+        overwrite: Replace a directory that holds a model in this format, and nothing else.
 
     Raises:
-        FileExistsError: The directory holds anything else, and is not to be overwritten.
+        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
+            besides, or is a file.
         ValueError: The format cannot express the model's configuration.
 
     Warns:
         UserWarning: The format cannot hold the softmax, mix, warm state or tokenizer that the model has.
     """
     _check_representable(model)
+    if overwrite:
+        check_overwritable(directory, HDF5)
     with atomic_directory(directory, overwrite) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
@@ -96,8 +100,11 @@ def convert(
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
     output = Path(output)
-    marker = {"native": "config.json", "hdf5": "options.json"}.get(to)
-    check_output(output, [input, *([vocab] if vocab else [])], overwrite=True, directory_of=marker)
+    layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
+    inputs = [input, *([vocab] if vocab else [])]
+    check_output(output, inputs, overwrite=True, directory_of=layout and layout.settings)
+    if layout is not None:
+        check_overwritable(output, layout)
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)

@@ -19,6 +19,7 @@ from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, STORAGE_DTYPES, load_native, write_native
+from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import EFML_ON_DISK, BiLMConfig
 from elmokit.fs.atomic import atomic_directory
@@ -199,23 +200,18 @@ def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 
-def check_overwritable(directory: Path) -> None:
-    """FileExistsError if a directory holds something else than a model, which `save` does not replace."""
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / "config.json").is_file():
-        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
-
-
 def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
     """Write a model as a directory in elmokit's own format, whole or not at all (docs/formats.md).
 
     Args:
         model: The model; what it lacks (softmax, vocabulary, card, ...) is left out.
         directory: A new or empty directory.
-        overwrite: Replace a directory that holds a model.
+        overwrite: Replace a directory that holds a model in this format, and nothing else.
         storage_dtype: "float32", or "float16", which halves the files; both load as float32.
 
     Raises:
-        FileExistsError: The directory is not empty and is not to be replaced, or holds no model.
+        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
+            besides, or is a file.
         ValueError: `model` is no `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
             vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
