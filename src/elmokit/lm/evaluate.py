@@ -209,7 +209,7 @@ def log_losses(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     start = start if state == "warm" else None
-    prepacked = prepack(bilm, bilm.dtype)
+    prepacked = prepack(bilm)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for batch in sentence_batches(sentences, BATCH_WORDS):
         if state == "carry":
