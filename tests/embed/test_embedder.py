@@ -263,6 +263,8 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
         list(large.embed_batches([SENTENCES], storage_dtype="float16"))
+    with pytest.raises(ValueError, match="storage_dtype must be float32 or float16, not 'float8'"):
+        list(large.embed_batches([SENTENCES], storage_dtype="float8"))
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
-from elmokit.checkpoints.errors import CheckpointError, check_finite
+from elmokit.checkpoints.errors import CheckpointError, check_finite, non_finite
 from elmokit.checkpoints.formats.allennlp import load_allennlp
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
@@ -23,6 +23,7 @@ from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import EFML_ON_DISK, BiLMConfig
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.paths import expand_user
 
 __all__ = [
     "CheckpointError",
@@ -116,7 +117,7 @@ def locate(
     if not isinstance(model, str | Path | None):
         raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
-    path = Path(name).expanduser()
+    path = expand_user(name)
     detected = None
     if not name.startswith((PREFIX, "https://", "http://")):
         detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
@@ -243,7 +244,8 @@ def _settings(config: BiLMConfig) -> dict[str, Any]:
 def describe(model: str | Path | None = None) -> dict[str, Any]:
     """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
 
-    The whole model is read, so that damaged files are found. `model` and errors are those of `load`.
+    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, but weights that
+    are not finite are named and no error.
     """
     format, path = locate(model)
     loaded = LOADERS[format](path, True)
@@ -253,6 +255,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "format": format.name,
         "files": {file.name: file.stat().st_size for file in format.files(path) if file.is_file()},
         "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
+        "non-finite weights": non_finite(_tensors_of(loaded)) or None,
         "input": loaded.bilm.token_encoder.input,
         "representations": config.num_representations,
         "output_dim": config.output_dim,

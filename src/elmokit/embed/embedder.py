@@ -257,7 +257,7 @@ class Embedder:
             (1, 2D) float32 for each sentence. Words that are too long are not counted.
 
         Raises:
-            ValueError: If numbers are too large for float16.
+            ValueError: As `embed`, for another `storage_dtype`, and if numbers are too large for float16.
         """
         selection = select_layers(self.model, layers)
         spec = OutputSpec(selection, pooling) if pooling else OutputSpec(selection, storage_dtype=storage_dtype)
