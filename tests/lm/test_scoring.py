@@ -221,6 +221,9 @@ def test_scoring_raises_for_invalid_arguments(model: Pretrained) -> None:
         next_words(["a"], model, direction="both")
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         score(SENTENCES, model, state="cold")
+    for ask in (next_words, substitutes):
+        with pytest.raises(ValueError, match="a single sentence has none before it"):
+            ask(["a"], model, state="carry")
     without = Pretrained(model.bilm, vocab=model.vocab)
     with pytest.raises(ValueError, match="needs a model with a softmax"):
         next_words(["a"], without)
