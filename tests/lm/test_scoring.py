@@ -266,7 +266,9 @@ def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path
     assert not (tmp_path / "scores.jsonl").exists()
 
 
-def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: Pretrained, tmp_path: Path) -> None:
+def test_score_file_replaces_neither_its_input_nor_unasked_another_file(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
     text.write_text("a b\n")
     output.write_text("mine")
@@ -275,6 +277,13 @@ def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: P
     with pytest.raises(FileExistsError, match="ask to overwrite it"):
         score_file(text, output, model)
     assert (text.read_text(), output.read_text()) == ("a b\n", "mine")
+    output.unlink()
+    monkeypatch.setattr(scoring, "warn_of_unknown", None)  # not reached
+    monkeypatch.setattr(scoring, "check_start", lambda *_: output.write_text("mine"))  # it appears meanwhile
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        score_file(text, output, model)
+    assert output.read_text() == "mine"
+    monkeypatch.undo()
     score_file(text, output, model, overwrite=True)
     assert json.loads(output.read_text())["words"] == ["a", "b"]
 

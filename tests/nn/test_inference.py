@@ -226,7 +226,7 @@ def test_prepacking_swaps_leaves_and_leaves_the_original_as_it_was() -> None:
 def test_prepacked_bilm_is_neither_moved_nor_converted_nor_prepacked_for_another_type() -> None:
     prepacked = prepack(draw_bilm(CONFIGS["as published"]), torch.float32)
     assert prepacked.to(CPU).float() is prepacked  # nothing to do
-    assert prepack(prepacked) is prepack(prepacked, torch.float32) is prepacked
+    assert prepack(prepacked, None) is prepack(prepacked, torch.float32) is prepacked
     for move in (lambda bilm: bilm.to("meta"), lambda bilm: nn.ModuleList([bilm]).half()):
         with pytest.raises(ValueError, match=r"prepacked for float32 on cpu.*load the model again"):
             move(prepacked)

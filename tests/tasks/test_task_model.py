@@ -206,7 +206,7 @@ def test_save_replaces_only_a_task_model(model: Pretrained, tmp_path: Path) -> N
         fitted.save(tmp_path / "precious", overwrite=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "all of it"
     save(model, tmp_path / "bilm")
-    with pytest.raises(FileExistsError, match="bilm holds no model.*format_version and task"):
+    with pytest.raises(FileExistsError, match=r"bilm holds no model.*format_version and task"):
         fitted.save(tmp_path / "bilm", overwrite=True)
     fitted.save(tmp_path / "model")
     with pytest.raises(FileExistsError, match="model exists"):

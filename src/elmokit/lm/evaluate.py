@@ -192,7 +192,7 @@ def log_losses(
         raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
     check_rows(batch_size)
     start = start if state == "warm" else None
-    prepacked = prepack(bilm)
+    prepacked = prepack(bilm, None)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for batch in sentence_batches(sentences, BATCH_WORDS):
         if state == "carry":

@@ -176,7 +176,7 @@ def masked_log_losses(
     Yields:
         Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
     """
-    prepacked = prepack(bilm)
+    prepacked = prepack(bilm, None)
     for batch in sentence_batches(sentences, BATCH_WORDS):
         targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
         windows = [

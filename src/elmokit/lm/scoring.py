@@ -29,10 +29,8 @@ from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Measure, Perplexity, final_outputs, log_losses, warn_of_unknown
 from elmokit.lm.language_model import check_single_start, check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import PseudoPerplexity, masked_log_losses, outputs_of_hidden
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
-from elmokit.text.vocab import Vocab, is_mark
+from elmokit.text.vocab import is_mark
 
 Sentence = str | Sequence[str]
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
@@ -444,7 +442,7 @@ def score_file(
     Raises:
         ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
-        FileExistsError: The output exists, and is not to be overwritten.
+        FileExistsError: The output exists, or does so at the end, and is not to be overwritten.
     """
     check_output(output, [file], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)
@@ -458,7 +456,10 @@ def score_file(
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     kind = PseudoPerplexity if pretrained.config.sequence_encoder.merges_directions else Perplexity
     losses, predictions, unknown, truncated = np.zeros(()), 0, 0, 0
-    with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
+    with (
+        atomic_path(output, overwrite) as path,
+        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
+    ):
         stream.write(_tsv_header(pretrained, bits) if tsv else "")
         scores = _scores(pretrained, sentences, state, batch_size)
         for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):

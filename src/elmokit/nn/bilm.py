@@ -159,7 +159,7 @@ class BiLM(nn.Module):
         if self.like is not None and ((after := fn(self.like)).device, after.dtype) != (self.device, self.dtype):
             raise ValueError(
                 f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and cannot be moved or "
-                "converted: load the model again, and prepack it there, as `elmokit.Embedder(model, device, dtype)` does"
+                "converted: load the model again, and prepack it there, as `elmokit.Embedder` does"
             )
         return super()._apply(fn, recurse)
 

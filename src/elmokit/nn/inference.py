@@ -142,7 +142,7 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
     return copied
 
 
-def prepack(bilm: BiLM, dtype: torch.dtype | None = None) -> BiLM:
+def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one number type.
 
     The given one is left as it is; later changes of it do not change the prepacked one. A layer with hooks or
@@ -216,7 +216,7 @@ class Frozen:
         kept, now = self._prepacked, _state_of(bilm, weights)
         if kept is None or kept.state != now:
             kept = self._prepacked = None  # its memory is needed
-            kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm))
+            kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, None))
         with torch.no_grad():
             return kept.bilm(ids, state=state)
 

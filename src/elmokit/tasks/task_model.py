@@ -28,9 +28,9 @@ from elmokit.tasks.task import Task, TaskNetwork
 from elmokit.tasks.task_model_files import (
     BILM,
     CONFIG,
-    LAYOUT,
     ENCODER,
     FORMAT_VERSION,
+    LAYOUT,
     WEIGHTS,
     WORDS,
     Description,
