@@ -21,6 +21,28 @@ def require_matplotlib() -> None:
         raise ValueError("a plot needs matplotlib: pip install matplotlib (elmokit's extra plots)")
 
 
+def _format_of(path: str | Path) -> str:
+    return Path(path).suffix.lstrip(".").lower() or "png"
+
+
+def check_plot(path: str | Path | None) -> None:
+    """Check, before the work whose result is to be plotted, that a picture can be written in the format of its suffix.
+
+    Args:
+        path: The picture; None: none is asked for.
+
+    Raises:
+        ValueError: matplotlib is missing, or does not write this format.
+    """
+    if path is None:
+        return
+    require_matplotlib()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if _format_of(path) not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(f"{path}: matplotlib writes no picture of this format: choose .png, .svg or .pdf")
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, width and height in inches. ValueError without matplotlib."""
     require_matplotlib()
@@ -33,5 +55,5 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure, in the format that the suffix names, atomically; returns the path."""
     path = Path(path)
     with atomic_path(path) as partial:
-        figure.savefig(partial, format=path.suffix.lstrip(".") or "png")
+        figure.savefig(partial, format=_format_of(path))
     return path

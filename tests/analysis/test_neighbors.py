@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import elmokit.analysis.neighbors as neighbors_module
 from elmokit.analysis.neighbors import SearchConfig, neighbors
 from elmokit.analysis.uses import Use
 from elmokit.checkpoints.pretrained import Pretrained
@@ -89,16 +90,32 @@ def test_neighbors_do_not_depend_on_the_batch_size(
     corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
-    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_SENTENCES", 1)
+    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_WORDS", 1)
     pieces = neighbors("play", CORPUS[2], corpus, embedder, config=SearchConfig(3))
     assert [use for _, use in pieces.nearest] == [use for _, use in whole.nearest]
 
 
-@pytest.mark.parametrize("batch_sentences", [1, 2, 512])
-def test_neighbors_of_equal_similarity_keep_the_order_of_the_corpus(
-    batch_sentences: int, corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+def test_neighbors_are_searched_in_batches_of_a_bounded_number_of_words(
+    corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_SENTENCES", batch_sentences)
+    lengths: list[int] = []
+    real = neighbors_module.use_vectors
+
+    def counted(uses: list[Use], *others: object) -> np.ndarray:
+        lengths.append(sum(map(len, {use.sentence for use in uses})))
+        return real(uses, *others)
+
+    monkeypatch.setattr(neighbors_module, "use_vectors", counted)
+    monkeypatch.setattr(neighbors_module, "BATCH_WORDS", 12)
+    neighbors("play", FRUIT + "play", corpus, embedder, config=SearchConfig(any_word=True))
+    assert len(lengths) > 3 and max(lengths) <= 12
+
+
+@pytest.mark.parametrize("batch_words", [1, 12, 512])
+def test_neighbors_of_equal_similarity_keep_the_order_of_the_corpus(
+    batch_words: int, corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.analysis.neighbors.BATCH_WORDS", batch_words)
     result = neighbors("play", "I saw a play .", corpus, embedder, layers=0, config=SearchConfig(3))  # no context
     assert [use for _, use in result.nearest] == [
         Use(tuple(CORPUS[line].split()), position) for line, position in ((0, 1), (2, 1), (6, 5))

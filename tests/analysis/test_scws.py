@@ -1,12 +1,14 @@
 """Ratings of words in context, against vectors of single sentences and SciPy's correlation."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from elmokit.analysis.scws import plot_scws, read_scws, scws
+from elmokit import cli
+from elmokit.analysis.scws import ScwsReport, plot_scws, read_scws, scws
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
@@ -50,6 +52,33 @@ def test_scws_correlates_cosines_of_every_layer_with_ratings(tmp_path: Path) -> 
     assert plot_scws(report, tmp_path / "scws.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_scws_verb_refuses_an_unknown_picture_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("elmokit.analysis.scws.scws", lambda *_: pytest.fail("it was computed"))
+    command = ["scws", str(write_ratings(tmp_path / "ratings.txt")), "--plot", str(tmp_path / "map.xyz")]
+    assert cli.main(command) == 2
+    assert "map.xyz: matplotlib writes no picture of this format: choose .png, .svg or .pdf" in capsys.readouterr().err
+
+
+def test_scws_verb_replaces_no_report_that_appeared_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, output = ScwsReport({"layer 0": 1.0}, 5, None, "0"), tmp_path / "report.json"
+    ratings = str(write_ratings(tmp_path / "ratings.txt"))
+
+    def slow(*_: object) -> ScwsReport:
+        output.write_text("of another run")
+        return report
+
+    monkeypatch.setattr("elmokit.analysis.scws.scws", slow)
+    assert cli.main(["scws", ratings, "--output", str(output)]) == 2
+    assert output.read_text() == "of another run" and "report.json exists" in capsys.readouterr().err
+    assert cli.main(["scws", ratings, "--output", str(output), "--overwrite"]) == 0
+    assert json.loads(output.read_text())["pairs"] == 5
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -57,6 +86,8 @@ def test_scws_correlates_cosines_of_every_layer_with_ratings(tmp_path: Path) -> 
         ("\t".join(["1", "a", "n", "b", "n", "a b", "<b> c </b>", "1", *["1"] * 10]) + "\n", "expected one word"),
         ("\t".join(["1", "a", "n", "b", "n", "<b> </b>", "<b> c </b>", "1", *["1"] * 10]) + "\n", "expected one word"),
         ("\t".join(["1", "a", "n", "b", "n", "<b> a </b>", "<b> c </b>", "x", *["1"] * 10]) + "\n", "is not a number"),
+        ("\t".join(["1", "a", "n", "b", "n", "<b> a </b>", "<b> c </b>", "nan", *["1"] * 10]), "rating 'nan' is not"),
+        ("\t".join(["1", "a", "n", "b", "n", "<b> a </b>", "<b> c </b>", "inf", *["1"] * 10]), "rating 'inf' is not"),
         ("", "has 0 pairs, and a correlation needs 2"),
     ],
 )  # fmt: skip

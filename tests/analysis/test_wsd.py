@@ -210,6 +210,21 @@ def test_wsd_reads_all_data_xml_of_a_directory_if_present(data: Path, embedder: 
     assert report.instances == {"ALL": 2, "senseval2": 1, "semeval2007": 1}
 
 
+def test_names_of_the_rows_of_all_data_are_refused_for_a_part_of_it(
+    data: Path, embedder: Embedder, tmp_path: Path
+) -> None:
+    own = write_xml(data, "ALL", [SHORE])  # its instances name no set
+    with pytest.raises(ValueError, match=r"a test set is called ALL.*rename it, or score it alone"):
+        all_words_wsd([data / "one.data.xml", own], data / "train.data.xml", None, embedder, "zeros")
+    alone = all_words_wsd([own], data / "train.data.xml", None, embedder, "zeros")
+    assert list(alone.f1) == ["ALL"] and alone.instances == {"ALL": 1}
+    for word in ("mean", "mole"):
+        (tmp_path / "coarse" / word).mkdir(parents=True)
+        (tmp_path / "coarse" / word / "train.data.txt").touch()
+    with pytest.raises(ValueError, match="has a word 'mean', as the row of the mean is called"):
+        wsd([tmp_path / "coarse"], model=embedder)
+
+
 def test_all_words_wsd_trains_on_json_lines(data: Path, embedder: Embedder) -> None:
     lines = [
         {"tokens": text.split(), "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}]}

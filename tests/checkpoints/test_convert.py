@@ -12,9 +12,11 @@ import torch
 
 from elmokit.checkpoints.convert import convert, save_hdf5
 from elmokit.checkpoints.formats.bilm_options import config_from_options, options_from_config
-from elmokit.checkpoints.loading import Pretrained, load, save
+from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.inference import prepack
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 HDF5_MODELS = {
@@ -74,6 +76,35 @@ def test_tensorflow_checkpoint_converts_to_its_hdf5_export(goldens: Callable[[st
         name: array.tobytes() for name, array in after.items()
     }
     assert (tmp_path / "hdf5/vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
+
+
+def test_every_part_that_a_format_cannot_hold_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bilm, vocab = BiLM(BiLMConfig.preset("tiny")), Vocab(["<S>", "</S>", "<UNK>", "the"])
+    zeros = bilm.initial_state(1)
+    parts = {"softmax": FullSoftmax(4, 16), "mix": MixWeights((0.0, 0.0, 0.0)), "warm_state": zeros, "card": "# Tiny"}
+    model = Pretrained(bilm, vocab=vocab, state_policy="warm", tokenizer="english-1", **parts)
+    lost = "softmax, mix of layers, warm state, state policy warm, name of the tokenizer"
+    with pytest.warns(UserWarning, match=f"HDF5 cannot hold the {lost}: left out"):
+        save_hdf5(model, tmp_path / "hdf5")
+    words = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=4, boundary_words=(3, 2)))
+    with pytest.warns(UserWarning, match="HDF5 cannot hold the rows of <S> and </S>: left out"):
+        save_hdf5(Pretrained(words), tmp_path / "words")
+    monkeypatch.setattr("elmokit.checkpoints.convert.write_onnx", lambda _, path, __: path.touch())
+    save(model, tmp_path / "model")
+    with pytest.warns(UserWarning, match=f"ONNX cannot hold the {lost}, vocabulary, card: left out"):
+        convert(tmp_path / "model", tmp_path / "model.onnx", to="onnx")
+
+
+def test_prepacked_model_is_no_hdf5_file_and_leaves_none(tmp_path: Path) -> None:
+    prepacked = Pretrained(prepack(BiLM(BiLMConfig.preset("tiny")), torch.float32))
+    with pytest.raises(ValueError, match=r"prepacked.*use `elmokit\.load`"):
+        save_hdf5(prepacked, tmp_path / "hdf5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_card_with_undecodable_characters_is_converted(tmp_path: Path) -> None:
+    save_hdf5(Pretrained(BiLM(BiLMConfig.preset("tiny")), card="na\udcefve"), tmp_path / "hdf5")
+    assert load(tmp_path / "hdf5").card == "na\\udcefve"
 
 
 def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:

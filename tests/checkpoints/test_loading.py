@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints.errors import CheckpointError
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import describe, load
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # also where it is run as a program
 from mutants_of_files import WRITERS, enlarge_numbers, mutate
@@ -152,6 +152,7 @@ def test_weights_that_are_not_finite_are_refused_by_name_unless_asked_for(format
     put_nan(model)
     with pytest.raises(CheckpointError, match=r"not finite: \S*layers\.0\.bias; .*allow_non_finite=True"):
         load(model)
+    assert describe(model)["non-finite weights"] == ["sequence_encoder.stacks.0.layers.0.bias"]
     parameters = load(model, allow_non_finite=True).bilm.parameters()
     assert sum(not parameter.isfinite().all() for parameter in parameters) == 1
 

@@ -16,6 +16,7 @@ from sequence_encoders import CARRYING, CONFIGS, random_bilm
 import elmokit.checkpoints.loading as checkpoint
 import elmokit.checkpoints.native as native
 from elmokit.checkpoints.loading import CheckpointError, MixWeights, Pretrained, describe, fingerprint, load, save
+from elmokit.checkpoints.pretrained import on_device
 from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -132,6 +133,27 @@ def test_load_without_softmax_does_not_open_its_file(tmp_path: Path) -> None:
     assert load(tmp_path / "model", softmax=False).softmax is None
     with pytest.raises(CheckpointError, match=r"softmax\.safetensors is cut short"):
         load(tmp_path / "model")
+
+
+def test_card_with_undecodable_bytes_is_read(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_bytes(b"na\xefve")
+    assert load(tmp_path / "model").card == "na\ufffdve" and describe(tmp_path / "model")["card"] == ["na\ufffdve"]
+
+
+def test_a_part_on_another_device_is_moved_and_a_prepacked_model_refuses() -> None:
+    model, meta = everything(), torch.device("meta")
+    assert on_device(model, torch.device("cpu")) is model
+    moved = on_device(model, meta)
+    assert moved.bilm.device == meta and model.bilm.device.type == "cpu"
+    assert moved.softmax is not None and moved.softmax.weight.device == meta
+    assert moved.warm_state is not None and moved.warm_state.h.device == meta
+    half_moved = on_device(replace(model, bilm=moved.bilm), meta)
+    assert half_moved.bilm is moved.bilm and half_moved.softmax is not None
+    assert half_moved.softmax.weight.device == meta and model.softmax.weight.device.type == "cpu"
+    prepacked = replace(model, bilm=prepack(model.bilm, torch.float32))
+    with pytest.raises(ValueError, match=r"prepacked for float32 on cpu, and cannot be moved.*load the model again"):
+        on_device(prepacked, meta)
 
 
 def test_loaded_model_does_not_need_its_files(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: P
     ("command", "message"),
     [
         ("evaluate - -", "standard input can be read only once"),
-        ("embed text.txt --output -", "name one, not -"),
+        ("embed text.txt --output -", "output is written to a file, which may be read only when it is complete"),
+        ("scws ratings.txt --plot -", "plot is written to a file"),
+        ("fit tagging train.txt dev.txt --output model --cache -", "cache is written to a file"),
         ("embed - --output vectors", "is empty: there is nothing to embed"),
     ],
 )

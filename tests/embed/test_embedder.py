@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.characters import BOS, EOS, encode_words
+from elmokit.text.vocab import Vocab
 
 LONGER = "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that ."
 SENTENCES = [
@@ -71,6 +75,19 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
         assert len(found) == len(SENTENCES)
         for vectors, layers in zip(found, expected, strict=True):
             assert_close(vectors, of_layers(layers))
+
+
+def test_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) -> None:
+    save(tiny(softmax=FullSoftmax(4, 16), vocab=Vocab(["<S>", "</S>", "<UNK>", "I"])), tmp_path / "model")
+    first = Embedder(tmp_path / "model", device="cpu", softmax=True)
+    assert first.model.softmax is not None and first.model.softmax.weight.device == first.device
+    again = Embedder(first.model, device="cpu")
+    np.testing.assert_array_equal(again.embed(["I like"])[0], first.embed(["I like"])[0])
+    for dtype in ("bfloat16", "int8"):
+        with pytest.raises(ValueError, match=rf"prepacked for float32, and so not for {dtype}: load the model again"):
+            Embedder(first.model, device="cpu", dtype=dtype)
+    with pytest.raises(ValueError, match="prepacked for float32 on cpu, and cannot be moved"):
+        Embedder(first.model, device="meta")
 
 
 def test_without_mix_weights_the_layers_weigh_the_same() -> None:
@@ -246,6 +263,8 @@ def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(emb
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
         list(large.embed_batches([SENTENCES], storage_dtype="float16"))
+    with pytest.raises(ValueError, match="storage_dtype must be float32 or float16, not 'float8'"):
+        list(large.embed_batches([SENTENCES], storage_dtype="float8"))
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

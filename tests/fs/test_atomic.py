@@ -80,6 +80,16 @@ def test_full_disk_names_the_target(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_full_disk_inside_a_directory_names_the_directory_once(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"cannot write \S*/model \(No space left on device\): check"),
+        atomic_directory(tmp_path / "model") as partial,
+        atomic_path(partial / "weights.hdf5"),
+    ):
+        _full()
+    assert not list(tmp_path.iterdir())
+
+
 def test_full_disk_at_the_last_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", _full)
     with pytest.raises(OSError, match="cannot write"), atomic_directory(tmp_path / "a") as partial:

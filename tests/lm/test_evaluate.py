@@ -17,6 +17,7 @@ from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
 from elmokit.lm.masked import PseudoPerplexity
+from elmokit.lm.scoring import score_file
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp
@@ -236,6 +237,24 @@ def test_evaluate_raises_without_softmax(tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text("a b\n")
     with pytest.raises(ValueError, match="needs a model with a softmax"):
         evaluate([tmp_path / "any.txt"], Pretrained(small()[0]))
+
+
+def test_evaluate_checks_its_arguments_before_it_reads(tmp_path: Path) -> None:
+    bilm, softmax, vocab = small()
+    model = Pretrained(bilm, softmax=softmax, vocab=vocab)
+    (tmp_path / "latin.txt").write_bytes(b"\xff\n")
+    for message, arguments in {
+        r"^batch_size must be at least 1, not 0": {"batch_size": 0},
+        r"^state='warm' needs a model with a warm state": {"state": "warm"},
+        r"^state must be one of zeros, warm, carry": {"state": "cold"},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            evaluate([tmp_path / "latin.txt"], model, **arguments)
+        with pytest.raises(ValueError, match=message):
+            score_file(tmp_path / "latin.txt", tmp_path / "scores.jsonl", model, **arguments)
+    other = Pretrained(bilm, softmax=softmax, vocab=Vocab(["<S>", "</S>", "<UNK>"]))
+    with pytest.raises(ValueError, match=rf"^the softmax has {len(vocab)} words but the vocabulary 3"):
+        evaluate([tmp_path / "latin.txt"], other)
 
 
 def test_perplexity_beyond_the_largest_float_is_infinite() -> None:

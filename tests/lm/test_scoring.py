@@ -221,6 +221,9 @@ def test_scoring_raises_for_invalid_arguments(model: Pretrained) -> None:
         next_words(["a"], model, direction="both")
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         score(SENTENCES, model, state="cold")
+    for ask in (next_words, substitutes):
+        with pytest.raises(ValueError, match="a single sentence has none before it"):
+            ask(["a"], model, state="carry")
     without = Pretrained(model.bilm, vocab=model.vocab)
     with pytest.raises(ValueError, match="needs a model with a softmax"):
         next_words(["a"], without)
@@ -263,7 +266,9 @@ def test_score_file_without_sentences_writes_nothing(model: Pretrained, tmp_path
     assert not (tmp_path / "scores.jsonl").exists()
 
 
-def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: Pretrained, tmp_path: Path) -> None:
+def test_score_file_replaces_neither_its_input_nor_unasked_another_file(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
     text.write_text("a b\n")
     output.write_text("mine")
@@ -272,6 +277,13 @@ def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: P
     with pytest.raises(FileExistsError, match="ask to overwrite it"):
         score_file(text, output, model)
     assert (text.read_text(), output.read_text()) == ("a b\n", "mine")
+    output.unlink()
+    monkeypatch.setattr(scoring, "warn_of_unknown", None)  # not reached
+    monkeypatch.setattr(scoring, "check_start", lambda *_: output.write_text("mine"))  # it appears meanwhile
+    with pytest.raises(FileExistsError, match="ask to overwrite it"):
+        score_file(text, output, model)
+    assert output.read_text() == "mine"
+    monkeypatch.undo()
     score_file(text, output, model, overwrite=True)
     assert json.loads(output.read_text())["words"] == ["a", "b"]
 

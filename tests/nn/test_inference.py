@@ -13,7 +13,7 @@ import pytest
 import torch
 from backends import each_native_dtype, on_specification
 from oracle import Oracle, State, random_weights
-from torch import Tensor
+from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
@@ -221,6 +221,17 @@ def test_prepacking_swaps_leaves_and_leaves_the_original_as_it_was() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.state_dict().items())
     for encoder in (bilm.token_encoder, prepacked.token_encoder):
         assert encoder.count_truncated(["x" * 60, "a"]) == 1 and encoder.input == "characters"
+
+
+def test_prepacked_bilm_is_neither_moved_nor_converted_nor_prepacked_for_another_type() -> None:
+    prepacked = prepack(draw_bilm(CONFIGS["as published"]), torch.float32)
+    assert prepacked.to(CPU).float() is prepacked  # nothing to do
+    assert prepack(prepacked, None) is prepack(prepacked, torch.float32) is prepacked
+    for move in (lambda bilm: bilm.to("meta"), lambda bilm: nn.ModuleList([bilm]).half()):
+        with pytest.raises(ValueError, match=r"prepacked for float32 on cpu.*load the model again"):
+            move(prepacked)
+    with pytest.raises(ValueError, match=r"prepacked for float32, and so not for bfloat16: load the model again"):
+        prepack(prepacked, torch.bfloat16)
 
 
 def test_a_hooked_layer_is_taken_as_it_is() -> None:

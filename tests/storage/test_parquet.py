@@ -42,7 +42,8 @@ def text(tmp_path: Path) -> Path:
 def test_rows_hold_the_words_and_vectors_of_lines(
     layers: str, storage_dtype: str, text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP_WORDS", 4)  # several groups of rows, one of a line that is longer
+    word = embedder.embed([["a"]], layers)[0].astype(storage_dtype)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 4 * word.nbytes)  # several groups, one of a line that is longer
     settings = {"layers": layers, "storage_dtype": storage_dtype, "sentences_per_part": 2}
     embed_file(text, tmp_path / "out.parquet", embedder, **settings)
     embed_file(text, tmp_path / "store", embedder, **settings)

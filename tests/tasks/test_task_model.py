@@ -11,6 +11,7 @@ from torch import nn
 from toy_tasks import ToyTask, toy_tasks
 
 from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
@@ -204,6 +205,9 @@ def test_save_replaces_only_a_task_model(model: Pretrained, tmp_path: Path) -> N
     with pytest.raises(FileExistsError, match=r"precious has no config.json, so it is not overwritten"):
         fitted.save(tmp_path / "precious", overwrite=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "all of it"
+    save(model, tmp_path / "bilm")
+    with pytest.raises(FileExistsError, match=r"bilm holds no model.*format_version and task"):
+        fitted.save(tmp_path / "bilm", overwrite=True)
     fitted.save(tmp_path / "model")
     with pytest.raises(FileExistsError, match="model exists"):
         fitted.save(tmp_path / "model")

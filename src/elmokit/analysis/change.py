@@ -7,7 +7,6 @@ are assigned to two groups of the same sizes at random.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import Use, UseSample, sentences_with, use_vectors, uses_of
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.fs.atomic import atomic_path
 from elmokit.plots import COLORS, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -219,9 +217,3 @@ def change_figure(report: ChangeReport, names: tuple[str, str]) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar sign in a file name is no formula
     return figure
-
-
-def write_change(report: ChangeReport, path: Path) -> None:
-    """Write the report as JSON, atomically."""
-    with atomic_path(path) as partial:
-        partial.write_text(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

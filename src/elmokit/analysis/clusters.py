@@ -115,13 +115,15 @@ def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int 
 
     Args:
         points: (N, d).
-        k: Number of clusters; by default the number from 2 to `max_k` with the largest silhouette.
+        k: Number of clusters; by default the number from 2 to `max_k` with the largest silhouette. Either is at most
+            the number of distinct points, of coordinates rounded to six decimals, and N - 1, since a silhouette needs a
+            cluster of two points.
         max_k: Largest number of clusters to try.
         seed: Seed of the initial centres.
 
     Returns:
-        The clustering. It has fewer than k clusters if fewer points are distinct, and a single cluster with a
-        silhouette of 0 if all points are equal.
+        The clustering: a single cluster with a silhouette of 0 if all points are equal, there are fewer than three,
+        or `k` is 1.
     """
     distinct = len(np.unique(points.round(6), axis=0))
     highest = min(k or max_k, distinct, len(points) - 1)

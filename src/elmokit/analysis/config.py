@@ -30,7 +30,7 @@ class MapConfig:
     """Match only occurrences with the same case as the word. Otherwise case is ignored in sentences without an exact
     match."""
     clusters: int | None = None
-    """Number of clusters (default: from 2 to 8, by the largest silhouette)."""
+    """Number of clusters; fewer where fewer occurrences differ (default: from 2 to 8, by the largest silhouette)."""
     seed: int = 0
     """Seed of the sampling and the clustering."""
 

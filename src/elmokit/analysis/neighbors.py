@@ -1,6 +1,6 @@
 """Nearest neighbors of a word's contextual vector in a corpus, as for "play" in table 4 of Peters et al. (2018)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
-BATCH_SENTENCES = 512
+BATCH_WORDS = 1 << 14  # of the sentences whose vectors are in memory at a time; a longer sentence is alone
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,20 @@ class Neighbors(NamedTuple):
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
 
 
+def _batches(uses: Iterable[list[Use]]) -> Iterator[list[list[Use]]]:
+    """The uses in consecutive sentences of `BATCH_WORDS` words at most."""
+    batch, words = [], 0
+    for of_sentence in uses:
+        length = len(of_sentence[0].sentence)
+        if batch and words + length > BATCH_WORDS:
+            yield batch
+            batch, words = [], 0
+        batch.append(of_sentence)
+        words += length
+    if batch:
+        yield batch
+
+
 def nearest_uses(
     query: Use,
     uses: Iterable[list[Use]],
@@ -54,7 +68,7 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        uses: The uses in each sentence, read a few hundred sentences at a time. The sentence of the query is excluded,
+        uses: The uses in each sentence, read several thousand words at a time. The sentence of the query is excluded,
             and repeated ones are returned once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
@@ -68,7 +82,7 @@ def nearest_uses(
     candidates = islice((of_each for of_each in uses if of_each[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
     searched = 0
-    while batch := list(islice(candidates, BATCH_SENTENCES)):
+    for batch in _batches(candidates):
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
         # Rounded, or rounding errors, which depend on the batch, would rank equal vectors.

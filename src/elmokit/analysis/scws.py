@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,9 @@ def read_scws(path: str | Path) -> Iterator[RatedPair]:
         try:
             rating = float(columns[7])
         except ValueError:
-            raise ValueError(f"{place}: the rating {columns[7]!r} is not a number") from None
+            rating = math.nan
+        if not math.isfinite(rating):
+            raise ValueError(f"{place}: the rating {columns[7]!r} is not a number")
         yield RatedPair(marked_use(columns[5], place), marked_use(columns[6], place), rating)
 
 

@@ -49,11 +49,14 @@ def coarse_wsd(
         accuracy.
 
     Raises:
-        ValueError: The directory has no CoarseWSD folder, or a file is malformed.
+        ValueError: The directory has no CoarseWSD folder, a file is malformed, or one of several words is "mean", which
+            is the name of the mean's row.
     """
     folders = coarse_wsd_folders(directory)
     if not folders:
         raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
+    if len(folders) > 1 and any(folder.resolve().name == MEAN for folder in folders):
+        raise ValueError(f"{directory} has a word {MEAN!r}, as the row of the mean is called: evaluate it alone")
     embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in ProgressBar(folders, desc="wsd", unit=" words"):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
@@ -134,11 +137,20 @@ def all_words_wsd(
         F1 in percent of every layer and baseline.
 
     Raises:
-        ValueError: A file is malformed, or the training text has none of the lemmas of the test sets.
+        ValueError: A file is malformed, one of several test sets is called ALL, which is the name of the row of all of
+            them, or the training text has none of the lemmas of the test sets.
         FileNotFoundError: A file is missing.
     """
     files = _test_files(tests)
-    lemmas = {instance.lemma for file in files for sentence in read_raganato(file) for instance in sentence.instances}
+    lemmas, sets = set[str](), set[str]()
+    for file in files:
+        for sentence in read_raganato(file):
+            lemmas |= {instance.lemma for instance in sentence.instances}
+            sets |= {_set_of(instance, file) for instance in sentence.instances}
+    if ALL in sets and len(sets) > 1:
+        raise ValueError(
+            f"a test set is called {ALL}, as the row of all sets together is: rename it, or score it alone"
+        )
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
     embedder, tallies, unseen = resolve_embedder(model, device, dtype), Tallies(), 0
     initial_state = state or embedder.model.state_policy

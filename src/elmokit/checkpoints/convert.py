@@ -1,27 +1,35 @@
 """Convert a model from any format that can be read to one that can be written."""
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, get_args
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import Pretrained, load, save
+from elmokit.checkpoints.native import write_card
+from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
 
 
-def _warn_of_losses(model: Pretrained, format: str) -> None:
+def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) -> None:
+    """Warn of all that a model has besides its biLM and a format cannot hold; `kept` are the parts that it can."""
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
         "warm state": model.warm_state is not None,
+        f"state policy {model.state_policy}": model.state_policy != "zeros",
         "name of the tokenizer": model.tokenizer is not None,
+        "vocabulary": model.vocab is not None,
+        # Readers look them up in the vocabulary, and without one take the first rows.
+        "rows of <S> and </S>": model.config.boundary_words != (0, 1) and model.vocab is None,
+        "card": bool(model.card),
     }
-    if any(lost.values()):
-        names = ", ".join(name for name, is_there in lost.items() if is_there)
+    if names := ", ".join(name for name, is_there in lost.items() if is_there and name not in kept):
         warnings.warn(f"{format} cannot hold the {names}: left out, keep the original", stacklevel=3)
 
 
@@ -39,23 +47,27 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
     Args:
         model: A biLM over characters or word ids.
         directory: A new or empty directory, which appears whole or not at all.
-        overwrite: Replace an earlier model there.
+        overwrite: Replace a directory that holds a model in this format, and nothing else.
 
     Raises:
-        FileExistsError: The directory holds anything else, and is not to be overwritten.
+        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
+            besides, or is a file.
         ValueError: The format cannot express the model's configuration.
 
     Warns:
-        UserWarning: The format cannot hold the softmax, mix, warm state or tokenizer that the model has.
+        UserWarning: The format cannot hold the softmax, mix, state policy, warm state or tokenizer that the model has,
+            or without a vocabulary the rows of the boundary words.
     """
     _check_representable(model)
+    if overwrite:
+        check_overwritable(directory, HDF5)
     with atomic_directory(directory, overwrite) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
             model.vocab.write(partial / "vocab.txt")
         if model.card:
-            (partial / "README.md").write_text(model.card, encoding="utf-8")
-    _warn_of_losses(model, "HDF5")
+            write_card(model.card, partial)
+    _warn_of_losses(model, "HDF5", kept=("vocabulary", "card"))
 
 
 def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None, overwrite: bool) -> None:
@@ -90,14 +102,20 @@ def convert(
     Raises:
         FileExistsError: The output exists with other content, and is not to be overwritten, or is no model.
         ValueError: The format cannot express the model, or the arguments contradict each other.
+
+    Warns:
+        UserWarning: "hdf5" or "onnx" cannot hold parts of the model, which are named.
     """
     if to not in get_args(Target):
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
     output = Path(output)
-    marker = {"native": "config.json", "hdf5": "options.json"}.get(to)
-    check_output(output, [input, *([vocab] if vocab else [])], overwrite=True, directory_of=marker)
+    layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
+    inputs = [input, *([vocab] if vocab else [])]
+    check_output(output, inputs, overwrite=True, directory_of=layout and layout.settings)
+    if layout is not None:
+        check_overwritable(output, layout)
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)

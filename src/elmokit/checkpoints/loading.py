@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import detect
 from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
-from elmokit.checkpoints.errors import CheckpointError, check_finite
+from elmokit.checkpoints.errors import CheckpointError, check_finite, non_finite
 from elmokit.checkpoints.formats.allennlp import load_allennlp
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
 from elmokit.checkpoints.formats.efml import load_efml
@@ -19,9 +19,11 @@ from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, STORAGE_DTYPES, load_native, write_native
+from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import EFML_ON_DISK, BiLMConfig
 from elmokit.fs.atomic import atomic_directory
+from elmokit.fs.paths import expand_user
 
 __all__ = [
     "CheckpointError",
@@ -115,7 +117,7 @@ def locate(
     if not isinstance(model, str | Path | None):
         raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
-    path = Path(name).expanduser()
+    path = expand_user(name)
     detected = None
     if not name.startswith((PREFIX, "https://", "http://")):
         detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
@@ -199,23 +201,18 @@ def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 
-def check_overwritable(directory: Path) -> None:
-    """FileExistsError if a directory holds something else than a model, which `save` does not replace."""
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / "config.json").is_file():
-        raise FileExistsError(f"{directory} holds no model, so it is not overwritten: choose another name")
-
-
 def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
     """Write a model as a directory in elmokit's own format, whole or not at all (docs/formats.md).
 
     Args:
         model: The model; what it lacks (softmax, vocabulary, card, ...) is left out.
         directory: A new or empty directory.
-        overwrite: Replace a directory that holds a model.
+        overwrite: Replace a directory that holds a model in this format, and nothing else.
         storage_dtype: "float32", or "float16", which halves the files; both load as float32.
 
     Raises:
-        FileExistsError: The directory is not empty and is not to be replaced, or holds no model.
+        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
+            besides, or is a file.
         ValueError: `model` is no `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
             vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
@@ -247,7 +244,8 @@ def _settings(config: BiLMConfig) -> dict[str, Any]:
 def describe(model: str | Path | None = None) -> dict[str, Any]:
     """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
 
-    The whole model is read, so that damaged files are found. `model` and errors are those of `load`.
+    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, but weights that
+    are not finite are named and no error.
     """
     format, path = locate(model)
     loaded = LOADERS[format](path, True)
@@ -257,6 +255,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "format": format.name,
         "files": {file.name: file.stat().st_size for file in format.files(path) if file.is_file()},
         "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
+        "non-finite weights": non_finite(_tensors_of(loaded)) or None,
         "input": loaded.bilm.token_encoder.input,
         "representations": config.num_representations,
         "output_dim": config.output_dim,

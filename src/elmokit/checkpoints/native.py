@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, weights_of
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import EFML_ON_DISK, BiLMConfig, StatePolicy
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -65,6 +65,11 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path, storage_dtype: str
     save_file(stored, path)
 
 
+def write_card(card: str, directory: Path) -> None:
+    """Write README.md, in which what is no Unicode text is escaped."""
+    (directory / "README.md").write_bytes(card.encode("utf-8", "backslashreplace"))
+
+
 def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float32") -> None:
     """Write the files of a model into an empty directory.
 
@@ -76,7 +81,7 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
         raise ValueError(f"a softmax over {len(softmax.weight)} words needs their vocabulary, not {model.vocab}")
     _write_config(model, directory / "config.json")
-    _write_tensors(weights_of(model), directory / "model.safetensors", storage_dtype)
+    _write_tensors(model.bilm.stored_tensors(), directory / "model.safetensors", storage_dtype)
     if softmax is not None:
         _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", storage_dtype)
     if model.warm_state is not None:
@@ -85,7 +90,7 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
-        (directory / "README.md").write_bytes(model.card.encode("utf-8", "backslashreplace"))
+        write_card(model.card, directory)
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------
@@ -208,9 +213,9 @@ def read_vocab(directory: Path) -> Vocab | None:
 
 
 def read_card(directory: Path) -> str:
-    """The text of README.md; empty without one."""
+    """The text of README.md, with � for bytes that are not UTF-8; empty without one."""
     path = directory / "README.md"
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def load_native(directory: Path, softmax: bool = True) -> Pretrained:

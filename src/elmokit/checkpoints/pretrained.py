@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -133,23 +132,19 @@ class Pretrained:
 
 
 def on_device(model: Pretrained, device: torch.device) -> Pretrained:
-    """The model itself, or where its weights are on another device a copy on this one."""
-    softmax, warm_state = model.softmax, model.warm_state and model.warm_state.to(device)
-    if model.bilm.device == device and (softmax is None or softmax.weight.device == device):
-        return model
-    softmax = softmax and copy.deepcopy(softmax).to(device)
-    return replace(model, bilm=copy.deepcopy(model.bilm).to(device), softmax=softmax, warm_state=warm_state)
-
-
-def weights_of(model: Pretrained) -> dict[str, Tensor]:
-    """The weights of the biLM by their names on disk.
+    """The model itself, or where a part of it is on another device a model with a copy of that part on this one.
 
     Raises:
-        ValueError: The biLM is prepacked, and so without its own weights.
+        ValueError: The biLM is on another device, and prepacked, so that it cannot be moved.
     """
-    if model.bilm.is_prepacked:
-        raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
-    return model.bilm.stored_tensors()
+    moved: dict[str, Any] = {}
+    if model.bilm.device != device:
+        moved["bilm"] = copy.deepcopy(model.bilm).to(device)
+    if model.softmax is not None and model.softmax.weight.device != device:
+        moved["softmax"] = copy.deepcopy(model.softmax).to(device)
+    if model.warm_state is not None and model.warm_state.h.device != device:
+        moved["warm_state"] = model.warm_state.to(device)
+    return replace(model, **moved) if moved else model
 
 
 def fingerprint(model: Pretrained) -> str:
@@ -160,7 +155,7 @@ def fingerprint(model: Pretrained) -> str:
     """
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    tensors = dict(sorted(weights_of(model).items()))
+    tensors = dict(sorted(model.bilm.stored_tensors().items()))
     if model.warm_state is not None:
         tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
     for name, tensor in tensors.items():

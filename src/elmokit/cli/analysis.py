@@ -18,7 +18,7 @@ from elmokit.cli.options import (
     Tokenize,
     state_defaults_in_text,
 )
-from elmokit.cli.show import check_outputs, show, write_json
+from elmokit.cli.show import check_outputs, show, write_report
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
@@ -56,7 +56,7 @@ class Probe:
         options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
         report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
         show(report)
-        write_json(report, self.output)
+        write_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Wsd:
         check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
         report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
         show(report)
-        write_json(report, self.output)
+        write_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,13 @@ class Scws:
 
     def run(self) -> None:
         from elmokit.analysis.scws import plot_scws, scws
-        from elmokit.plots import require_matplotlib
+        from elmokit.plots import check_plot
 
         check_outputs([self.output, self.plot], [self.ratings], self.overwrite)
-        if self.plot is not None:
-            require_matplotlib()
+        check_plot(self.plot)
         report = scws(self.ratings, self.model, self.device)
         show(report)
-        write_json(report, self.output)
+        write_report(report, self.output, self.overwrite)
         if self.plot is not None:
             print(plot_scws(report, self.plot))
 
@@ -132,17 +131,16 @@ class Change:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.change import plot_change, semantic_change, write_change
-        from elmokit.plots import require_matplotlib
+        from elmokit.analysis.change import plot_change, semantic_change
+        from elmokit.plots import check_plot
 
         check_outputs([self.output, self.plot], [self.first, self.second], self.overwrite)
-        if self.plot is not None:
-            require_matplotlib()
+        check_plot(self.plot)
         options = {name: getattr(self, name) for name in ("model", "layers", "device", "config", "tokenize")}
         report = semantic_change(self.words, self.first, self.second, **options)
         show(report)
         if self.output is not None:
-            write_change(report, self.output)
+            write_report(report.to_json(), self.output, self.overwrite)
         if self.plot is not None:
             print(plot_change(report, (self.first.name, self.second.name), self.plot))
 

@@ -112,7 +112,8 @@ class Evaluate:
     """Compute the exact perplexity of text under a model: forward, backward and their mean.
 
     A model that merges the two directions has a pseudo-perplexity instead (each word given all others of its
-    sentence), which is another quantity and cannot be compared with a perplexity.
+    sentence), which is another quantity and cannot be compared with a perplexity. It reads sentences of more than
+    1,024 words in windows of so many.
     """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]

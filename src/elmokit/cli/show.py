@@ -1,6 +1,5 @@
 """Print results as lines of text."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -46,12 +45,15 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None],
         check_output(output, files, overwrite=overwrite)
 
 
-def write_json(report: Any, path: Path | None) -> None:
-    """Write a dataclass to `path` as JSON, atomically, and print the path; does nothing if `path` is None."""
+def write_report(report: Any, path: Path | None, overwrite: bool) -> None:
+    """Write a dataclass or a mapping to `path` as JSON, and print the path; does nothing if `path` is None.
+
+    A file that appeared during the work is not replaced either, unless it may be.
+    """
     if path is None:
         return
-    from elmokit.fs.atomic import atomic_path  # imported here because it loads safetensors
+    from elmokit.fs.atomic import write_json  # imported here because it loads safetensors
 
-    with atomic_path(path) as partial:
-        partial.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{path}: report as JSON")
+    values = asdict(report) if is_dataclass(report) else report  # pyright: ignore[reportArgumentType]  (an instance)
+    write_json(path, values, overwrite)
+    show(f"{path}: report as JSON")

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 STANDARD_INPUT = Path("-")
+WRITTEN = ("output", "plot", "cache")  # how the names of options begin that name what is written
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
 Verb = TypeVar("Verb")  # a dataclass of options
@@ -43,8 +44,10 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
     if not is_dataclass(value):
         return value
     options = {field.name: getattr(value, field.name) for field in fields(value)}
-    if STANDARD_INPUT in (path for name, path in options.items() if name.startswith("output")):
-        raise ValueError("output is written to a file, which may be read only when it is complete: name one, not -")
+    if written := [name for name, path in options.items() if path == STANDARD_INPUT and name.startswith(WRITTEN)]:
+        raise ValueError(
+            f"{written[0]} is written to a file, which may be read only when it is complete: name one, not -"
+        )
     return replace(value, **{name: _with_files(option, file_of) for name, option in options.items()})  # pyright: ignore[reportArgumentType]
 
 
@@ -53,7 +56,7 @@ def spool_standard_input(verb: Verb) -> Iterator[Verb]:
     """The verb with temporary files in the place of standard input and pipes, until the `with` block ends.
 
     Raises:
-        ValueError: Standard input is named twice, or as the output.
+        ValueError: Standard input is named twice, or as what is written.
     """
     with TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as directory:
         yield _with_files(verb, lambda path: _write(path, Path(directory)))

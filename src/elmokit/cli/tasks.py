@@ -109,14 +109,13 @@ class SampleEfficiency(Generic[TaskConfig]):
     overwrite: Annotated[bool, arg(help="Replace the picture if it exists.")] = False
 
     def run(self) -> None:
-        from elmokit.plots import require_matplotlib
+        from elmokit.plots import check_plot
         from elmokit.tasks.efficiency import sample_efficiency
         from elmokit.tasks.plots import plot_sample_efficiency
 
         task = _configured(self.task, self.settings, "sample-efficiency")
         check_outputs([self.plot], [self.train, self.dev, self.test], self.overwrite)
-        if self.plot is not None:
-            require_matplotlib()
+        check_plot(self.plot)
         numbers = {
             "fractions": _numbers(self.fractions, "fractions", float),
             "seeds": _numbers(self.seeds, "seeds", int),
@@ -166,12 +165,11 @@ class LayerWeights:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.plots import require_matplotlib
+        from elmokit.plots import check_plot
         from elmokit.tasks.plots import mixes_by_name, plot_layer_weights, read_reports
 
         check_outputs([self.plot], self.task_models, self.overwrite)
-        if self.plot is not None:
-            require_matplotlib()
+        check_plot(self.plot)
         reports = {
             str(directory / name) if (directory / name).is_dir() else str(directory): report
             for directory in self.task_models

@@ -10,6 +10,7 @@ from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.fs.paths import expand_user
 from elmokit.nn.bilm import BiLM
 
 ORIGINAL = (
@@ -27,7 +28,7 @@ def _allennlp_file(name: str | Path) -> Path:
     """The file itself, or the file of a URL in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
         return Path(name)
-    root = Path(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp")).expanduser()
+    root = expand_user(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp"))
     cached = sorted(root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*"))
     for path in cached:
         if path.suffix not in (".json", ".lock"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
 from elmokit.config import StatePolicy
 from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
 from elmokit.embed.pipeline import (
@@ -86,7 +86,8 @@ class Embedder:
             sizes: How much is computed at a time; no vector depends on it.
 
         Raises:
-            ValueError: If the device or the number type is not available here.
+            ValueError: If the device or the number type is not available here, or the model is one that another
+                embedder has prepacked for others.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         self.device = pick_device(device)
@@ -97,7 +98,7 @@ class Embedder:
         self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(self.model.tokenizer or "whitespace-1")
         if self._path is not None:
-            self.model = replace(self.model, bilm=self._pipeline.bilm)
+            self.model = on_device(replace(self.model, bilm=self._pipeline.bilm), self.device)
             release_freed_memory()
 
     @classmethod
@@ -256,7 +257,7 @@ class Embedder:
             (1, 2D) float32 for each sentence. Words that are too long are not counted.
 
         Raises:
-            ValueError: If numbers are too large for float16.
+            ValueError: As `embed`, for another `storage_dtype`, and if numbers are too large for float16.
         """
         selection = select_layers(self.model, layers)
         spec = OutputSpec(selection, pooling) if pooling else OutputSpec(selection, storage_dtype=storage_dtype)

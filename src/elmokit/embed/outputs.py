@@ -121,3 +121,7 @@ class OutputSpec:
     layers: LayerSelection
     pooling: Pooling | None = None
     storage_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.storage_dtype not in (None, "float32", "float16"):
+            raise ValueError(f"storage_dtype must be float32 or float16, not {self.storage_dtype!r}")

@@ -162,7 +162,7 @@ class Pipeline:
         try:
             self.bilm = prepack(bilm if bilm.device == device else copy.deepcopy(bilm).to(device), dtype)
         except ValueError as error:
-            if dtype != torch.int8:
+            if dtype != torch.int8 or bilm.is_prepacked:
                 raise
             raise ValueError(
                 "int8 needs a CPU and the compiled kernels (see elmokit info): use bfloat16 or float32"

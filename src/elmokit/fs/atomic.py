@@ -8,6 +8,7 @@ import ctypes
 import filecmp
 import glob
 import gzip
+import json
 import os
 import shutil
 import stat
@@ -16,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 from safetensors import SafetensorError
@@ -148,6 +149,13 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
         sync(partial)
         os.replace(partial, path)
         sync(path.parent)
+
+
+def write_json(path: str | Path, values: Any, overwrite: bool = True) -> None:
+    """Write values as a file of indented JSON, atomically; arguments and errors are those of `atomic_path`."""
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    with atomic_path(path, overwrite) as partial:
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
 
 
 # --- Directories -----------------------------------------------------------------------------------------------------

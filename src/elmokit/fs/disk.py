@@ -15,8 +15,9 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
     """The error of a failed write of `path`, with what to do."""
-    reason = getattr(error, "strerror", None) or str(error)
     number = getattr(error, "errno", None) or errno.EIO
+    # The text of a full disk may be ours, of a file inside a directory that is written whole.
+    reason = os.strerror(number) if number in DISK_FULL else getattr(error, "strerror", None) or str(error)
     return OSError(number, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there")
 
 

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.embed.embedder import Embedder
+from elmokit.fs.paths import expand_user
 
 
 class LazyEmbedder:
@@ -46,7 +47,7 @@ _LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionar
 
 def _key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments, and the names, sizes and times of change of the model's files if it is given by their path."""
-    path = Path(arguments[0]).expanduser() if isinstance(arguments[0], str | Path) else None
+    path = expand_user(arguments[0]) if isinstance(arguments[0], str | Path) else None
     if path is None or not path.exists():
         return arguments
     files = sorted(path.iterdir()) if path.is_dir() else [path]

@@ -20,6 +20,7 @@ from elmokit.embed.files import SENTENCES_PER_PART
 from elmokit.fs.atomic import atomic_path, check_output, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import expand_user
 from elmokit.integrations.tables import EmbedWords
 from elmokit.progress import ProgressBar
 from elmokit.storage.parquet import column_names, num_rows, read_rows, require_pyarrow, write_tables
@@ -250,7 +251,7 @@ def embed_parquet(
     embed, start = embed or EmbedWords(), time.perf_counter()
     output = Path(target)
     # Processes on other machines may run in other directories.
-    source, target = (Path(path).expanduser().absolute() for path in (source, target))
+    source, target = (expand_user(path).absolute() for path in (source, target))
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{target} is inside of {source}, and would become a part of it: name another directory")
     job, parts = _plan(source, target, embed, sentences_per_part)

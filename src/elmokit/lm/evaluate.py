@@ -6,7 +6,7 @@ the two directions, which is their geometric mean. This is the definition of bil
 bilm-tf drops the sentences that do not fill its last batch.
 
 A model whose directions are merged has no perplexity; its pseudo-perplexity (`lm/masked.py`) is another quantity, and
-must not be compared with one.
+must not be compared with one. Its sentences are read in windows of 1,024 words.
 """
 
 from __future__ import annotations
@@ -21,18 +21,24 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import torch
 
-from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.checkpoints.pretrained import on_device
-from elmokit.config import BiLMConfig, StatePolicy, check_state
+from elmokit.checkpoints.loading import ModelSource
+from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import file_tokenizers, read_sentences
+from elmokit.lm.language_model import (
+    check_predicts,
+    check_rows,
+    check_start,
+    parts_of,
+    resolve_language_model,
+    state_of,
+)
 from elmokit.lm.masked import PseudoPerplexity, perplexity_of, pseudo_perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
-from elmokit.runtime import pick_device
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
@@ -117,12 +123,6 @@ def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
 
 
-def check_predicts(config: BiLMConfig) -> None:
-    """ValueError if a model predicts no words, as those of ELMoForManyLangs whose directions are interleaved."""
-    if not config.sequence_encoder.predicts_words:
-        raise ValueError("this model's directions are interleaved, so it cannot predict words, only embed them")
-
-
 def _check_independent(config: BiLMConfig) -> None:
     """ValueError if the directions are merged: each has then seen the words that the other should predict."""
     check_predicts(config)
@@ -131,22 +131,6 @@ def _check_independent(config: BiLMConfig) -> None:
             "this model's directions are merged, so it predicts a word from all others of its sentence, not from those "
             "before or after it: its measure is the pseudo-perplexity"
         )
-
-
-def state_of(config: BiLMConfig, state: str | None) -> str:
-    """The state policy that a call asks for; None: "carry" where the encoder carries a state, else "zeros".
-
-    Raises:
-        ValueError: There is no such policy, or the encoder carries no state.
-    """
-    carries = config.sequence_encoder.carries_state
-    state = ("carry" if carries else "zeros") if state is None else state
-    check_state(state)
-    if state != "zeros" and not carries:
-        raise ValueError(
-            f"a model with the encoder {config.encoder_name} has no state to start from: use state='zeros'"
-        )
-    return state
 
 
 def final_outputs(
@@ -206,10 +190,9 @@ def log_losses(
     state = state_of(bilm.config, state)
     if state == "warm" and start is None:
         raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    check_rows(batch_size)
     start = start if state == "warm" else None
-    prepacked = prepack(bilm, bilm.dtype)
+    prepacked = prepack(bilm, None)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
     for batch in sentence_batches(sentences, BATCH_WORDS):
         if state == "carry":
@@ -319,25 +302,23 @@ def evaluate(
         language: Code of the language whose rules split raw lines into sentences; None: the tokenizer's own.
 
     Returns:
-        The perplexities or pseudo-perplexities.
+        The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words is read in windows
+        of so many, and a word is predicted from those of its window.
 
     Warns:
         UserWarning: Text does not look raw or tokenized as it is taken to be, or many of its words are unknown.
 
     Raises:
-        ValueError: The model has no softmax or vocabulary, or a file has no sentence.
+        ValueError: The model has no softmax or vocabulary, or no such state, an argument is invalid, or a file has no
+            sentence.
         FileNotFoundError: A file does not exist.
     """
     if not files:
         raise ValueError("there is no file to evaluate: give at least one")
     paths = find_files(files)
-    pretrained = resolve_model(model, softmax=True)
-    # A loaded model is used where it is unless a device is given.
-    own = device is None and pretrained is model
-    pretrained = on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
-    bilm, softmax, vocab = pretrained.bilm, pretrained.softmax, pretrained.vocab
-    if softmax is None or vocab is None:
-        raise ValueError("perplexity needs a model with a softmax and a vocabulary; this model was saved without them")
+    pretrained = resolve_language_model(model, device)
+    bilm, softmax, vocab = parts_of(pretrained)
+    check_start(pretrained, state, batch_size)
     tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
     results = {}
     for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):

@@ -2,8 +2,9 @@
 
 A hidden word is replaced by the encoder's learned vector `mask`, and predicted from the sum of the two halves of the
 top layer. The pseudo-perplexity of a text is exp of the mean of -log p over its words, each hidden in turn while all
-others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring", section 2). It is not a
-perplexity: each word is predicted with the words after it in view, and no boundary is predicted.
+others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring", section 2); of a sentence of
+more than 1,024 words, those of its window of so many. It is not a perplexity: each word is predicted with the words
+after it in view, and no boundary is predicted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PseudoPerplexity:
     """Pseudo-perplexity of a text.
 
     Attributes:
-        pseudo_perplexity: exp of the mean of -log p of its words, each given all others of its sentence.
+        pseudo_perplexity: exp of the mean of -log p of its words, each given all others of its sentence, or window.
         sentences: Number of sentences.
         predictions: Number of predictions: words.
         unknown: Number of words scored as <UNK>.
@@ -175,7 +176,7 @@ def masked_log_losses(
     Yields:
         Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
     """
-    prepacked = prepack(bilm, bilm.dtype)
+    prepacked = prepack(bilm, None)
     for batch in sentence_batches(sentences, BATCH_WORDS):
         targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
         windows = [

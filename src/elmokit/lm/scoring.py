@@ -19,28 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.checkpoints.pretrained import Pretrained, on_device
+from elmokit.checkpoints.loading import ModelSource
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch
 from elmokit.data.text_files import file_tokenizers, line_tokenizer
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import (
-    Measure,
-    Perplexity,
-    check_predicts,
-    final_outputs,
-    log_losses,
-    state_of,
-    warn_of_unknown,
-)
+from elmokit.lm.evaluate import Measure, Perplexity, final_outputs, log_losses, warn_of_unknown
+from elmokit.lm.language_model import check_single_start, check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import PseudoPerplexity, masked_log_losses, outputs_of_hidden
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
-from elmokit.runtime import pick_device
-from elmokit.text.vocab import Vocab, is_mark
+from elmokit.text.vocab import is_mark
 
 Sentence = str | Sequence[str]
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
@@ -100,7 +90,7 @@ class MaskedScore:
 
     Attributes:
         words: The words.
-        masked: Log-probabilities of the words, each given all others, (T,).
+        masked: Log-probabilities of the words, each given all others of its window of 1,024 words, (T,).
         is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
     """
@@ -160,27 +150,6 @@ class Candidate:
         return f"{self.word} {self.log_probability:.3f}"
 
 
-def _resolve(model: ModelSource, device: str | None) -> Pretrained:
-    """Load the model with its softmax if necessary; a loaded model is used on its own device by default."""
-    pretrained = resolve_model(model, softmax=True)
-    own = device is None and pretrained is model
-    return on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
-
-
-def _language_model(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, the softmax and the vocabulary. ValueError if one is missing, predicts no words, or does not match."""
-    softmax, vocab = model.softmax, model.vocab
-    if softmax is None or vocab is None:
-        raise ValueError("scoring needs a model with a softmax and a vocabulary; this model was saved without them")
-    if len(softmax.weight) != len(vocab):
-        raise ValueError(
-            f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "
-            "softmax was trained with"
-        )
-    check_predicts(model.config)
-    return model.bilm, softmax, vocab
-
-
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
     """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`."""
     return line_tokenizer(model.tokenizer, tokenize).split(sentence) if isinstance(sentence, str) else sentence
@@ -190,8 +159,8 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
 
 
 def _scores(model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int) -> Iterator[Score]:
-    bilm, softmax, vocab = _language_model(model)
-    state_of(model.config, state)
+    bilm, softmax, vocab = parts_of(model)
+    check_start(model, state, batch_size)
     if model.config.sequence_encoder.merges_directions:
         for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences):
             ends = np.cumsum([len(sentence) for sentence in batch])[:-1]
@@ -221,7 +190,8 @@ def score(
 ) -> list[SentenceScore] | list[MaskedScore]:
     """Compute the log-probability of every word of some sentences in both directions.
 
-    A model that merges the directions predicts each word from all others of its sentence.
+    A model that merges the directions predicts each word from all others of its sentence, or where it has more than
+    1,024 words, of its window of so many.
 
     Args:
         sentences: Lists of tokens, or strings, which the model's tokenizer splits.
@@ -240,7 +210,7 @@ def score(
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
-    pretrained = _resolve(model, device)
+    pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return cast(list[SentenceScore] | list[MaskedScore], list(_scores(pretrained, tokenized, state, batch_size)))
 
@@ -254,7 +224,7 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
 
     Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
     """
-    bilm, softmax, vocab = _language_model(model)
+    bilm, softmax, vocab = parts_of(model)
     batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
     outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
     return outputs.to(softmax.weight.dtype)
@@ -263,7 +233,7 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
 @torch.no_grad()
 def _outputs_of_hidden(model: Pretrained, words: Sequence[str], positions: Sequence[int]) -> Tensor:
     """Inputs of the softmax for words of a sentence, each hidden while all others are visible, (1, P, D)."""
-    bilm, softmax, vocab = _language_model(model)
+    bilm, softmax, vocab = parts_of(model)
     return outputs_of_hidden(bilm, vocab, [words], [positions])[None].to(softmax.weight.dtype)
 
 
@@ -283,7 +253,7 @@ def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]],
     """The most likely words at P positions, without the excluded ones of each, from the outputs (1 or 2, P, D)."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
-    _, softmax, vocab = _language_model(model)
+    _, softmax, vocab = parts_of(model)
     candidates = []
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
         directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
@@ -333,17 +303,17 @@ def substitutes(
         For each position the candidates, the most likely first.
 
     Raises:
-        ValueError: A position is outside the sentence, an argument is invalid, or the model has no softmax or
-            vocabulary.
+        ValueError: A position is outside the sentence, an argument is invalid (also state="carry": there is no sentence
+            before), or the model has no softmax or vocabulary.
     """
-    model, directions = _resolve(model, device), _directions(direction, tuple(DIRECTIONS))
+    model, directions = resolve_language_model(model, device), _directions(direction, tuple(DIRECTIONS))
     words = words_of(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
             raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
-    vocab = _language_model(model)[2]
-    state_of(model.config, state)
+    vocab = parts_of(model)[2]
+    check_single_start(model, state)
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
@@ -385,10 +355,11 @@ def next_words(
         The candidates, the most likely first.
 
     Raises:
-        ValueError: An argument is invalid, or the model has no softmax or vocabulary.
+        ValueError: An argument is invalid (also state="carry": there is no sentence before), or the model has no
+            softmax or vocabulary.
     """
-    model, (d,) = _resolve(model, device), _directions(direction, ("forward", "backward"))
-    state_of(model.config, state)
+    model, (d,) = resolve_language_model(model, device), _directions(direction, ("forward", "backward"))
+    check_single_start(model, state)
     if model.config.sequence_encoder.merges_directions:
         raise ValueError("this model predicts a word from both sides of it, and no next word: use substitutes")
     outputs = _outputs(model, words_of(model, sentence, tokenize), state)
@@ -471,10 +442,12 @@ def score_file(
     Raises:
         ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
-        FileExistsError: The output exists, and is not to be overwritten.
+        FileExistsError: The output exists, or does so at the end, and is not to be overwritten.
     """
     check_output(output, [file], overwrite=overwrite)
-    pretrained = _resolve(model, device)
+    pretrained = resolve_language_model(model, device)
+    parts_of(pretrained)
+    check_start(pretrained, state, batch_size)
     count = sum(1 for line in read_lines(file) if line.strip())
     if not count:
         raise ValueError(f"{file} has no sentence to score")
@@ -483,7 +456,10 @@ def score_file(
     sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
     kind = PseudoPerplexity if pretrained.config.sequence_encoder.merges_directions else Perplexity
     losses, predictions, unknown, truncated = np.zeros(()), 0, 0, 0
-    with atomic_path(output) as path, io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream:
+    with (
+        atomic_path(output, overwrite) as path,
+        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
+    ):
         stream.write(_tsv_header(pretrained, bits) if tsv else "")
         scores = _scores(pretrained, sentences, state, batch_size)
         for number, score in ProgressBar(zip(lines, scores, strict=True), "score", count):

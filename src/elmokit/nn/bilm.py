@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -149,6 +149,20 @@ class BiLM(nn.Module):
         """Whether it is a result of `nn.inference.prepack`, without weights of its own."""
         return self.like is not None
 
+    def check_has_weights(self) -> None:
+        """ValueError if it is prepacked, and so without weights that can be written."""
+        if self.is_prepacked:
+            raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiLM:
+        """What `to`, `cuda` or `half` do. ValueError if it is prepacked, and would have to move: its weights cannot."""
+        if self.like is not None and ((after := fn(self.like)).device, after.dtype) != (self.device, self.dtype):
+            raise ValueError(
+                f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and cannot be moved or "
+                "converted: load the model again, and prepack it there, as `elmokit.Embedder` does"
+            )
+        return super()._apply(fn, recurse)
+
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
         return BiLMState.zeros(self.config.sequence_encoder, rows, self._like())
@@ -170,7 +184,12 @@ class BiLM(nn.Module):
         return names
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """The weights by their names in files, which `load_state_dict` reads too; two directions as one (2, ...)."""
+        """The weights by their names in files, which `load_state_dict` reads too; two directions as one (2, ...).
+
+        Raises:
+            ValueError: It is prepacked.
+        """
+        self.check_has_weights()
         own = self.state_dict()
         return {
             stored: own[names[0]] if len(names) == 1 else _stacked(*(own[name] for name in names))

@@ -142,19 +142,27 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
     return copied
 
 
-def prepack(bilm: BiLM, dtype: torch.dtype) -> BiLM:
+def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one number type.
 
     The given one is left as it is; later changes of it do not change the prepacked one. A layer with hooks or
     parametrizations is taken as it is, and so is a token encoder of words, whose table is shared.
 
     Args:
-        bilm: Of any device.
-        dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it.
+        bilm: Of any device. One that is prepacked already is itself the result.
+        dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it; None: the biLM's own.
 
     Raises:
-        ValueError: If nothing here multiplies that type.
+        ValueError: If nothing here multiplies that type, or the biLM is prepacked for another.
     """
+    if bilm.is_prepacked:
+        if dtype not in (None, bilm.product_dtype):
+            raise ValueError(
+                f"this biLM is prepacked for {str(bilm.product_dtype)[6:]}, and so not for {str(dtype)[6:]}: load the "
+                "model again"
+            )
+        return bilm
+    dtype = bilm.dtype if dtype is None else dtype
     with torch.no_grad():
         converted = cast(BiLM, _converted(bilm, dtype))
         converted.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
@@ -208,7 +216,7 @@ class Frozen:
         kept, now = self._prepacked, _state_of(bilm, weights)
         if kept is None or kept.state != now:
             kept = self._prepacked = None  # its memory is needed
-            kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, bilm.dtype))
+            kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, None))
         with torch.no_grad():
             return kept.bilm(ids, state=state)
 

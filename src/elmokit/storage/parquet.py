@@ -22,7 +22,7 @@ from elmokit.fs.atomic import atomic_path
 from elmokit.fs.json_files import from_json
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
-GROUP_WORDS = 1 << 16  # of the lines that are written together
+GROUP_BYTES = 1 << 26  # of the vectors of a row group, which is in memory as a whole; a longer line is alone
 INDEX_KEY = b"elmokit"
 
 
@@ -56,14 +56,14 @@ def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndar
 
 
 def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]]]:
-    """The lines of a store, several thousand words at a time."""
-    group, words = [], 0
+    """The lines of a store, some megabytes at a time."""
+    group, size = [], 0
     for tokens, vectors in store:
-        if group and words + len(tokens) > GROUP_WORDS:
+        if group and size + vectors.nbytes > GROUP_BYTES:
             yield group
-            group, words = [], 0
+            group, size = [], 0
         group.append((tokens, vectors))
-        words += len(tokens)
+        size += vectors.nbytes
     yield group
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from elmokit.checkpoints import loading
+from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.runtime import pick_device
@@ -25,7 +26,7 @@ from elmokit.tasks.layer_cache import default_cache
 from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
-from elmokit.tasks.task_model_files import CONFIG
+from elmokit.tasks.task_model_files import CONFIG, LAYOUT
 from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
@@ -165,6 +166,7 @@ def _check_is_model(output: str | Path, inputs: Sequence[str | Path]) -> None:
     if any(Path(output).glob(f"seed-*/{CONFIG}")):
         raise FileExistsError(f"{output} holds the models of several seeds: choose another directory")
     check_output(output, inputs, overwrite=True, directory_of=CONFIG)
+    check_overwritable(output, LAYOUT)
 
 
 def check_holds_models(output: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
+from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
@@ -29,6 +30,7 @@ from elmokit.tasks.task_model_files import (
     CONFIG,
     ENCODER,
     FORMAT_VERSION,
+    LAYOUT,
     WEIGHTS,
     WORDS,
     Description,
@@ -239,6 +241,7 @@ class TaskModel:
             FileExistsError: The directory exists, and `overwrite` is not set or it is no task model.
         """
         check_output(directory, overwrite=overwrite, directory_of=CONFIG)
+        check_overwritable(directory, LAYOUT)
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
                 # A biLM that was trained further no longer fits its softmax.

@@ -24,6 +24,7 @@ from safetensors.numpy import save_file as save_arrays
 from torch import Tensor
 
 from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.overwriting import Layout
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.task import Task, find_task
@@ -32,7 +33,8 @@ from elmokit.tasks.word_vectors import WordVectors
 T = TypeVar("T")
 
 FORMAT_VERSION = 3
-CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.txt"  # only a task model has such a config.json
+CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.txt"
+LAYOUT = Layout(CONFIG, frozenset({"format_version", "task"}))
 BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
 BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
 

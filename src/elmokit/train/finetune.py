@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -11,7 +10,7 @@ from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Measure, evaluate, warn_of_unknown
@@ -152,13 +151,6 @@ def _card(settings: FinetuneConfig, start: Pretrained, report: CorpusReport, cha
     return "\n".join(lines) + "\n"
 
 
-def _write_report(path: Path, changes: dict[str, Change]) -> None:
-    values = {name: {"measure": change.before.measure, **asdict(change)} for name, change in changes.items()}
-    with atomic_path(path) as partial:
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-        partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files need not be valid UTF-8
-
-
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
     """Fine-tune a model on text of a domain, or resume an interrupted run.
 
@@ -202,6 +194,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         tuned = _with_weights(start, trainer.bilm, trainer.softmax, start.vocab)
         changes = _changes(settings, start, tuned, [*heldout, *others])
         tuned.card = _card(settings, loaded, report, changes)
-        _write_report(settings.output / "report.json", changes)
+        values = {name: {"measure": change.before.measure, **asdict(change)} for name, change in changes.items()}
+        write_json(settings.output / "report.json", values)
         save(tuned, settings.output / "model", overwrite=True)
     return FinetuneReport(settings.output / "model", changes)

@@ -10,7 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elmokit.checkpoints.loading import check_overwritable, load, save
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
