@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# How the bundled English model is made, from raw text to model card:
+# How the next bundled English model is made, from raw text to model card:
 #
 #     bash recipes/en_small/train.sh CORPUS RUNS
 #
 # Training can go on later, elsewhere, from a model that this made: INITIAL_MODEL=DIRECTORY WORDS_BEFORE=WORDS SEED=1.
 # CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
-# plenty). Every step resumes: give the same command again after it was stopped. The settings below may be set in the
+# plenty). With EVAL=DIRECTORY, which holds the data sets of benchmarks/quality/intrinsic.py, the card also says how well the
+# vectors tell senses and sentiment apart. Every step resumes: give the same command again after it was stopped. The settings below may be set in the
 # environment; tests/repository/test_recipes.py makes a tiny model so.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -57,4 +58,10 @@ bundle=("$python" "$here/bundle.py" "$cooled" --output "$model" --words-before "
 "${bundle[@]}"
 "$python" "$here/../../benchmarks/quality/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \
     --output "$results/heldout_perplexity.json"
-"${bundle[@]}" --perplexities "$results/heldout_perplexity.json" # on its card
+bundle+=(--perplexities "$results/heldout_perplexity.json")
+if [[ ${EVAL:-} ]]; then
+    "$python" "$here/../../benchmarks/quality/intrinsic.py" --model "$model" --eval "$EVAL" --only uses sst2 --states zeros \
+        --output "$results/intrinsic.json"
+    bundle+=(--intrinsic "$results/intrinsic.json")
+fi
+"${bundle[@]}" # with the figures on its card
