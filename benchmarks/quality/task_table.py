@@ -7,6 +7,24 @@ from statistics import mean, stdev
 from typing import Any
 
 WITHOUT = "without ELMo"
+TITLES = {
+    "conll2003": "Named entities, CoNLL-2003",
+    "wnut17": "Named entities, WNUT17",
+    "conll2000": "Chunks, CoNLL-2000",
+    "ewt_pos": "Parts of speech, UD EWT",
+    "sst5": "Sentiment, SST-5",
+    "sst2": "Sentiment, SST-2",
+    "mr": "Sentiment, MR",
+    "subj": "Subjectivity, SUBJ",
+    "sick_entailment": "Entailment, SICK",
+    "sick_relatedness": "Relatedness, SICK",
+    "mrpc": "Paraphrases, MRPC",
+    "snli": "Entailment, SNLI development set",
+    "propbank": "Semantic roles, PropBank EWT",
+    "squad": "Questions, SQuAD development set",
+    "litbank": "Coreference, LitBank",
+    "multi30k": "Translation, Multi30k en-de",
+}
 Figures = dict[str, Any]
 
 
@@ -45,6 +63,6 @@ def table(results: Mapping[str, Any]) -> str:
         test = f"{row['mean']:.2f}" + ("" if row["deviation"] is None else f" ± {row['deviation']:.2f}")
         fewer = "" if row["error_reduction"] is None else f"{row['error_reduction']:.1f} %"
         paper = "" if row["paper"] is None else f"{row['paper'][row['words'] != WITHOUT]:.1f}"
-        cells = [row["task"], row["words"], row["score"], row["seeds"], test, fewer, paper]
+        cells = [TITLES.get(row["task"], row["task"]), row["words"], row["score"], row["seeds"], test, fewer, paper]
         lines.append("| " + " | ".join(map(str, [*cells, row["seconds"], row["words_per_second"]])) + " |")
     return "\n".join(lines)
