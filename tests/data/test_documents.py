@@ -40,7 +40,7 @@ def test_read_documents_splits_text_at_blank_lines(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize(
-    ("kind", "field"), [("jsonl", "text"), ("jsonl", "body"), ("ndjson", "text"), ("json", "text")]
+    ("kind", "field"), [("jsonl", "text"), ("jsonl", "body"), ("ndjson", "text"), ("json", "text"), ("JSONL", "text")]
 )
 def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffix: str, kind: str, field: str) -> None:
     text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))

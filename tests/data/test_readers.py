@@ -58,6 +58,7 @@ def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     assert read(path) == expected
     assert read(path, tag_column="xpos")[0].tags == ("VB", "RB", "VB")
     assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
+    assert Layout.of("TRAIN.conllu.GZ") == Layout.of("train.CONLLU") == Layout.of("train.conllu")
 
 
 def test_read_tagged_reads_a_hash_as_a_word_in_columns(tmp_path):

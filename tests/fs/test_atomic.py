@@ -19,12 +19,13 @@ def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst"])
+@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst", "a.txt.GZ", "A.ZST"])
 def test_created_bytes_are_read_back(tmp_path: Path, name: str) -> None:
     with create_bytes(tmp_path / name) as stream:
         stream.write(b"one\n")
         stream.write("zwölf\n".encode())
     assert list(read_lines(tmp_path / name)) == ["one", "zwölf"]
+    assert ((tmp_path / name).read_bytes() == "one\nzwölf\n".encode()) == (name == "a.txt")
 
 
 def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:

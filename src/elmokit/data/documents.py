@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.fs.reading import read_lines, refuse_pipe
+from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
-JSON_LINES = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
+JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
-COMPRESSED = (".gz", ".zst", PARQUET)
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
@@ -78,8 +77,9 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
 
 def _marked_lines(path: str, field: str) -> Iterator[str | None]:
     """The lines of a file that are not blank, with None after each document."""
-    if path.endswith((*JSON_LINES, PARQUET)):
-        texts = _parquet_texts(path, field) if path.endswith(PARQUET) else _json_texts(path, field)
+    kind = suffixes_of(path).kind
+    if kind in (*JSON_LINES, PARQUET):
+        texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)
         for text in texts:
             yield from (line.rstrip("\r") for line in (text or "").split("\n") if line.strip())
             yield None

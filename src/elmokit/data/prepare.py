@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from elmokit.data.documents import COMPRESSED, read_documents
+from elmokit.data.documents import PARQUET, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
@@ -26,6 +26,7 @@ from elmokit.data.workers import usable_cores
 from elmokit.fs.atomic import check_output, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.reading import suffixes_of
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 
@@ -56,9 +57,10 @@ def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -
 
 
 def _default_num_shards(input_bytes: dict[str, int]) -> int:
-    text_bytes = sum(
-        size * (COMPRESSION_RATIO if path.endswith(COMPRESSED) else 1) for path, size in input_bytes.items()
-    )
+    text_bytes = 0
+    for path, size in input_bytes.items():
+        kind, compression = suffixes_of(path)
+        text_bytes += size * (COMPRESSION_RATIO if compression or kind == PARQUET else 1)
     return max(1, min(math.ceil(text_bytes / SHARD_BYTES), MAX_DEFAULT_SHARDS))
 
 

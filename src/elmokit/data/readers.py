@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from elmokit.data.text_checks import attached_mark
 from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_lines, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT_START = "-DOCSTART-"
@@ -60,9 +60,7 @@ class Layout:
         Raises:
             ValueError: There is no such format or column.
         """
-        suffixes = Path(path).suffixes
-        suffix = next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".zst")), "")
-        format = format or ("conllu" if suffix == ".conllu" else "columns")
+        format = format or ("conllu" if suffixes_of(path).kind == ".conllu" else "columns")
         if format == "conllu":
             name = "upos" if tag_column is None else str(tag_column).lower()
             if name not in CONLLU_COLUMNS:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 
 from elmokit.fs.disk import DISK_FULL, cannot_write, new_directories, sync
 from elmokit.fs.lock import locked
+from elmokit.fs.reading import suffixes_of
 
 NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: together they must fit a file name
 
@@ -31,13 +32,14 @@ NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: 
 def create_bytes(path: str | Path) -> BinaryIO:
     """Create a file to write bytes to, compressed if its name ends in .gz or .zst."""
     path = Path(path)
-    if path.suffix == ".gz":
+    compression = suffixes_of(path).compression
+    if compression == ".gz":
         # No time and no name inside, so that equal content makes equal files.
         file = path.open("wb", buffering=0)
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
         stream.myfileobj = file  # closed with the stream
         return cast(BinaryIO, stream)
-    if path.suffix == ".zst":
+    if compression == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
     return path.open("wb")
 
