@@ -76,7 +76,7 @@ class WorkerOptions:
 
 def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
     """Split a line into sentences and tokens."""
-    sentences = [tokens for text in tokenizer.split_sentences(line) if (tokens := tokenizer.tokenize(text))]
+    sentences = list(tokenizer.split_paragraph(line))
     return TokenizedLine(
         text="".join(f"{' '.join(tokens)}\n" for tokens in sentences),
         sentences=len(sentences),
