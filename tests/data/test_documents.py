@@ -103,6 +103,14 @@ def test_read_documents_splits_long_documents(tmp_path: Path, monkeypatch: pytes
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
 
 
+def test_read_documents_counts_lines_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LINES", 2)
+    (tmp_path / "a.txt").write_text("\n\na\nb\nc\n \nd")
+    (tmp_path / "a.jsonl").write_text('\n{"text": null}\n{"text": "a\\nb\\nc"}\n\n{"text": "\\nd"}')
+    positions = [[each.position for each in read_documents(str(tmp_path / name))] for name in ("a.txt", "a.jsonl")]
+    assert positions == [[3, 5, 7], [3, 3, 5]]
+
+
 @pytest.mark.filterwarnings("ignore:.*letters of scripts")
 def test_prepare_gives_equal_shards_for_all_file_formats(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS), encoding="utf-8")

@@ -179,9 +179,7 @@ def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_
 
 
 @pytest.mark.parametrize(("tokenizer", "language"), [("english-1", None), ("words-1", "en"), ("characters-1", None)])
-def test_tokenized_text_that_is_taken_for_raw_is_reported(
-    tokenizer: str, language: str | None, tmp_path: Path
-) -> None:
+def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, language: str | None, tmp_path: Path) -> None:
     (message,) = doubts(tmp_path, SENTENCES, tokenizer, language=language)
     assert "looks tokenized" in message and "--no-tokenize" in message
 

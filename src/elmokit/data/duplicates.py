@@ -181,7 +181,8 @@ class Match(NamedTuple):
     exact: bool
 
 
-class LogSizes(NamedTuple):
+@dataclass(frozen=True)
+class LogSizes:
     """The number of documents and paragraphs in the files of an index at a checkpoint."""
 
     documents: int = 0

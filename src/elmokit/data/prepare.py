@@ -174,9 +174,11 @@ def prepare(
 
     Args:
         inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents; or
-            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record.
-        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl (a line for each document
-            that was dropped). It is created atomically; if it is complete already, nothing is done.
+            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record. A document
+            of more than 1,000 lines or 250,000 characters is cut into several.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each document
+            that was dropped, with its file and its line there, from 1 (of a Parquet file its row, from 0), and the same
+            of the document that it is like. It is created atomically; if it is complete already, nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
             (see `tokenizer_for`).
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.

@@ -22,8 +22,8 @@ from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
 
 ENGLISH_SENTENCES = (
-    "is split into sentences by the rules of English: words-1, the model's tokenizer, is that of many languages; choose "
-    "the one of the text with --language (language=... in Python)"
+    "is split into sentences by the rules of English, since words-1, the model's tokenizer, is that of many languages: "
+    "choose the one of the text with --language (language=... in Python)"
 )
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 

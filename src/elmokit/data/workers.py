@@ -43,6 +43,7 @@ class TokenizedDocument:
 
     Attributes:
         file: Index of the file.
+        position: As in `Document`.
         lines: The tokenized lines.
         fingerprint: Hashes for the comparison with other documents, if documents are compared.
         characters: Number of characters.
@@ -50,6 +51,7 @@ class TokenizedDocument:
     """
 
     file: int
+    position: int
     lines: list[TokenizedLine]
     fingerprint: Fingerprint | None
     characters: int = 0
@@ -90,10 +92,11 @@ def _work(documents: list[Document], options: WorkerOptions) -> list[TokenizedDo
     lines = [document.lines for document in documents]
     hashes = fingerprints(lines, options.near) if options.fingerprints else [None] * len(lines)
     return [
-        TokenizedDocument(document.file, [], fingerprint)
+        TokenizedDocument(document.file, document.position, [], fingerprint)
         if document.file < options.num_excluded
         else TokenizedDocument(
             file=document.file,
+            position=document.position,
             lines=[tokenize_line(line, tokenizer) for line in document.lines],
             fingerprint=fingerprint,
             characters=sum(map(len, document.lines)),

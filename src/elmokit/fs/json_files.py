@@ -101,7 +101,10 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
         if len(kinds) == len(value):
             return origin(from_json(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return {key: from_json(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
+        return {
+            from_json(arguments[0], key, f"a key of {name}"): from_json(arguments[1], item, f"{name}.{key}")
+            for key, item in value.items()
+        }
     if origin is Literal and any(value == choice and type(value) is type(choice) for choice in arguments):
         return value
     if _is_scalar(kind, value):
