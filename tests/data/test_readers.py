@@ -125,6 +125,21 @@ def test_write_predictions_raises_for_missing_tags_and_writes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "predictions, message",
+    [
+        ([["O", "X", "O"], ["Y"], ["Z"]], "line 5: the sentence that ends here has fewer tokens"),
+        ([["O", "X"], ["Y"], ["Z", "O"]], "the last sentence has fewer tokens than were predicted"),
+        ([["O", "X"], ["Y"], ["Z"], []], "has fewer sentences than were predicted"),
+    ],
+)
+def test_write_predictions_raises_for_surplus_tags_and_writes_nothing(tmp_path, predictions, message):
+    source = write(tmp_path, "a.txt", CONLL)
+    with pytest.raises(ValueError, match=message):
+        write_predictions(source, predictions, tmp_path / "out.txt", Layout.of(source))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "John lives in Berlin.\nHe likes it, she said.\n",
