@@ -349,7 +349,9 @@ def test_prepare_raises_for_invalid_arguments(tmp_path: Path, raw: list[Path]) -
     for arguments, message in [
         ({"inputs": []}, "no input"),
         ({"inputs": [raw[0], raw[0]]}, "more than once"),
+        ({"inputs": [raw[0], os.path.relpath(raw[0])]}, "more than once, also as"),
         ({"exclude": [raw[0]]}, "both"),
+        ({"exclude": [os.path.relpath(raw[0])]}, "both"),
         ({"compression": "rar"}, "zst, gz, none"),
         ({"num_shards": 0}, "num_shards must be at least 1"),
         ({"processes": -1}, "processes must be at least 1"),

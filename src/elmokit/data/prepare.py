@@ -9,7 +9,6 @@ import math
 import os
 import shutil
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from elmokit.data.workers import usable_cores
 from elmokit.fs.atomic import check_output, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import check_distinct
 from elmokit.fs.reading import suffixes_of
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
@@ -42,10 +42,8 @@ RESULT_NAME = "result"
 
 def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
     """The sizes of the files in bytes. ValueError for files that are repeated or whose beginning is unreadable."""
+    check_distinct(paths)
     names = [str(path) for path in paths]
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{repeated[0]} is given more than once: give each file once")
     doubts = {}
     for name in names:
         if not (first := list(islice(read_documents(name, text_field), FIRST_DOCUMENTS))):
@@ -146,8 +144,9 @@ def _check_arguments(
             raise ValueError(f"{name} must be at least 1, not {number}")
     if not inputs:
         raise ValueError("there is no input: give at least one text file")
-    for path in set(map(str, inputs)) & set(map(str, exclude)):
-        raise ValueError(f"{path} is both an input and excluded: remove it from one of them")
+    excluded = {os.path.realpath(path) for path in exclude}
+    if both := [path for path in inputs if os.path.realpath(path) in excluded]:
+        raise ValueError(f"{both[0]} is both an input and excluded: remove it from one of them")
 
 
 def prepare(
