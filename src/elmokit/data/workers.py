@@ -22,7 +22,10 @@ CHUNK_CHARACTERS = 1_000_000  # that are sent to a process at a time
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use: in a container or a batch job fewer than the machine has."""
+    """The number of cores that this process may run on: in a batch job often fewer than the machine has.
+
+    A limit of processor time, as containers have (`docker run --cpus`), is not seen.
+    """
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -91,8 +91,11 @@ def refuse_pipe(path: Path) -> None:
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """Read a file in blocks, decompressed if its name ends in .gz or .zst.
 
+    Args:
+        path: The file.
+
     Yields:
-        Bytes.
+        Blocks of at most 32 MiB.
 
     Raises:
         FileNotFoundError: It is missing.
@@ -109,7 +112,18 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
 
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
-    """Read the undecoded lines of a file, a list of them for each block."""
+    r"""Stream the undecoded lines of a file (plain, .gz or .zst), many at a time.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Lists of consecutive lines, without "\n", which alone ends a line.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is a pipe, or cannot be decompressed to its end.
+    """
     begun: list[bytes] = []  # of an unfinished line; concatenated once, as a line may be as long as a book
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
@@ -123,7 +137,19 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
 
 
 def decode_line(line: bytes, path: str | Path, number: int) -> str:
-    """Decode a line, without its "\r"; ValueError that names the file and the line (from 1) if it is not UTF-8."""
+    r"""Decode a line of a file.
+
+    Args:
+        line: The line without "\n".
+        path: The file, for the message.
+        number: Number of the line, from 1.
+
+    Returns:
+        The text, without "\r" at its end.
+
+    Raises:
+        ValueError: It is not UTF-8; the message names file, line and column, or the compression of the file.
+    """
     try:
         return line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
@@ -137,6 +163,9 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
 
 def read_lines(path: str | Path) -> Iterator[str]:
     r"""Stream the lines of a UTF-8 text file (plain, .gz or .zst).
+
+    Args:
+        path: The file.
 
     Yields:
         Lines without "\n" or "\r\n", which alone end a line, and without a byte order mark.
