@@ -23,6 +23,9 @@ def pick_device(name: str | None = None) -> torch.device:
     Args:
         name: "cpu", "cuda" or "cuda:N"; None: a GPU where PyTorch has one, else the CPU.
 
+    Returns:
+        The device; a GPU with its number, as tensors name it.
+
     Raises:
         ValueError: There is no such device, or PyTorch has no GPU.
     """
@@ -30,15 +33,17 @@ def pick_device(name: str | None = None) -> torch.device:
         return pick_device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type not in ("cuda", "meta"):
-            torch.empty(0, device=device)
+        if device.type != "cuda":
+            torch.empty(1, device=device).tolist()  # the device "meta" has no values
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
-        device = torch.device("cuda", torch.cuda.current_device())  # as tensors name it
+        device = torch.device("cuda", torch.cuda.current_device())
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but this PyTorch sees no GPU: use device='cpu'")
+    if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
+        raise ValueError(f"device {name!r} was asked for, but the last one that this PyTorch sees is cuda:{count - 1}")
     return device
 
 
@@ -49,6 +54,9 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
         name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32. None: float32.
         device: Where it is computed.
         dtypes: The choices.
+
+    Returns:
+        The type.
 
     Raises:
         ValueError: There is no such type.

@@ -122,9 +122,9 @@ def test_check_corpus_rejects_a_file_without_sentences(tmp_path: Path, content: 
 
 
 def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt.gz", "c.txt.zst", "notes.md"):
+    for name in ("b.txt", "a.txt.gz", "c.txt.zst", "d.TXT", "notes.md"):
         (tmp_path / name).touch()
-    assert [file.name for file in find_files([tmp_path])] == ["a.txt.gz", "b.txt", "c.txt.zst"]
+    assert [file.name for file in find_files([tmp_path])] == ["a.txt.gz", "b.txt", "c.txt.zst", "d.TXT"]
     assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
     with pytest.raises(FileNotFoundError, match="neither a file nor a directory"):
         find_files([tmp_path / "gone"])
@@ -133,7 +133,6 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
         find_files([tmp_path / "empty"])
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> None:
     for name in ("a.txt", "._a.txt", ".partial-12345678-shard-00001.txt"):
         (tmp_path / name).write_text("a\n")
@@ -141,6 +140,7 @@ def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> N
     assert find_files([tmp_path]) == [tmp_path / "a.txt"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_find_files_rejects_a_pipe_without_opening_it(tmp_path: Path) -> None:
     """A pipe can be read only once, but text is read twice."""
     os.mkfifo(tmp_path / "pipe")

@@ -40,7 +40,7 @@ def test_read_documents_splits_text_at_blank_lines(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize(
-    ("kind", "field"), [("jsonl", "text"), ("jsonl", "body"), ("ndjson", "text"), ("json", "text")]
+    ("kind", "field"), [("jsonl", "text"), ("jsonl", "body"), ("ndjson", "text"), ("json", "text"), ("JSONL", "text")]
 )
 def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffix: str, kind: str, field: str) -> None:
     text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))
@@ -101,6 +101,14 @@ def test_read_documents_splits_long_documents(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module, "MAX_DOCUMENT_CHARACTERS", 20)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
     assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
+
+
+def test_read_documents_counts_lines_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LINES", 2)
+    (tmp_path / "a.txt").write_text("\n\na\nb\nc\n \nd")
+    (tmp_path / "a.jsonl").write_text('\n{"text": null}\n{"text": "a\\nb\\nc"}\n\n{"text": "\\nd"}')
+    positions = [[each.position for each in read_documents(str(tmp_path / name))] for name in ("a.txt", "a.jsonl")]
+    assert positions == [[3, 5, 7], [3, 3, 5]]
 
 
 @pytest.mark.filterwarnings("ignore:.*letters of scripts")

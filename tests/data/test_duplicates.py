@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
@@ -107,6 +108,20 @@ def test_hash_index_equals_a_dictionary(entries: list[tuple[int, int]], newest: 
     assert result == sorted((key, number) for key, numbers in expected.items() for number in numbers)
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=80), st.integers(1, 8), st.integers(1, 5))
+def test_hash_index_first_numbers_equal_those_of_a_dictionary(
+    entries: list[tuple[int, int]], newest: int, limit: int
+) -> None:
+    index, expected = HashIndex(newest), {}
+    for number, (key, gap) in enumerate(entries):
+        index.add([key], 10 * number + gap)
+        expected.setdefault(key, []).append(10 * number + gap)
+    queries = [1, 2, 3, 20]
+    assert index.first(queries, limit).tolist() == sorted(
+        {number for key in queries for number in expected.get(key, [])[:limit]}
+    )
+
+
 def near_of(fingerprint: Fingerprint, kept: list[tuple[int, Fingerprint]]) -> int | None:
     """The first kept document that shares a band and 0.8 of the signature, by comparison with all."""
     for number, other in kept:
@@ -153,6 +168,35 @@ def test_seen_texts_match_equals_brute_force(
             kept.append((number, fingerprint))
     assert add_all(opened(tmp_path), documents) == expected
     assert 20 < sum(match is not None for match in expected) < 220
+
+
+def templated(similarity: float, count: int) -> list[Fingerprint]:
+    """Documents with so much in common, and the same first bands."""
+    draw = np.random.default_rng(0)
+    rows = draw.integers(1, 1 << 32, (count, PERMUTATIONS), np.uint32)
+    rows[:, : int(similarity * PERMUTATIONS)] = rows[0, : int(similarity * PERMUTATIONS)]
+    return [Fingerprint(number + 1, [], row) for number, row in enumerate(rows)]
+
+
+def test_seen_texts_match_compares_with_the_first_candidates_only(
+    tmp_path: Path, opened: Callable[..., SeenTexts]
+) -> None:
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    documents = templated(0.5, 6)
+    assert documents[3].signature is not None
+    copy = Fingerprint(99, [], documents[3].signature.copy())
+    copy.signature[PERMUTATIONS // 2 :: 8] = 0  # no other band agrees
+    expected = [None] * 6
+    assert add_all(opened(tmp_path / "a", candidates=4), [*documents, copy]) == [*expected, 3]
+    assert add_all(opened(tmp_path / "b", candidates=3), [*documents, copy]) == [*expected, None]
+
+
+def test_seen_texts_match_takes_linear_time_for_templated_documents(
+    tmp_path: Path, opened: Callable[..., SeenTexts]
+) -> None:
+    start = time.process_time()
+    assert add_all(opened(tmp_path, candidates=50), templated(0.75, 8_000)) == [None] * 8_000
+    assert time.process_time() - start < 5  # 20 s where each is compared with all before it, one by one
 
 
 def test_seen_texts_rebuilt_from_files_match_the_same(

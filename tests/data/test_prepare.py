@@ -229,15 +229,43 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     assert report.words == len(" ".join(kept).split())
 
     notes = [json.loads(line) for line in read_lines(tmp_path / "out" / "dropped.jsonl")]
-    assert [(note["document"], note["reason"]) for note in notes] == [
-        (1, "exact_duplicate"),
-        (2, "empty"),
-        (3, "near_duplicate"),
-        (6, "repeated_paragraph"),
-        (7, "excluded"),
+    assert [(note["line"], note["reason"]) for note in notes] == [
+        (line_of(1), "exact_duplicate"),
+        (line_of(2), "empty"),
+        (line_of(3), "near_duplicate"),
+        (line_of(6), "repeated_paragraph"),
+        (line_of(7), "excluded"),
     ]
-    assert notes[2]["like"] == {"file": str(raw), "document": 0} and 0.8 <= notes[2]["similarity"] < 1
-    assert notes[4]["like"] == {"file": str(held_out), "document": 0}
+    assert notes[2]["like"] == {"file": str(raw), "line": 1} and 0.8 <= notes[2]["similarity"] < 1
+    assert notes[4]["like"] == {"file": str(held_out), "line": 1}
+
+
+def line_of(document: int) -> int:
+    """The line at which a document of REPEATING begins in its file: a blank one is between two."""
+    return 1 + sum(len(lines) + 1 for lines in REPEATING[:document])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_prepare_lists_dropped_records_by_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Records without a text are counted too, and one that is cut into several documents once."""
+    monkeypatch.setattr(documents, "MAX_LINES", 1)
+    texts = ["", None, ONE, f"{TWO}\n{THREE}", ONE, f"{paragraph(9)}\n{THREE}"]
+    raw = tmp_path / f"raw.{kind}"
+    if kind == "jsonl":
+        raw.write_text("\n" + "".join(json.dumps({"text": text}) + "\n" for text in texts))
+        unit, numbers = "line", range(2, 8)
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({"text": texts}), raw)
+        unit, numbers = "row", range(6)
+    prepare([raw], tmp_path / "out", processes=1)
+    notes = [json.loads(line) for line in read_lines(tmp_path / "out" / "dropped.jsonl")]
+    assert [(note[unit], note["like"][unit]) for note in notes] == [
+        (numbers[4], numbers[2]),
+        (numbers[5], numbers[3]),
+    ]
 
 
 def test_prepare_report_prints_counts_and_no_options(tmp_path: Path) -> None:
@@ -321,7 +349,9 @@ def test_prepare_raises_for_invalid_arguments(tmp_path: Path, raw: list[Path]) -
     for arguments, message in [
         ({"inputs": []}, "no input"),
         ({"inputs": [raw[0], raw[0]]}, "more than once"),
+        ({"inputs": [raw[0], os.path.relpath(raw[0])]}, "more than once, also as"),
         ({"exclude": [raw[0]]}, "both"),
+        ({"exclude": [os.path.relpath(raw[0])]}, "both"),
         ({"compression": "rar"}, "zst, gz, none"),
         ({"num_shards": 0}, "num_shards must be at least 1"),
         ({"processes": -1}, "processes must be at least 1"),
@@ -339,7 +369,8 @@ def test_prepare_raises_for_invalid_arguments(tmp_path: Path, raw: list[Path]) -
 def test_read_report_raises_for_another_version(tmp_path: Path, raw: list[Path]) -> None:
     prepare(raw, tmp_path / "out", processes=1)
     report = tmp_path / "out" / "corpus.json"
-    for text in ("{", "[]", '{"options": {}}', report.read_text().replace('"seed"', '"sead"'), "[" * 100_000):
+    wrong = report.read_text().replace('"words": 0', '"words": "0"')
+    for text in ("{", "[]", '{"options": {}}', report.read_text().replace('"seed"', '"sead"'), "[" * 100_000, wrong):
         report.write_text(text)
         with pytest.raises(ValueError, match=r"corpus\.json is not a report of this version"):
             prepare(raw, tmp_path / "out", processes=1)
@@ -423,6 +454,22 @@ def test_prepare_resumed_processes_no_document_twice(
             prepare(raw, tmp_path / "out", processes=1)
     monkeypatch.setattr(PrepareRun, "process", stop_after(len(DOCUMENTS) - 30, AssertionError()))
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
+
+
+@pytest.mark.parametrize("changes", [{"documents": "5"}, {"seen": 3}, {"report": {}}])
+def test_prepare_starts_over_when_the_checkpoint_is_damaged(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", processes=1)
+    checkpoint = tmp_path / ".unfinished-out" / prepare_run.CHECKPOINT_NAME
+    checkpoint.write_text(json.dumps(json.loads(checkpoint.read_text()) | changes))
+    prepare(raw, tmp_path / "out", processes=1)
+    prepare(raw, tmp_path / "whole", processes=1)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 def test_prepare_starts_over_when_options_differ(

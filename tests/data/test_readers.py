@@ -58,6 +58,7 @@ def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     assert read(path) == expected
     assert read(path, tag_column="xpos")[0].tags == ("VB", "RB", "VB")
     assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
+    assert Layout.of("TRAIN.conllu.GZ") == Layout.of("train.CONLLU") == Layout.of("train.conllu")
 
 
 def test_read_tagged_reads_a_hash_as_a_word_in_columns(tmp_path):
@@ -120,6 +121,21 @@ def test_write_predictions_raises_for_missing_tags_and_writes_nothing(tmp_path):
     source = write(tmp_path, "a.txt", CONLL)
     with pytest.raises(ValueError, match="line 4: no tag"):
         write_predictions(source, [["O"]], tmp_path / "out.txt", Layout.of(source))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    "predictions, message",
+    [
+        ([["O", "X", "O"], ["Y"], ["Z"]], "line 5: the sentence that ends here has fewer tokens"),
+        ([["O", "X"], ["Y"], ["Z", "O"]], "the last sentence has fewer tokens than were predicted"),
+        ([["O", "X"], ["Y"], ["Z"], []], "has fewer sentences than were predicted"),
+    ],
+)
+def test_write_predictions_raises_for_surplus_tags_and_writes_nothing(tmp_path, predictions, message):
+    source = write(tmp_path, "a.txt", CONLL)
+    with pytest.raises(ValueError, match=message):
+        write_predictions(source, predictions, tmp_path / "out.txt", Layout.of(source))
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 

@@ -118,6 +118,7 @@ def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
     path = tmp_path / "semcor.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(SEMCOR) + "\n\n").encode()))
     (sentence,) = read_semcor(path)
+    assert [each.name for each in sentence.instances] == [f"{path}, line 1, instance {number}" for number in (1, 3)]
     assert sentence.words == ("The", "primary", "election", "of", "Atlanta", "took", "place", "_")
     assert [(each.lemma, each.start, each.end, each.senses) for each in sentence.instances] == [
         ("primary_election%n", 1, 3, ("primary_election%1:04:00::",)),
@@ -128,11 +129,13 @@ def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tok": [1, 4]}, r"line 1: the tokens \[1, 4\] of an instance are not consecutive"),
+        ({"tok": [1, 4]}, r"line 1, instance 1: the tokens \[1, 4\] of an instance are not consecutive"),
         ({"tok": [6]}, "not consecutive tokens of the sentence"),
         ({"tok": []}, "line 1: expected a JSON object"),
         ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is not a WordNet sense key"),
         ({"lexkeys": None}, "line 1: expected a JSON object"),
+        ({"lexkeys": "1:04:00::"}, "line 1: expected a JSON object.*lexkeys is str, not a list"),
+        ({"tok": "1"}, "line 1: expected a JSON object.*tok is str, not a list"),
     ],
 )
 def test_read_semcor_raises_for_malformed_instances(tmp_path: Path, change: dict, message: str) -> None:
@@ -140,6 +143,13 @@ def test_read_semcor_raises_for_malformed_instances(tmp_path: Path, change: dict
     path.write_text(json.dumps({**SEMCOR, "instances": [SEMCOR["instances"][0] | change]}))
     with pytest.raises(ValueError, match=message):
         list(read_semcor(path))
+
+
+@pytest.mark.parametrize("key", ["tokens", "instances"])
+def test_read_semcor_raises_for_a_string_in_place_of_a_list(tmp_path: Path, key: str) -> None:
+    (tmp_path / "semcor.jsonl").write_text(json.dumps(SEMCOR | {key: "The jury"}))
+    with pytest.raises(ValueError, match=f"line 1: expected a JSON object.*{key} is str, not a list"):
+        list(read_semcor(tmp_path / "semcor.jsonl"))
 
 
 def test_read_semcor_raises_for_invalid_json(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Token streams, against a simple reimplementation of bilm-tf's batcher."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain, islice
@@ -93,6 +94,13 @@ def test_training_stream_resumes_from_its_rows() -> None:
         resumed, expected = next(second), next(whole)
         assert resumed.words == expected.words
         assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(resumed.targets, expected.targets)
+
+
+def test_training_stream_raises_for_another_number_of_rows() -> None:
+    rows = TrainingStream(endless([["a"]]), VOCAB, 2, 3).rows
+    for other in (rows[:1], []):
+        with pytest.raises(ValueError, match=f"batch_size 2 cannot continue one of {len(other)} rows"):
+            TrainingStream(endless([["a"]]), VOCAB, 2, 3, rows=other)
 
 
 def test_training_stream_splits_a_sentence_of_100_000_words() -> None:
@@ -238,6 +246,14 @@ def test_sentence_stream_cuts_and_counts_sentences_longer_than_a_batch() -> None
     assert stream.pending.cut == 1
     with pytest.raises(ValueError, match="needs 2 positions"):
         SentenceStream(iter(text), 1)
+
+
+def test_sentence_stream_cuts_a_long_sentence_in_linear_time() -> None:
+    book = ["word"] * 2_000_000
+    stream = SentenceStream(iter([book]), 11)
+    start = time.process_time()
+    assert sum(len(sentence) for _ in range(180_000) for sentence in next(stream)) == 1_800_000
+    assert time.process_time() - start < 5  # minutes if each batch copied the rest
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.floats(0, 1), st.integers(0, 99))

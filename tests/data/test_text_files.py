@@ -1,6 +1,7 @@
 """Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from itertools import chain
@@ -140,7 +141,7 @@ def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, t
     assert same == shard and list(read_lines(copy)) == SENTENCES
     written = copy.stat().st_mtime_ns
     assert tokenized_files([raw], tmp_path / "copies", "english-1") == [copy] and copy.stat().st_mtime_ns == written
-    others = [tokenized_files([raw], tmp_path / "copies", "words-1", True, language) for language in (None, "de")]
+    others = [tokenized_files([raw], tmp_path / "copies", "words-1", True, language) for language in ("en", "de")]
     assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
     assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
@@ -177,25 +178,37 @@ def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_
     assert "looks raw" in message and "--tokenize" in message
 
 
-@pytest.mark.parametrize("tokenizer", ["english-1", "words-1", "characters-1"])
-def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, SENTENCES, tokenizer)
+@pytest.mark.parametrize(("tokenizer", "language"), [("english-1", None), ("words-1", "en"), ("characters-1", None)])
+def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, language: str | None, tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, SENTENCES, tokenizer, language=language)
     assert "looks tokenized" in message and "--no-tokenize" in message
 
 
 @pytest.mark.parametrize(
-    ("lines", "tokenizer"),
+    ("lines", "tokenizer", "language"),
     [
-        (PARAGRAPHS, "english-1"),
-        (SENTENCES, "whitespace-1"),
-        (GERMAN, "words-1"),
-        (CHINESE, "characters-1"),
-        ([" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE], "whitespace-1"),
-        (["a b c", "b zebra"], "whitespace-1"),
+        (PARAGRAPHS, "english-1", None),
+        (SENTENCES, "whitespace-1", None),
+        (GERMAN, "words-1", "de"),
+        (CHINESE, "characters-1", None),
+        ([" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE], "whitespace-1", None),
+        (["a b c", "b zebra"], "whitespace-1", None),
     ],
 )
-def test_text_that_is_what_it_is_taken_for_is_not_reported(lines: list[str], tokenizer: str, tmp_path: Path) -> None:
-    assert doubts(tmp_path, lines, tokenizer) == []
+def test_text_that_is_what_it_is_taken_for_is_not_reported(
+    lines: list[str], tokenizer: str, language: str | None, tmp_path: Path
+) -> None:
+    assert doubts(tmp_path, lines, tokenizer, language=language) == []
+
+
+def test_sentences_split_by_words_1_without_a_language_are_reported(shard: Path, tmp_path: Path) -> None:
+    (message,) = doubts(tmp_path, GERMAN, "words-1")
+    assert "text.txt is split into sentences by the rules of English" in message and "--language" in message
+    assert doubts(tmp_path, ["Der Mann ging, weil sie kam."], "words-1", by_line=True) == []  # a sentence as it is
+    assert doubts(tmp_path, SENTENCES, "words-1", tokenize=False) == []
+    shutil.copy(shard, other := tmp_path / "shards" / "shard-00001.txt.zst")
+    (shard.parent / "corpus.json").write_text('{"options": {"tokenizer": "words-1"}}')
+    assert len(file_tokenizers([shard, other], "words-1")) == 2  # a warning would be an error
 
 
 def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from elmokit.fs import atomic
-from elmokit.fs.atomic import atomic_directory, atomic_path, check_output, create_bytes, remove_leftovers
+from elmokit.fs.atomic import (
+    atomic_directory,
+    atomic_path,
+    check_output,
+    create_bytes,
+    link_or_copy_directory,
+    remove_leftovers,
+)
 from elmokit.fs.reading import read_lines
 
 
@@ -19,12 +26,13 @@ def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst"])
+@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst", "a.txt.GZ", "A.ZST"])
 def test_created_bytes_are_read_back(tmp_path: Path, name: str) -> None:
     with create_bytes(tmp_path / name) as stream:
         stream.write(b"one\n")
         stream.write("zwölf\n".encode())
     assert list(read_lines(tmp_path / name)) == ["one", "zwölf"]
+    assert ((tmp_path / name).read_bytes() == "one\nzwölf\n".encode()) == (name == "a.txt")
 
 
 def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:
@@ -62,6 +70,32 @@ def test_written_files_have_the_mode_of_the_umask_at_the_time(tmp_path: Path, um
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_atomic_path_keeps_the_mode_of_a_file_that_it_replaces(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("old")
+    (tmp_path / "secret").chmod(0o600)
+    with atomic_path(tmp_path / "secret") as partial:
+        partial.write_text("new")
+    assert (tmp_path / "secret").read_text() == "new" and mode_of(tmp_path / "secret") == 0o600
+
+
+def test_directory_of_links_leaves_the_modes_of_their_targets(tmp_path: Path) -> None:
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.mkdir()
+    for file in (source / "file", other):
+        file.write_text("text")
+        file.chmod(0o600)
+    link_or_copy_directory(source, tmp_path / "linked")
+    assert (tmp_path / "linked" / "file").samefile(source / "file")
+    with atomic_directory(tmp_path / "of-links") as partial:
+        (partial / "link").symlink_to(other)
+        (partial / "dangling").symlink_to(tmp_path / "nowhere")
+    assert mode_of(source / "file") == mode_of(other) == 0o600
+
+
 def test_atomic_path_keeps_the_old_file_on_error(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_text("old")
@@ -74,7 +108,8 @@ def test_atomic_path_keeps_the_old_file_on_error(tmp_path: Path) -> None:
 
 def test_full_disk_names_the_target(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
-    with pytest.raises(OSError, match=r"cannot write .*a\.txt \(No space left") as caught, atomic_path(target):
+    message = r"cannot write .*a\.txt \(No space left.*: check free space .*; what was there before is unchanged"
+    with pytest.raises(OSError, match=message) as caught, atomic_path(target):
         _full()
     assert caught.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []

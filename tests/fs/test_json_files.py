@@ -26,6 +26,7 @@ class Outer:
     free: dict[str, Any] = field(default_factory=dict)
     flag: bool = False
     column: str | int | None = None
+    counts: dict[Literal["x", "y"], int] = field(default_factory=dict)
 
 
 VALID = {
@@ -59,6 +60,8 @@ def test_valid_values_become_the_dataclass() -> None:
         ({"rows": [["x", None]]}, r"it.rows\[0\]\[1\] must be str"),
         ({"free": 3}, "it.free must be"),
         ({"flag": 1}, "it.flag must be bool"),
+        ({"counts": {"x": "1"}}, "it.counts.x must be int"),
+        ({"counts": {"z": 1}}, "a key of it.counts must be one of x, y, not 'z'"),
     ],
 )
 def test_wrong_values_are_named(changes: dict[str, Any], message: str) -> None:

@@ -1,11 +1,12 @@
-"""Home directories in paths."""
+"""Home directories in paths, and files that are given twice."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from elmokit.checkpoints.loading import load
-from elmokit.fs.paths import expand_user
+from elmokit.fs.paths import check_distinct, expand_user
 
 
 def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +20,14 @@ def test_home_directory_of_an_unknown_user_is_an_error_that_says_so(use: object)
     assert callable(use)
     with pytest.raises(FileNotFoundError, match=r"^~no-such-user/en: ~no-such-user is the home directory of no user"):
         use("~no-such-user/en")
+
+
+def test_check_distinct_names_a_file_that_is_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    check_distinct([tmp_path / "a.txt", tmp_path / "b.txt"])
+    with pytest.raises(ValueError, match=r"a\.txt is given more than once: give each"):
+        check_distinct([tmp_path / "a.txt"] * 2)
+    for other in (tmp_path / "link.txt", os.path.relpath(tmp_path / "a.txt")):
+        with pytest.raises(ValueError, match=r"a?\.txt is given more than once, also as .*a\.txt: give each"):
+            check_distinct([tmp_path / "a.txt", other])

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from elmokit.fs import reading
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_blocks, read_lines, suffixes_of
 
 TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
 LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
@@ -78,9 +78,33 @@ def test_compressed_file_of_another_name_is_named_as_such(
         list(read_lines(tmp_path / "a.txt"))
 
 
-def test_capitals_of_a_suffix_do_not_matter(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.GZ").write_bytes(gzip.compress(b"a\nb\n"))
-    assert list(read_lines(tmp_path / "a.txt.GZ")) == ["a", "b"]
+@pytest.mark.parametrize(("name", "compress"), [("a.txt.GZ", gzip.compress), ("A.ZST", zstandard.compress)])
+def test_capitals_of_a_suffix_do_not_matter(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
+    (tmp_path / name).write_bytes(compress(b"a\nb\n"))
+    assert list(read_lines(tmp_path / name)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffixes"),
+    [
+        ("a.jsonl", (".jsonl", "")),
+        ("Dir.GZ/A.Conllu.GZ", (".conllu", ".gz")),
+        ("a.b.zst", (".b", ".zst")),
+        ("a.gz.zst", (".gz", ".zst")),
+        ("a.gz", ("", ".gz")),
+        (".gz", ("", "")),
+        ("a", ("", "")),
+    ],
+)
+def test_suffixes_of_are_those_of_the_last_part_in_lower_case(name: str, suffixes: tuple[str, str]) -> None:
+    assert suffixes_of(name) == suffixes
+
+
+def test_blocks_of_a_repetitive_zstd_file_are_small(tmp_path: Path) -> None:
+    text = b"a\n" * (40 << 20)
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(text))
+    sizes = [len(block) for block in read_blocks(tmp_path / "a.txt.zst")]
+    assert sum(sizes) == len(text) and max(sizes) < 16 << 20
 
 
 def test_zstd_with_a_long_window_is_read(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def test_encode_efml_without_a_limit_truncates_nothing() -> None:
     assert count_truncated_efml(TOKENS, BOTH) == 1
 
 
+def test_count_truncated_efml_leaves_out_boundaries() -> None:
+    narrow = dataclasses.replace(ONLY_WORDS, max_characters=4)
+    assert count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab"], narrow) == 0
+    assert count_truncated_efml(["<bos>", "abc", "<pad>"], narrow) == 2
+
+
 def test_padding_ids_are_the_rows_of_pad() -> None:
     word, character = WORDS.index("<pad>") + 1, CHARACTERS.index("<pad>") + 1
     assert padding_ids(4, BOTH).tolist() == [word, character, character, character]

@@ -1,7 +1,7 @@
 """The tokenizers of languages, warnings for unsupported ones, and tokenizers of other libraries."""
 
-import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,11 +212,12 @@ class FakeSpacy(SimpleNamespace):
 
 
 @pytest.fixture
-def spacy(monkeypatch: pytest.MonkeyPatch) -> FakeSpacy:
+def spacy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpacy]:
     segmenters._spacy.cache_clear()
     fake = FakeSpacy()
     monkeypatch.setitem(sys.modules, "spacy", fake)  # pyright: ignore[reportArgumentType]
-    return fake
+    yield fake
+    segmenters._spacy.cache_clear()  # of its tokenizers
 
 
 def test_spacy_model_is_loaded_once_and_named_with_its_version(spacy: FakeSpacy) -> None:
@@ -239,6 +240,5 @@ def test_spacy_language_is_a_blank_pipeline_named_with_the_version_of_spacy(spac
 
 def test_spacy_splits_words_and_sentences(tmp_path: Path) -> None:
     needs("spacy")
-    importlib.reload(segmenters)
     result = prepared(tmp_path, GERMAN, tokenizer="spacy:de")
     assert " ".join(result).split()[:4] == ["Am", "3.", "Oktober", "1990"]

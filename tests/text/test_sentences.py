@@ -2,8 +2,10 @@
 
 import random
 import time
+from itertools import accumulate, pairwise
 
 import pytest
+import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
@@ -31,10 +33,38 @@ def test_segments_equal_sentencex_on_the_whole_paragraph(window: int) -> None:
         assert list(segments("en", text, window)) == segment("en", text)
 
 
-@given(st.text(alphabet=" \n\r.!?'\"“”(a.B。क।", max_size=60), st.integers(2, 20), st.sampled_from(["en", "de", "hi"]))
+@given(
+    st.text(alphabet=" \n\r.!?'\"“”(a.BÉ。क।\u00a0\u2003\u3000", max_size=60),
+    st.integers(2, 20),
+    st.sampled_from(["en", "de", "hi"]),
+)
 def test_segments_keep_every_character(text: str, window: int, language: str) -> None:
     result = "".join(segments(language, text, window))
     assert "".join(result.split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2003", "\u3000", " \u00a0"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_segments_splits_text_on_which_sentencex_panics(language: str, space: str) -> None:
+    text = f"Take vitamin C{space}. It{space}helps. "
+    assert "".join(segments(language, text)) == text
+    assert list(segments(language, text)) == cut(text, segment(language, text.replace(space, " " * len(space))))
+    assert "".join(segments(language, text * 9, window=50)) == text * 9
+
+
+def cut(text: str, pieces: list[str]) -> list[str]:
+    """A text cut into pieces as long as those given."""
+    ends = list(accumulate(map(len, pieces)))
+    return [text[begin:end] for begin, end in pairwise([0, *ends])]
+
+
+def test_segments_raises_what_is_no_panic(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(language: str, text: str) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sentencex, "segment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(segments("en", "A sentence."))
 
 
 def test_segments_splits_at_white_space_without_sentence_ends() -> None:
@@ -49,6 +79,7 @@ def test_segments_splits_a_long_quotation_at_a_sentence_end() -> None:
     text = "He said: “" + "I want to go home now. " * 100 + "”"
     pieces = list(segments("en", text, window=500))
     assert all(piece.rstrip(" ”").endswith(".") for piece in pieces)
+    assert len(pieces) > 1
 
 
 @pytest.mark.parametrize("mark", ["'", '"', "(", "«", "“", "a.", "'a ", "A" * 76 + "\t"])

@@ -1,12 +1,16 @@
 """The word vocabulary: order, ids, files, and files that are not vocabularies."""
 
+import re
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import load
@@ -40,6 +44,27 @@ def test_vocab_round_trips_through_a_file(tmp_path: Path) -> None:
     vocab = Vocab.from_counts({"naïve": 3, "中文": 2, "\u2028": 1, "\x85": 1})
     vocab.write(tmp_path / "vocab.txt")
     assert Vocab.read(tmp_path / "vocab.txt") == vocab
+
+
+@given(
+    st.lists(st.text(alphabet=st.characters(codec="utf-8")) | st.sampled_from(["!!!MAXTERMID", "\ufeff", "a\r", "\r"]))
+)
+def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory: Any, words: list[str]) -> None:
+    distinct = dict.fromkeys([*words, "<S>", "</S>", "<UNK>"])
+    try:
+        vocab = Vocab(distinct)
+    except ValueError as error:
+        assert any(f"{word!r} cannot be a word" in str(error) for word in words)
+        return
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    vocab.write(path)
+    assert Vocab.read(path) == vocab
+
+
+@pytest.mark.parametrize("word", ["", "a\nb", "\n", "a\r", "!!!MAXTERMID"])
+def test_vocab_raises_for_words_that_are_no_lines(word: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{word!r} cannot be a word of a vocabulary")):
+        Vocab(["<S>", "</S>", "<UNK>", word])
 
 
 def test_read_does_not_count_the_mark_of_the_first_vocabularies(tmp_path: Path) -> None:

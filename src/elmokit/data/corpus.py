@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe
+from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import count_truncated
 
 BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # of a shuffled block: about 20 MB of text, never much over 32
-TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
         refuse_pipe(path)
         if path.is_dir():
             # Not the hidden ones, which may be unfinished, or macOS's notes on others.
-            named = (file for file in path.iterdir() if file.name.endswith(TEXT_SUFFIXES) and file.name[0] != ".")
+            named = (file for file in path.iterdir() if suffixes_of(file).kind == ".txt" and file.name[0] != ".")
             inside = sorted(filter(Path.is_file, named))
             if not inside:
-                raise FileNotFoundError(f"{path} has no text files ({', '.join(TEXT_SUFFIXES)})")
+                raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
             files += inside
         elif path.is_file():
             files.append(path)

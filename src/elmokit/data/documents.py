@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from elmokit.fs.reading import read_lines, refuse_pipe
+from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
-JSON_LINES = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst"))
+JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
-COMPRESSED = (".gz", ".zst", PARQUET)
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
@@ -18,10 +18,23 @@ MAX_DOCUMENT_CHARACTERS = 250_000
 
 @dataclass(frozen=True)
 class Document:
-    """A document, or a chunk of a long one: the index of its file, and its lines without blank ones."""
+    """A document, or a chunk of a long one.
+
+    Attributes:
+        file: Index of the file.
+        lines: The lines without blank ones.
+        position: Number of the line, from 1, at which it begins in a text file, or which holds its record in a file of
+            JSON lines; in a Parquet file the row, from 0.
+    """
 
     file: int
     lines: list[str]
+    position: int
+
+
+def position_name(path: str) -> str:
+    """The unit that a document's position counts: "row" in a Parquet file, "line" in others."""
+    return "row" if suffixes_of(path).kind == PARQUET else "line"
 
 
 def _parsed(line: str, path: str, number: int) -> object:
@@ -38,7 +51,7 @@ def _whole_characters(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _json_texts(path: str, field: str) -> Iterator[str | None]:
+def _json_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
@@ -49,11 +62,11 @@ def _json_texts(path: str, field: str) -> Iterator[str | None]:
         text = record[field]
         if not (text is None or isinstance(text, str)):
             raise ValueError(f"{path}, line {number}: {field!r} is {type(text).__name__}, not text")
-        yield text and _whole_characters(text)
+        yield number, text and _whole_characters(text)
 
 
-def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
-    """The values of one column; memory holds one row group."""
+def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
+    """The rows and values of one column; memory holds one row group."""
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
@@ -67,24 +80,26 @@ def _parquet_texts(path: str, field: str) -> Iterator[str | None]:
             schema = table.schema_arrow
             if field not in schema.names:
                 raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")
-            for batch in table.iter_batches(batch_size=1_000, columns=[field]):
-                for text in batch.column(0).to_pylist():
-                    if not (text is None or isinstance(text, str)):
-                        raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
-                    yield text
+            batches = table.iter_batches(batch_size=1_000, columns=[field])
+            for row, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches)):
+                if not (text is None or isinstance(text, str)):
+                    raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
+                yield row, text
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
 
 
-def _marked_lines(path: str, field: str) -> Iterator[str | None]:
-    """The lines of a file that are not blank, with None after each document."""
-    if path.endswith((*JSON_LINES, PARQUET)):
-        texts = _parquet_texts(path, field) if path.endswith(PARQUET) else _json_texts(path, field)
-        for text in texts:
-            yield from (line.rstrip("\r") for line in (text or "").split("\n") if line.strip())
-            yield None
+def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
+    """The lines of a file that are not blank, with None after each document; and the position of each."""
+    kind = suffixes_of(path).kind
+    if kind in (*JSON_LINES, PARQUET):
+        texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)
+        for position, text in texts:
+            yield from ((position, line.rstrip("\r")) for line in (text or "").split("\n") if line.strip())
+            yield position, None
     else:
-        yield from (line if line.strip() else None for line in read_lines(path))
+        for number, line in enumerate(read_lines(path), start=1):
+            yield number, line if line.strip() else None
 
 
 def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Document]:
@@ -97,20 +112,22 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         file: Index of the file, which each document records.
 
     Yields:
-        Documents with at least one line, long ones split after MAX_LINES lines or MAX_DOCUMENT_CHARACTERS characters.
+        Documents with at least one line. A longer one is cut into several, after MAX_LINES lines or with the line that
+        reaches MAX_DOCUMENT_CHARACTERS characters; those of one record have its position.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ValueError: The file is damaged, not UTF-8, has no such field, or needs a library that is not installed.
     """
     lines: list[str] = []
-    characters = 0
-    for line in _marked_lines(path, field):
+    characters = begin = 0
+    for position, line in _marked_lines(path, field):
         if line is not None:
+            begin = begin if lines else position
             lines.append(line)
             characters += len(line)
         if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_DOCUMENT_CHARACTERS):
-            yield Document(file, lines)
+            yield Document(file, lines, begin)
             lines, characters = [], 0
     if lines:
-        yield Document(file, lines)
+        yield Document(file, lines, begin)

@@ -1,9 +1,12 @@
 """Exact and near duplicates among documents and paragraphs, with an index of a few hundred bytes per document.
 
-Near duplicates are documents whose sets of five-word shingles have an estimated Jaccard similarity above a threshold.
-The estimate is MinHash's (Broder, 1997); candidates are documents that agree in a band of the signature
+Near duplicates are documents whose sets of five-word shingles have an estimated Jaccard similarity of at least a
+threshold. The estimate is MinHash's (Broder, 1997); candidates are documents that agree in a band of the signature
 (locality-sensitive hashing; Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3). rensa computes
 the signatures.
+
+Pages of one template, less similar than the threshold, may all agree in a band. So that the time is linear in their
+number, a document is compared with the first `CANDIDATES` documents of each of its bands only.
 """
 
 import os
@@ -25,6 +28,7 @@ SHINGLE_WORDS = 5
 PERMUTATIONS = 128
 BANDS = 16  # a pair with similarity 0.8 becomes a candidate with probability 0.95, one with 0.9 with 0.9999
 SIMILARITY = 0.8
+CANDIDATES = 1_000
 
 
 # --- Fingerprints ----------------------------------------------------------------------------------------------------
@@ -115,7 +119,15 @@ class Fingerprint:
 
 
 def fingerprints(documents: Sequence[Sequence[str]], near: bool) -> list[Fingerprint]:
-    """Compute the fingerprints of documents, given as lines; with signatures if `near`."""
+    """Compute the fingerprints of documents.
+
+    Args:
+        documents: The lines of each document.
+        near: Compute signatures too, by which near duplicates are found.
+
+    Returns:
+        As many fingerprints.
+    """
     texts = ["\n".join(lines) for lines in documents]
     rows = signatures(texts) if near else [None] * len(texts)
     return [
@@ -172,6 +184,28 @@ class HashIndex:
                 for number in numbers[begins[index] : ends[index]].tolist():
                     yield index, number
 
+    def first(self, hashes: Sequence[int], limit: int) -> np.ndarray:
+        """The distinct numbers under any of the hashes, of each hash the first that were added.
+
+        Args:
+            hashes: The hashes.
+            limit: How many numbers of each hash.
+
+        Returns:
+            The numbers in ascending order, (N,) uint32.
+        """
+        queries, remaining = np.array(hashes, np.uint64), np.full(len(hashes), limit)
+        found = []
+        for keys, numbers in self._sorted:  # the oldest first
+            begins = np.searchsorted(keys, queries)
+            ends = np.minimum(np.searchsorted(keys, queries, side="right"), begins + remaining)
+            remaining -= ends - begins
+            found += [numbers[begins[index] : ends[index]] for index in np.flatnonzero(ends > begins)]
+        for key, rest in zip(hashes, remaining.tolist(), strict=True):
+            if newest := self._newest.get(key):
+                found.append(np.array(newest[:rest], np.uint32))
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint32)
+
 
 class Match(NamedTuple):
     """An earlier document that a document duplicates, and their similarity (1.0 for exact duplicates)."""
@@ -181,7 +215,8 @@ class Match(NamedTuple):
     exact: bool
 
 
-class LogSizes(NamedTuple):
+@dataclass(frozen=True)
+class LogSizes:
     """The number of documents and paragraphs in the files of an index at a checkpoint."""
 
     documents: int = 0
@@ -212,23 +247,31 @@ class SeenTexts:
     ROW = 4 * PERMUTATIONS
     CHUNK = 1 << 16
 
-    def __init__(self, directory: Path, similarity: float = SIMILARITY, sizes: LogSizes = EMPTY) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        similarity: float = SIMILARITY,
+        sizes: LogSizes = EMPTY,
+        candidates: int = CANDIDATES,
+    ) -> None:
         """Rebuild an index from its files.
 
         Args:
             directory: Directory of the files.
             similarity: Threshold of near duplicates.
             sizes: Entries of the files to keep; by default none.
+            candidates: Documents of a band with which one is compared, the first that were kept.
 
         Raises:
             ValueError: A file has fewer entries.
         """
-        self._similarity = similarity
+        self._similarity, self._candidates = similarity, candidates
         self._keys = _reopened(directory / "documents.bin", 8 * sizes.documents)  # 0 for documents that were dropped
         self._rows = _reopened(directory / "signatures.bin", self.ROW * sizes.documents)
         self._lines = _reopened(directory / "paragraphs.bin", 8 * sizes.paragraphs)
         self._exact, self._bands, self._paragraphs = HashIndex(), HashIndex(), HashIndex()
         self.sizes = sizes
+        self._mapped = np.empty((0, PERMUTATIONS), np.uint32)  # the signatures, as far as they were compared
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -247,23 +290,29 @@ class SeenTexts:
             keys = np.frombuffer(self._lines.read(8 * self.CHUNK), "<u8").astype(np.uint64)
             self._paragraphs.add_many(keys, np.arange(begin, begin + len(keys), dtype=np.uint32))
 
-    def _row(self, number: int) -> np.ndarray:
-        self._rows.seek(self.ROW * number)
-        return np.frombuffer(self._rows.read(self.ROW), "<u4")
+    def _signatures(self, numbers: np.ndarray) -> np.ndarray:
+        """The signatures of documents with these numbers, which ascend: (N, 128) uint32."""
+        if numbers[-1] >= len(self._mapped):
+            self._rows.flush()
+            self._mapped = np.memmap(self._rows, "<u4", "r", shape=(self.sizes.documents, PERMUTATIONS))
+        return self._mapped[numbers]
 
     def match(self, fingerprint: Fingerprint) -> Match | None:
-        """The first kept document that this one equals, or otherwise is a near duplicate of."""
+        """The first kept document that this one equals, or otherwise the first candidate that it nearly duplicates."""
         equal = min((number for _, number in self._exact.find([fingerprint.document])), default=None)
         if equal is not None:
             return Match(equal, 1.0, exact=True)
         if fingerprint.signature is None:
             return None
         hashes = band_hashes(fingerprint.signature[None])[0].tolist()
-        for number in sorted({number for _, number in self._bands.find(hashes)}):
-            similarity = float(np.mean(self._row(number) == fingerprint.signature))
-            if similarity >= self._similarity:
-                return Match(number, similarity, exact=False)
-        return None
+        numbers = self._bands.first(hashes, self._candidates)
+        if not len(numbers):
+            return None
+        similarities = np.mean(self._signatures(numbers) == fingerprint.signature, axis=1)
+        first = int(np.argmax(similarities >= self._similarity))
+        if similarities[first] < self._similarity:
+            return None
+        return Match(int(numbers[first]), float(similarities[first]), exact=False)
 
     def seen_paragraphs(self, fingerprint: Fingerprint) -> dict[int, int]:
         """The lines of a document that were added before: index of the line -> number of its first entry."""
@@ -274,7 +323,12 @@ class SeenTexts:
         return seen
 
     def add(self, fingerprint: Fingerprint | None, paragraphs: Iterable[int] = ()) -> None:
-        """Add the next document, None for one that is dropped, and the hashes of the paragraphs that are kept."""
+        """Add the next document.
+
+        Args:
+            fingerprint: Its fingerprint; None for a document that is dropped, or compared with no other.
+            paragraphs: The hashes of its long paragraphs that are kept.
+        """
         number = self.sizes.documents
         row = None if fingerprint is None else fingerprint.signature
         self._keys.seek(8 * number)
@@ -300,5 +354,6 @@ class SeenTexts:
 
     def close(self) -> None:
         """Close the files."""
+        self._mapped = self._mapped[:0].copy()  # Windows cannot remove a file that is mapped
         for file in (self._keys, self._rows, self._lines):
             file.close()

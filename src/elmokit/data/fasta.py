@@ -23,7 +23,13 @@ class FastaRecord:
 
 
 def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
-    """Stream the sequences of a file (plain, .gz or .zst); white space within residues is left out.
+    """Stream the sequences of a file.
+
+    Args:
+        path: The file (plain, .gz or .zst).
+
+    Yields:
+        The sequences in the order of the file, without white space.
 
     Raises:
         FileNotFoundError: The file is missing.

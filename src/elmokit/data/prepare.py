@@ -9,7 +9,6 @@ import math
 import os
 import shutil
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from elmokit.data.documents import COMPRESSED, read_documents
+from elmokit.data.documents import PARQUET, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
@@ -26,6 +25,8 @@ from elmokit.data.workers import usable_cores
 from elmokit.fs.atomic import check_output, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import check_distinct
+from elmokit.fs.reading import suffixes_of
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import missing_rules, tokenizer_for
 
@@ -41,10 +42,8 @@ RESULT_NAME = "result"
 
 def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
     """The sizes of the files in bytes. ValueError for files that are repeated or whose beginning is unreadable."""
+    check_distinct(paths)
     names = [str(path) for path in paths]
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{repeated[0]} is given more than once: give each file once")
     doubts = {}
     for name in names:
         if not (first := list(islice(read_documents(name, text_field), FIRST_DOCUMENTS))):
@@ -56,9 +55,10 @@ def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -
 
 
 def _default_num_shards(input_bytes: dict[str, int]) -> int:
-    text_bytes = sum(
-        size * (COMPRESSION_RATIO if path.endswith(COMPRESSED) else 1) for path, size in input_bytes.items()
-    )
+    text_bytes = 0
+    for path, size in input_bytes.items():
+        kind, compression = suffixes_of(path)
+        text_bytes += size * (COMPRESSION_RATIO if compression or kind == PARQUET else 1)
     return max(1, min(math.ceil(text_bytes / SHARD_BYTES), MAX_DEFAULT_SHARDS))
 
 
@@ -144,8 +144,9 @@ def _check_arguments(
             raise ValueError(f"{name} must be at least 1, not {number}")
     if not inputs:
         raise ValueError("there is no input: give at least one text file")
-    for path in set(map(str, inputs)) & set(map(str, exclude)):
-        raise ValueError(f"{path} is both an input and excluded: remove it from one of them")
+    excluded = {os.path.realpath(path) for path in exclude}
+    if both := [path for path in inputs if os.path.realpath(path) in excluded]:
+        raise ValueError(f"{both[0]} is both an input and excluded: remove it from one of them")
 
 
 def prepare(
@@ -172,9 +173,11 @@ def prepare(
 
     Args:
         inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents; or
-            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record.
-        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl (a line for each document
-            that was dropped). It is created atomically; if it is complete already, nothing is done.
+            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record. A document
+            of more than 1,000 lines or 250,000 characters is cut into several.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each document
+            that was dropped, with its file and its line there, from 1 (of a Parquet file its row, from 0), and the same
+            of the document that it is like. It is created atomically; if it is complete already, nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
             (see `tokenizer_for`).
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from elmokit.fs.json_files import from_json, read_json
+
 REPORT_NAME = "corpus.json"
 
 DropDuplicates = Literal["near", "exact", "none"]
@@ -83,12 +85,6 @@ class PrepareReport:
         lines.append(f"tokenizer: {self.options.tokenizer}")
         return "\n".join(lines + ["these shards were there already; nothing was done"] * self.already_done)
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "PrepareReport":
-        """The inverse of `dataclasses.asdict`."""
-        dropped = {reason: DropCount(**count) for reason, count in values["dropped"].items()}
-        return cls(**{**values, "options": PrepareOptions(**values["options"]), "dropped": dropped})
-
 
 def json_bytes(values: Any, indent: int | None = 2) -> bytes:
     """JSON in UTF-8, with a newline. Surrogates, as in paths that are not UTF-8, become JSON escapes."""
@@ -99,9 +95,9 @@ def read_report(directory: str | Path) -> PrepareReport:
     """Read the report of a corpus directory. ValueError if it is damaged or of another version."""
     path = Path(directory) / REPORT_NAME
     try:
-        return PrepareReport.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        return from_json(PrepareReport, read_json(path), "the report")
+    except ValueError as error:
         raise ValueError(
-            f"{path} is not a report of this version of elmokit ({type(error).__name__}: {error}): "
-            "prepare the corpus again, with another output or after removing this one"
+            f"{path} is not a report of this version of elmokit ({error}): prepare the corpus again, with another "
+            "output or after removing this one"
         ) from None

@@ -1,6 +1,5 @@
 """A run of `prepare`: selects documents, distributes them to shards, and writes checkpoints."""
 
-import json
 import os
 import shutil
 import sys
@@ -13,19 +12,23 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from elmokit.data.documents import Document, read_documents
+from elmokit.data.documents import Document, position_name, read_documents
 from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTexts
 from elmokit.data.prepare_report import REPORT_NAME, PrepareReport, Reason, json_bytes
 from elmokit.data.shuffle import Scatter
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
 from elmokit.fs.atomic import atomic_path, remove_leftovers
+from elmokit.fs.json_files import from_json, read_json
 from elmokit.progress import ProgressBar
 
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 # A JSON line for each dropped document.
 DROPPED_NAME = "dropped.jsonl"
 
-CHECKPOINT_NAME = "checkpoint.json"
+# The position of each document in its file, in 8 bytes.
+POSITIONS_NAME = "positions.bin"
+# The number is that of the format of the directory's files: a run of an older one starts over.
+CHECKPOINT_NAME = "checkpoint-2.json"
 # A checkpoint syncs the files of all shards to disk: at most every 30 seconds, and at most 5 % of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 30, 0.05
 
@@ -68,10 +71,8 @@ class Checkpoint:
     def read(cls, directory: Path) -> "Checkpoint | None":
         """Read a checkpoint; None if there is none of this version."""
         try:
-            values = json.loads((directory / CHECKPOINT_NAME).read_text(encoding="utf-8"))
-            sizes = {name: LogSizes(*values[name]) for name in ("excluded", "seen")}
-            return cls(**{**values, **sizes, "report": PrepareReport.from_json(values["report"])})
-        except (FileNotFoundError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            return from_json(cls, read_json(directory / CHECKPOINT_NAME))
+        except (FileNotFoundError, ValueError):
             return None
 
 
@@ -89,6 +90,8 @@ class PrepareRun:
         self._seen = SeenTexts(directory, self._options.similarity, checkpoint.seen)
         self._dropped = (directory / DROPPED_NAME).open("ab")
         self._dropped.truncate(checkpoint.dropped_bytes)
+        self._positions = (directory / POSITIONS_NAME).open("a+b")
+        self._positions.truncate(8 * checkpoint.documents)
         self._next_save = time.monotonic() + CHECKPOINT_SECONDS
         self._warned = False
 
@@ -96,6 +99,7 @@ class PrepareRun:
         """Close the files."""
         self._seen.close()
         self._dropped.close()
+        self._positions.close()
 
     def save(self) -> None:
         """Sync all files to disk, then write a checkpoint."""
@@ -103,8 +107,9 @@ class PrepareRun:
         self._checkpoint.shard_bytes = self._scatter.sync()
         self._seen.sync()
         self._checkpoint.seen = self._seen.sizes
-        self._dropped.flush()
-        os.fsync(self._dropped.fileno())
+        for file in (self._dropped, self._positions):
+            file.flush()
+            os.fsync(file.fileno())
         self._checkpoint.dropped_bytes = self._dropped.tell()
         self._checkpoint.write(self._directory)
         end = time.monotonic()
@@ -117,6 +122,7 @@ class PrepareRun:
         checkpoint, fingerprint = self._checkpoint, document.fingerprint
         while len(checkpoint.file_starts) <= document.file:
             checkpoint.file_starts.append(checkpoint.documents)
+        self._positions.write(document.position.to_bytes(8, "little"))
         if document.file < self._num_excluded:
             assert fingerprint is not None
             self._seen.add(fingerprint, filter(None, fingerprint.paragraphs))
@@ -184,9 +190,10 @@ class PrepareRun:
         report.words_per_input[self._paths[document.file]] += words
 
     def _location(self, number: int) -> dict[str, str | int]:
-        """The file of a document, and its index in the file, from 0."""
-        file = bisect_right(self._checkpoint.file_starts, number) - 1
-        return {"file": self._paths[file], "document": number - self._checkpoint.file_starts[file]}
+        """The file of a document, and its position in the file."""
+        path = self._paths[bisect_right(self._checkpoint.file_starts, number) - 1]
+        self._positions.seek(8 * number)
+        return {"file": path, position_name(path): int.from_bytes(self._positions.read(8), "little")}
 
     def _drop(self, document: TokenizedDocument, reason: Reason, match: Match | None = None) -> None:
         self._seen.add(None)

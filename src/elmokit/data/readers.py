@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from elmokit.data.text_checks import attached_mark
 from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_lines, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT_START = "-DOCSTART-"
@@ -60,9 +60,7 @@ class Layout:
         Raises:
             ValueError: There is no such format or column.
         """
-        suffixes = Path(path).suffixes
-        suffix = next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".zst")), "")
-        format = format or ("conllu" if suffix == ".conllu" else "columns")
+        format = format or ("conllu" if suffixes_of(path).kind == ".conllu" else "columns")
         if format == "conllu":
             name = "upos" if tag_column is None else str(tag_column).lower()
             if name not in CONLLU_COLUMNS:
@@ -77,7 +75,20 @@ class Layout:
 
 
 def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
-    """Stream the lines of a task file. ValueError for a token whose number of columns differs from the others'."""
+    """Stream the lines of a task file.
+
+    Args:
+        path: File (plain, .gz or .zst) with one token per line.
+        layout: Its columns.
+
+    Yields:
+        All lines, from 1; those of tokens with their columns.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: A token has another number of columns than those before, or the file is not UTF-8; the message names
+            the line.
+    """
     width = len(CONLLU_COLUMNS) if layout.conllu else None
     for number, text in enumerate(read_lines(path), start=1):
         if not text.strip(" \t") or (text.startswith("#") if layout.conllu else text.startswith(DOCUMENT_START)):
@@ -190,7 +201,7 @@ def write_predictions(
         The number of sentences and the number of tokens.
 
     Raises:
-        ValueError: There are fewer tags than tokens, or the file is malformed.
+        ValueError: There are fewer or more tags than tokens, or sentences than the file has, or it is malformed.
     """
     sentences, tokens = 0, 0
     tags: Iterator[str] | None = None  # of the present sentence
@@ -206,6 +217,15 @@ def write_predictions(
                     raise ValueError(f"{source}, line {line.number}: no tag was predicted for this token")
                 text, tokens = _with_tag(line, tag, layout), tokens + 1
             elif ends_sentence(line):
+                _check_exhausted(tags, f"{source}, line {line.number}: the sentence that ends here has fewer tokens")
                 tags = None
             stream.write(f"{text}\n".encode())
+        _check_exhausted(tags, f"{source}: the last sentence has fewer tokens")
+        _check_exhausted(remaining, f"{source} has fewer sentences")
     return sentences, tokens
+
+
+def _check_exhausted(predictions: Iterator[object] | None, place: str) -> None:
+    end = object()
+    if predictions is not None and next(predictions, end) is not end:
+        raise ValueError(f"{place} than were predicted: give the file whose sentences they are of")

@@ -30,12 +30,19 @@ def _split_tokens(tokens: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
     return tuple(words), starts
 
 
+def _list(record: dict[str, Any], key: str) -> list[Any]:
+    """A value that must be a list: a text would be read letter by letter."""
+    if not isinstance(value := record[key], list):
+        raise TypeError(f"{key} is {type(value).__name__}, not a list")
+    return value
+
+
 def _instance(record: dict[str, Any], starts: list[int], name: str) -> SenseInstance:
-    tokens = record["tok"]
+    tokens = _list(record, "tok")
     first, last = tokens[0], tokens[-1]
     if tokens != list(range(first, last + 1)) or first < 0 or last + 1 >= len(starts):
         raise ValueError(f"{name}: the tokens {tokens} of an instance are not consecutive tokens of the sentence")
-    lexkeys = [lexkey for several in record["lexkeys"] for lexkey in several.split(";")]
+    lexkeys = [lexkey for several in _list(record, "lexkeys") for lexkey in several.split(";")]
     senses = tuple(f"{record['lemma'].lower()}%{lexkey}" for lexkey in lexkeys)
     return SenseInstance(name, lemma_of_key(senses[0]), starts[first], starts[last + 1], senses)
 
@@ -59,9 +66,12 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
         name = f"{path}, line {number}"
         try:
             record = json.loads(line)
-            words, starts = _split_tokens(record["tokens"])
-            tagged = [instance for instance in record["instances"] if instance["pos"] != NAME_TAG]
-            instances = tuple(_instance(instance, starts, name) for instance in tagged)
+            words, starts = _split_tokens(_list(record, "tokens"))
+            instances = tuple(
+                _instance(instance, starts, f"{name}, instance {index}")
+                for index, instance in enumerate(_list(record, "instances"), start=1)
+                if instance["pos"] != NAME_TAG
+            )
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(
                 f"{name}: expected a JSON object with tokens and instances (tok, lemma, pos, lexkeys); "

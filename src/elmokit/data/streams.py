@@ -72,7 +72,12 @@ class TrainingStream:
             batch_size: B, the number of rows.
             unroll_steps: T, the time steps of a window.
             rows: The pending words of each row, as in `TrainingStream.rows`; empty by default.
+
+        Raises:
+            ValueError: There are not as many rows as `batch_size`.
         """
+        if rows is not None and len(rows) != batch_size:
+            raise ValueError(f"a stream of batch_size {batch_size} cannot continue one of {len(rows)} rows")
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
         self._rows = rows or [[[], [], [], []] for _ in range(batch_size)]
         # Number of words read from each row. They are removed only when it is refilled: a row may hold a whole book.
@@ -127,7 +132,7 @@ class TrainingStream:
 
 @dataclass
 class PendingText:
-    """What a `SentenceStream` holds between two batches.
+    """The text that a `SentenceStream` holds between two batches, and its counts.
 
     Attributes:
         rest: Words that are left of a sentence that is being cut.
@@ -158,7 +163,7 @@ class SentenceStream:
         Args:
             sentences: Endless sentences, as lists of words.
             size: Positions of a batch.
-            pending: What an earlier stream held, as in `SentenceStream.pending`.
+            pending: `SentenceStream.pending` of an earlier stream.
 
         Raises:
             ValueError: A batch has no place for a word and a boundary.
@@ -166,27 +171,36 @@ class SentenceStream:
         if size < 2:
             raise ValueError("a batch of whole sentences needs 2 positions or more: raise batch_size or unroll_steps")
         self._sentences, self._size = sentences, size
-        self.pending = pending or PendingText()
+        pending = pending or PendingText()
+        self._excess, self._cut = pending.excess, pending.cut
+        # Number of words read from a sentence that is being cut, which is kept whole: it may be a whole book.
+        self._sentence, self._done = pending.rest, 0
+
+    @property
+    def pending(self) -> PendingText:
+        """Held text and counts, from which a stream continues."""
+        return PendingText(self._sentence[self._done :], self._excess, self._cut)
 
     def __iter__(self) -> Iterator[list[list[str]]]:
         return self
 
     def __next__(self) -> list[list[str]]:
-        batch, positions = [], self.pending.excess
+        batch, positions = [], self._excess
         while positions < self._size:
             batch.append(self._next_sentence())
             positions += len(batch[-1]) + 1
-        self.pending.excess = positions - self._size
+        self._excess = positions - self._size
         return batch
 
     def _next_sentence(self) -> list[str]:
         """The next sentence, or the next part of one that is cut, of at most as many positions as a batch."""
-        words, longest = self.pending.rest, self._size - 1
-        if not words:
-            words = next(self._sentences)
-            self.pending.cut += len(words) > longest
-        self.pending.rest = words[longest:]
-        return words[:longest]
+        longest = self._size - 1
+        if self._done >= len(self._sentence):
+            self._sentence, self._done = next(self._sentences), 0
+            self._cut += len(self._sentence) > longest
+        begin = self._done
+        self._done += longest
+        return self._sentence[begin : self._done]
 
 
 def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator) -> list[np.ndarray]:
@@ -248,7 +262,15 @@ def embedding_batch(
 
 
 def window_batch(forward: Sequence[str], backward: Sequence[str]) -> PackedBatch:
-    """A single row with separate words for the two directions, of equal number; results stay in stream order."""
+    """Pack a single row with separate words for the two directions; results stay in stream order.
+
+    Args:
+        forward: The T words that the forward direction reads.
+        backward: The T words that the backward direction reads, in its order.
+
+    Returns:
+        The batch.
+    """
     words, indices = number_words(chain(forward, backward))
     length = len(forward)
     text = PackedText(Packing.rectangle(length, 1), torch.arange(length).expand(2, length))
@@ -279,7 +301,15 @@ def scoring_batch(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows
 
 
 def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
-    """Assign sentences to rows of about equal total length: the longest first, each to the shortest row."""
+    """Assign sentences to rows of about equal total length: the longest first, each to the shortest row.
+
+    Args:
+        lengths: The length of each of N sentences.
+        num_rows: Number of rows.
+
+    Returns:
+        The row of each sentence, (N,) int64.
+    """
     rows = np.zeros(len(lengths), dtype=np.int64)
     fill = [(0, row) for row in range(num_rows)]
     for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
@@ -290,7 +320,15 @@ def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarra
 
 
 def sentence_batches(sentences: Iterable[Sequence[str]], words: int) -> Iterator[list[Sequence[str]]]:
-    """Group consecutive sentences into batches of about `words` words, counting boundaries."""
+    """Group consecutive sentences into batches.
+
+    Args:
+        sentences: Lists of words.
+        words: Words of a batch, counting boundaries: it ends with the sentence that reaches them.
+
+    Yields:
+        The batches; the last may have fewer words.
+    """
     batch: list[Sequence[str]] = []
     size = 0
     for sentence in sentences:

@@ -40,6 +40,13 @@ def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) ->
         file: Text file.
         tokenizer: The tokenizer that it will be split with; whitespace-1 if it is taken for tokenized text.
         lines_are_sentences: Every line will be used as one sentence.
+
+    Yields:
+        Reasons, each a phrase to follow the name of the file.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: It is not UTF-8, or cannot be decompressed.
     """
     lines = list(_beginning(file))
     words = [line.split() for line in lines]

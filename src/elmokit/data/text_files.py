@@ -21,6 +21,10 @@ from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
 
+ENGLISH_SENTENCES = (
+    "is split into sentences by the rules of English, since words-1, the model's tokenizer, is that of many languages: "
+    "choose the one of the text with --language (language=... in Python)"
+)
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
 
@@ -78,8 +82,17 @@ def file_tokenizers(
         by_line: Every line is used as one sentence. Otherwise raw lines are split into sentences.
         long_lines: Lines may be longer than sentences are.
 
+    Returns:
+        As many tokenizers as files.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: The language is not one for this text, the tokenizer's library is not installed, or a file is not
+            UTF-8.
+
     Warns:
-        UserWarning: The first file that does not look like what it is taken for; or shards of another tokenizer.
+        UserWarning: The first file that does not look like what it is taken for, or whose sentences are split by the
+            rules of English for want of a language; or shards of another tokenizer.
     """
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
@@ -88,6 +101,8 @@ def file_tokenizers(
     lines_are_sentences = (by_line or raw is tokenized) and not long_lines
     for file, shard in zip(files, shards, strict=True):
         doubts = [f"{file} {doubt}" for doubt in doubts_about(file, raw, lines_are_sentences)] if shard is None else []
+        if shard is None and not by_line and raw.name == "words-1" and raw.language is None:
+            doubts.append(f"{file} {ENGLISH_SENTENCES}")
         if shard is not None and tokenize and name not in (None, shard):
             doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
         for doubt in doubts:
@@ -98,11 +113,21 @@ def file_tokenizers(
 
 
 def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
-    """Stream the tokenized sentences of a file, of which a line may have several (one if the text is tokenized)."""
+    """Stream the sentences of a file.
+
+    Args:
+        file: Text file (plain, .gz or .zst).
+        tokenizer: Splits a line into its sentences, and these into words; whitespace-1 if the text is tokenized.
+
+    Yields:
+        The words of each sentence; none is empty.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: It is not UTF-8 (the message names the line), is a pipe, or cannot be decompressed.
+    """
     for line in read_lines(file):
-        for sentence in tokenizer.split_sentences(line):
-            if words := tokenizer.tokenize(sentence):
-                yield words
+        yield from tokenizer.split_paragraph(line)
 
 
 def tokenized_files(

@@ -22,7 +22,10 @@ CHUNK_CHARACTERS = 1_000_000  # that are sent to a process at a time
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use: in a container or a batch job fewer than the machine has."""
+    """The number of cores that this process may run on: in a batch job often fewer than the machine has.
+
+    A limit of processor time, as containers have (`docker run --cpus`), is not seen.
+    """
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -43,6 +46,7 @@ class TokenizedDocument:
 
     Attributes:
         file: Index of the file.
+        position: As in `Document`.
         lines: The tokenized lines.
         fingerprint: Hashes for the comparison with other documents, if documents are compared.
         characters: Number of characters.
@@ -50,6 +54,7 @@ class TokenizedDocument:
     """
 
     file: int
+    position: int
     lines: list[TokenizedLine]
     fingerprint: Fingerprint | None
     characters: int = 0
@@ -76,7 +81,7 @@ class WorkerOptions:
 
 def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
     """Split a line into sentences and tokens."""
-    sentences = [tokens for text in tokenizer.split_sentences(line) if (tokens := tokenizer.tokenize(text))]
+    sentences = list(tokenizer.split_paragraph(line))
     return TokenizedLine(
         text="".join(f"{' '.join(tokens)}\n" for tokens in sentences),
         sentences=len(sentences),
@@ -90,10 +95,11 @@ def _work(documents: list[Document], options: WorkerOptions) -> list[TokenizedDo
     lines = [document.lines for document in documents]
     hashes = fingerprints(lines, options.near) if options.fingerprints else [None] * len(lines)
     return [
-        TokenizedDocument(document.file, [], fingerprint)
+        TokenizedDocument(document.file, document.position, [], fingerprint)
         if document.file < options.num_excluded
         else TokenizedDocument(
             file=document.file,
+            position=document.position,
             lines=[tokenize_line(line, tokenizer) for line in document.lines],
             fingerprint=fingerprint,
             characters=sum(map(len, document.lines)),

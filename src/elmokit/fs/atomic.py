@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 
 from elmokit.fs.disk import DISK_FULL, cannot_write, new_directories, sync
 from elmokit.fs.lock import locked
+from elmokit.fs.reading import suffixes_of
 
 NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: together they must fit a file name
 
@@ -31,19 +32,20 @@ NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: 
 def create_bytes(path: str | Path) -> BinaryIO:
     """Create a file to write bytes to, compressed if its name ends in .gz or .zst."""
     path = Path(path)
-    if path.suffix == ".gz":
+    compression = suffixes_of(path).compression
+    if compression == ".gz":
         # No time and no name inside, so that equal content makes equal files.
         file = path.open("wb", buffering=0)
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
         stream.myfileobj = file  # closed with the stream
         return cast(BinaryIO, stream)
-    if path.suffix == ".zst":
+    if compression == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
     return path.open("wb")
 
 
 def resolve_link(path: str | Path) -> Path:
-    """What a path stands for: a symbolic link stays, and what it points to is written, on the disk where that is."""
+    """Follow a symbolic link, so that its target is written and the link is kept."""
     path = Path(path)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
@@ -106,7 +108,8 @@ def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
 def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
     """Give files the mode of a newly created one: some libraries write files that only their owner may read.
 
-    The umask is read from a new file in `folder`, since the system call that returns it sets it for the whole process.
+    Links keep theirs, which is the mode of a file elsewhere. The umask is read from a new file in `folder`, since the
+    system call that returns it sets it for the whole process.
     """
     probe = folder / f"mode-{uuid.uuid4().hex[:8]}"
     descriptor = os.open(probe, os.O_CREAT | os.O_EXCL, 0o666)
@@ -116,7 +119,9 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
         os.close(descriptor)
         probe.unlink()
     for file in files:
-        file.chmod(mode)
+        status = file.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            file.chmod(mode)
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
 
 @contextmanager
 def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) -> Iterator[Path]:
-    """Write a file atomically.
+    """Write a file atomically; one that is replaced leaves its mode to the new one.
 
     Args:
         path: The file to create, or a symbolic link to it; missing directories are made.
@@ -145,7 +150,10 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
         if path.exists() and not overwrite:
             _check_same(partial, path)
             return
-        _set_default_mode(partial.parent, [partial])
+        if path.is_file():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
+        else:
+            _set_default_mode(partial.parent, [partial])
         sync(partial)
         os.replace(partial, path)
         sync(path.parent)
@@ -207,9 +215,10 @@ def _check_same(new: Path, path: Path) -> None:
 def _finish(directory: Path, folder: Path) -> None:
     """Give all files of a directory the default mode, and write everything to the disk."""
     paths = list(directory.rglob("*"))
-    _set_default_mode(folder, [path for path in paths if path.is_file()])
+    _set_default_mode(folder, paths)
     for path in [*paths, directory]:
-        sync(path)
+        if not path.is_symlink():
+            sync(path)
 
 
 def _replace(new: Path, path: Path) -> None:

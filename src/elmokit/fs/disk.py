@@ -18,7 +18,8 @@ def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
     number = getattr(error, "errno", None) or errno.EIO
     # The text of a full disk may be ours, of a file inside a directory that is written whole.
     reason = os.strerror(number) if number in DISK_FULL else getattr(error, "strerror", None) or str(error)
-    return OSError(number, f"cannot write {path} ({reason}): check free space and permissions; nothing was left there")
+    advice = "check free space and permissions; what was there before is unchanged"
+    return OSError(number, f"cannot write {path} ({reason}): {advice}")
 
 
 @contextmanager
@@ -38,14 +39,15 @@ def sync(path: Path) -> None:
     """Flush a file or directory to the disk."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open directories
-    descriptor = os.open(path, os.O_RDONLY)
+    # Windows flushes only what is open for writing, and Linux directories only what is not.
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def to_disk(file: IO[bytes], begin: int, size: int) -> None:
+def flush_and_drop_pages(file: IO[bytes], begin: int, size: int) -> None:
     """Flush an open file to the disk, and drop `size` bytes of it from the page cache where the system can.
 
     Otherwise gigabytes of vectors fill the memory, and a virtual machine is slow to get more: with this, Linux wrote a

@@ -27,7 +27,10 @@ def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
 
     Args:
         path: A regular file.
-        max_bytes: What is larger is refused unread.
+        max_bytes: Size above which it is refused unread.
+
+    Returns:
+        The value: dictionaries, lists, texts, numbers, truth values and None.
 
     Raises:
         FileNotFoundError: It is missing.
@@ -72,8 +75,8 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
 
     Args:
         kind: A dataclass, whose fields are keys of an object, or a type of such fields: str, int, float (finite), bool,
-            None, Any, Literal, X | Y, list[X], tuple[X, ...], tuple[X, Y], dict[str, X].
-        value: What `read_json` returned.
+            Any, Literal, X | Y, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X], dict[Literal, X].
+        value: The result of `read_json`, or a value in it.
         name: Of the value, for the message.
 
     Returns:
@@ -101,7 +104,10 @@ def from_json(kind: Any, value: Any, name: str = "it") -> Any:
         if len(kinds) == len(value):
             return origin(from_json(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return {key: from_json(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
+        return {
+            from_json(arguments[0], key, f"a key of {name}"): from_json(arguments[1], item, f"{name}.{key}")
+            for key, item in value.items()
+        }
     if origin is Literal and any(value == choice and type(value) is type(choice) for choice in arguments):
         return value
     if _is_scalar(kind, value):

@@ -1,5 +1,7 @@
 """Paths as users write them."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -17,3 +19,18 @@ def expand_user(path: str | Path) -> Path:
             f"{path}: {name} is the home directory of no user here; write the directory in full, or ./{name} for a "
             "file of that name"
         ) from None
+
+
+def check_distinct(paths: Iterable[str | Path]) -> None:
+    """Check that no file is given twice, be it by another name or through a link.
+
+    Raises:
+        ValueError: One is; the message names it as it was given.
+    """
+    given: dict[str, str | Path] = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in given:
+            also = "" if str(given[real]) == str(path) else f", also as {given[real]}"
+            raise ValueError(f"{path} is given more than once{also}: give each file once")
+        given[real] = path

@@ -6,16 +6,38 @@ import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import zstandard
 
+COMPRESSIONS = (".gz", ".zst")
 READ_SIZE = 1 << 18
+ZSTD_READ_SIZE = 1 << 10  # four bytes may stand for 128 KiB, and what is read at once is decompressed at once
 ZSTD_WINDOW = 1 << 31  # the largest there is; memory holds that of the file, as `zstd --long` has chosen it
 
 # How compressed files begin, and what decompresses them.
 DECOMPRESSED_BY = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d",
                    b"PK\x03\x04": "unzip"}  # fmt: skip
+
+
+class Suffixes(NamedTuple):
+    """The suffixes of a file's name in lower case.
+
+    Attributes:
+        kind: That of what the file holds, such as ".jsonl"; empty where there is none.
+        compression: ".gz", ".zst" or empty.
+    """
+
+    kind: str
+    compression: str
+
+
+def suffixes_of(path: str | Path) -> Suffixes:
+    """The suffixes by which a file is read and written, whatever their case."""
+    name = Path(Path(path).name.lower())
+    if name.suffix in COMPRESSIONS:
+        return Suffixes(name.with_suffix("").suffix, name.suffix)
+    return Suffixes(name.suffix, "")
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -43,18 +65,19 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
     # Frame by frame, since zstandard's own reader does not notice a truncated file.
     frame = None
     with path.open("rb") as stream:
-        while block := stream.read(READ_SIZE):
+        while block := stream.read(ZSTD_READ_SIZE):
             while block:
                 if frame is None or frame.eof:
                     frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
-                yield frame.decompress(block)
+                if decompressed := frame.decompress(block):
+                    yield decompressed
                 block = frame.unused_data
     if frame is not None and not frame.eof:
         raise EOFError("it is truncated")
 
 
 def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+    with gzip.open(path, "rb") if suffixes_of(path).compression == ".gz" else path.open("rb") as stream:
         while block := stream.read(READ_SIZE):
             yield block
 
@@ -68,8 +91,11 @@ def refuse_pipe(path: Path) -> None:
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """Read a file in blocks, decompressed if its name ends in .gz or .zst.
 
+    Args:
+        path: The file.
+
     Yields:
-        Bytes.
+        Blocks of at most 32 MiB.
 
     Raises:
         FileNotFoundError: It is missing.
@@ -80,13 +106,24 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
     try:
-        yield from _zstd_blocks(path) if path.suffix.lower() == ".zst" else _plain_or_gzip_blocks(path)
+        yield from _zstd_blocks(path) if suffixes_of(path).compression == ".zst" else _plain_or_gzip_blocks(path)
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
 
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
-    """Read the undecoded lines of a file, a list of them for each block."""
+    r"""Stream the undecoded lines of a file (plain, .gz or .zst), many at a time.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Lists of consecutive lines, without "\n", which alone ends a line.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is a pipe, or cannot be decompressed to its end.
+    """
     begun: list[bytes] = []  # of an unfinished line; concatenated once, as a line may be as long as a book
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
@@ -100,7 +137,19 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
 
 
 def decode_line(line: bytes, path: str | Path, number: int) -> str:
-    """Decode a line, without its "\r"; ValueError that names the file and the line (from 1) if it is not UTF-8."""
+    r"""Decode a line of a file.
+
+    Args:
+        line: The line without "\n".
+        path: The file, for the message.
+        number: Number of the line, from 1.
+
+    Returns:
+        The text, without "\r" at its end.
+
+    Raises:
+        ValueError: It is not UTF-8; the message names file, line and column, or the compression of the file.
+    """
     try:
         return line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
@@ -114,6 +163,9 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
 
 def read_lines(path: str | Path) -> Iterator[str]:
     r"""Stream the lines of a UTF-8 text file (plain, .gz or .zst).
+
+    Args:
+        path: The file.
 
     Yields:
         Lines without "\n" or "\r\n", which alone end a line, and without a byte order mark.

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from elmokit.fs.disk import to_disk
+from elmokit.fs.disk import flush_and_drop_pages
 from elmokit.fs.reading import open_regular
 from elmokit.storage.checksum import UNSEALED, seal
 from elmokit.storage.token_spool import TokenSpool, cut_words
@@ -153,7 +153,7 @@ def shard_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], d
         yield writer
         writer.check()
         seal(file)
-        to_disk(file, tensors["vectors"].offset, tensors["vectors"].size)
+        flush_and_drop_pages(file, tensors["vectors"].offset, tensors["vectors"].size)
 
 
 # --- Reading -------------------------------------------------------------------------------------------------------

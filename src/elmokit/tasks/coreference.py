@@ -27,7 +27,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
-FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$")  # that of LitBank, or OntoNotes' .v4_gold_conll
+FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$", re.IGNORECASE)  # that of LitBank, or OntoNotes' .v4_gold_conll
 DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # in mentions: where the bins of the distance feature begin
 
 

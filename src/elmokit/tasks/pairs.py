@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.correlation import pearson, spearman
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
@@ -257,7 +257,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rows of a file as dictionaries, each with its place, for error messages."""
     lines = read_lines(path)
-    if ".jsonl" in path.suffixes:
+    if suffixes_of(path).kind == ".jsonl":
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f"{path}, line {number}", _object(line, f"{path}, line {number}")

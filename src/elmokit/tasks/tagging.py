@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
+from elmokit.fs.reading import suffixes_of
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import ColumnsConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import (
@@ -234,7 +235,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None) -> None:
         """JSON lines to a file .jsonl; to any other, words and tags in columns: a copy of `file` if it is given."""
-        if ".jsonl" in output.suffixes:
+        if suffixes_of(output).kind == ".jsonl":
             super().write(predictions, output, file)
         elif file is None:
             self.write_lines(map(_in_columns, predictions), output)

@@ -36,7 +36,17 @@ def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) 
 
 
 def truncation_message(count: int, limit: str, place: str, word: str) -> str:
-    """How many words are truncated, after which limit, and one of them with its place."""
+    """The text of a `TruncationWarning`.
+
+    Args:
+        count: Number of words that are truncated.
+        limit: The number and the unit of what is read of a word, such as "48 bytes".
+        place: The place of an example, such as "sentence 3".
+        word: The example, which is shortened to 60 characters.
+
+    Returns:
+        A message without a period.
+    """
     words = "1 word is" if count == 1 else f"{count} words are"
     return f"{words} too long and cut after {limit}, as in {place}: {word[:60]!r}"
 
@@ -44,7 +54,16 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
 def truncation_in(
     sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
 ) -> str:
-    """The `truncation_message` of sentences that have truncated words."""
+    """The `truncation_message` of sentences of which at least one has a truncated word.
+
+    Args:
+        sentences: Lists of words.
+        count_truncated: Counts the truncated ones of some words.
+        limit: As in `truncation_message`.
+
+    Returns:
+        The message, with the first truncated word as its example; sentences are numbered from 0.
+    """
     counts = list(map(count_truncated, sentences))
     number = next(number for number, count in enumerate(counts) if count)
     word = next(word for word in sentences[number] if count_truncated([word]))

@@ -30,8 +30,11 @@ def _truncated(words: Sequence[str], max_characters: int | None) -> list[str]:
 
 
 def count_truncated_efml(words: Sequence[str], config: EfmlEncoderConfig) -> int:
-    """Number of words with more characters than the model reads."""
-    return 0 if config.max_characters is None else sum(len(word) > config.max_characters - 2 for word in words)
+    """Number of words with more characters than the model reads, without boundaries, which are kept whole."""
+    if config.max_characters is None:
+        return 0
+    long = [word for word in words if len(word) > config.max_characters - 2]
+    return sum(BOUNDARY_NAMES.get(word, word) not in EFML_BOUNDARIES for word in long)
 
 
 def _code_points(words: Sequence[str]) -> np.ndarray:

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from elmokit.text.abbreviations import INTRODUCING
 
@@ -32,6 +32,28 @@ def _forced_segment(text: str) -> str:
     return text
 
 
+NOT_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
+
+
+def _segment(language: str, text: str) -> list[str]:
+    """The segments of a text by sentencex.
+
+    sentencex 1.0 panics where a capital, white space outside of ASCII and a period follow each other, as in
+    "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All other texts are split as they are, so
+    that their sentences stay those that models were trained on.
+    """
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
+
+    try:
+        return segment(language, text)
+    except BaseException as error:  # a panic is no Exception, and its class cannot be imported
+        if type(error).__name__ != "PanicException":
+            raise
+    pieces = segment(language, NOT_ASCII_SPACE.sub(" ", text))
+    ends = list(accumulate(map(len, pieces)))
+    return [text[begin:end] for begin, end in pairwise([0, *ends[:-1], len(text)])]
+
+
 def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[str]:
     """Split a paragraph with sentencex, one window of characters at a time.
 
@@ -45,12 +67,10 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
     Yields:
         Segments that concatenate to the paragraph, white space included.
     """
-    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
-
     begin = 0
     while len(paragraph) - begin > window:
         text = paragraph[begin : begin + window]
-        complete = segment(language, text)[:-1]
+        complete = _segment(language, text)[:-1]
         ends = list(accumulate(map(len, complete)))
         complete = complete[: bisect_left(ends, window // 2) + 1]
         # sentencex may rewrite the white space of blank lines, so that the rest of the text cannot be located.
@@ -58,7 +78,7 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
             complete = [_forced_segment(text)]
         yield from complete
         begin += sum(map(len, complete))
-    yield from segment(language, paragraph[begin:])
+    yield from _segment(language, paragraph[begin:])
 
 
 # sentencex knows some abbreviations of some languages. No sentence ends after one of ours, after an initial, or before

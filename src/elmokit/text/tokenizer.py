@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -30,6 +30,12 @@ class Tokenizer:
             message = f"text is in a script for which {self.name} has no rules: use a model of its language"
             warnings.warn(message, stacklevel=4)
         return self.tokenize(text)
+
+    def split_paragraph(self, paragraph: str) -> Iterator[list[str]]:
+        """The tokens of each sentence of a paragraph that has tokens."""
+        for sentence in self.split_sentences(paragraph):
+            if tokens := self.tokenize(sentence):
+                yield tokens
 
     def count_unknown(self, text: str) -> int:
         """Number of letters in a text of scripts for which the tokenizer has no rules."""

@@ -27,7 +27,14 @@ class Vocab:
     """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Create a vocabulary from distinct words, <S>, </S> and <UNK> among them. ValueError otherwise."""
+        """Create a vocabulary.
+
+        Args:
+            words: Distinct words, <S>, </S> and <UNK> among them.
+
+        Raises:
+            ValueError: One of these is missing, a word is repeated, or a word could not be read back from a file.
+        """
         self.words: tuple[str, ...] = tuple(words)
         self._id_of = {word: index for index, word in enumerate(self.words)}
         missing = [special for special in SPECIALS if special not in self._id_of]
@@ -39,6 +46,15 @@ class Vocab:
             repeated = [word for word, count in Counter(self.words).items() if count > 1]
             raise ValueError(
                 f"{len(repeated)} words are repeated in the vocabulary, such as {repeated[0]!r}: remove the repetitions"
+            )
+
+        unreadable = [word for word in self.words if not word or "\n" in word or word[-1] == "\r" or word == OLD_MARK]
+        unreadable += [
+            word for word in self.words[:1] if word[:1] == "\ufeff"
+        ]  # at the beginning of a file it is no text
+        if unreadable:
+            raise ValueError(
+                f"{unreadable[0]!r} cannot be a word of a vocabulary, a file with one word per line: remove it"
             )
 
     def __len__(self) -> int:
