@@ -115,7 +115,7 @@ class ElmoEmbedder:
             use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
 
         Raises:
-            ValueError: A line is blank, or with `use_sentence_keys` a sentence is repeated (both ConfigurationError), or
+            ValueError: A line is blank, or with `use_sentence_keys` a sentence is repeated (a ConfigurationError), or
                 `output_format` is something else.
         """
         if output_format not in OUTPUT_FORMATS:
