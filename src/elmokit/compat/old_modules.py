@@ -9,7 +9,7 @@ from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 # Old modules, and the modules of `elmokit.compat` that have their names.
 MODULES = {
@@ -81,8 +81,8 @@ class _OldModules(MetaPathFinder, Loader):
     def get_code(self, fullname: str) -> CodeType | None:
         """The code of a module's counterpart, which `python -m` runs as `__main__`."""
         counterpart = find_spec(f"elmokit.compat.{self._modules[fullname]}")
-        assert counterpart is not None and isinstance(counterpart.loader, InspectLoader)
-        return counterpart.loader.get_code(counterpart.name)
+        assert counterpart is not None
+        return cast(InspectLoader, counterpart.loader).get_code(counterpart.name)
 
 
 def install(*, tensorflow_hub: bool = False) -> None:
