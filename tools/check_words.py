@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-CHECKED = ("src", "tests", "docs", "benchmarks", "recipes", "README.md")
+CHECKED = (
+    "src", "tests", "docs", "benchmarks", "recipes", "examples", "tools", "hatch_build.py", "README.md",
+    "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+)  # fmt: skip
 SUFFIXES = {".py", ".c", ".h", ".md", ".sh", ".html"}
 # History: what was written then stays as it was written.
 HISTORY = ("docs/log.md", "docs/decisions/")
-# This check's own examples.
-OWN_TEST = "tests/repository/test_check_words.py"
+# This check's own rules and examples.
+OWN_FILES = ("tools/check_words.py", "tests/repository/test_check_words.py")
 
 # Where the network is computed: some plain English words had a private sense there, and only there.
 COMPUTATION = ("src/elmokit/ops/", "src/elmokit/nn/", "src/elmokit/embed/", "tests/ops/", "tests/nn/", "tests/embed/")
@@ -220,7 +223,7 @@ def check(files: Iterable[Path]) -> list[Violation]:
     violations: list[Violation] = []
     for file in files:
         path = file.resolve().relative_to(ROOT).as_posix()
-        if path.startswith(HISTORY) or path == OWN_TEST:
+        if path.startswith(HISTORY) or path in OWN_FILES:
             continue
         text = file.read_text(encoding="utf-8")
         violations += check_text(path, text)

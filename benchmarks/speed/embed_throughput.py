@@ -31,16 +31,12 @@ from measuring import (
     write_result,
 )
 from roofline import embedding_operations, product_rates, roofline
+from sentences import first_sentences
 
 from elmokit.config import BiLMConfig
-from elmokit.fs.reading import read_lines
 
 BATCHES = (32, 64, 128)
-DTYPES, ORDERS = ("bfloat16", "float32"), ("file", "sorted")
-
-
-def read_sentences(arguments: argparse.Namespace) -> list[list[str]]:
-    return [line.split() for line in read_lines(arguments.text) if line.strip()][: arguments.sentences]
+DTYPES, ORDERS = ("bfloat16", "float32", "int8"), ("file", "sorted")
 
 
 def at_each_batch(worker: Worker, batches: list[int], order: str) -> dict[int, Answer]:
@@ -87,7 +83,8 @@ def show(peer: str, dtype: str, found: dict[str, Any]) -> None:
 
 
 def run_size(size: str, arguments: argparse.Namespace) -> None:
-    config, sentences = BiLMConfig.preset(size), read_sentences(arguments)
+    config = BiLMConfig.preset(size)
+    sentences = first_sentences(arguments.text, arguments.sentences)
     operations, words = embedding_operations(config, sentences), sum(map(len, sentences))
     limits = {dtype: roofline(operations, words, product_rates(config, dtype)) for dtype in arguments.dtypes}
     for peer in arguments.peers:
@@ -111,7 +108,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__, tuple(PEERS))
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=(*DTYPES, "int8"), help="of elmokit")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
     parser.add_argument("--orders", nargs="+", default=ORDERS, choices=ORDERS)
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="of the peers")
     arguments = parse(parser)

@@ -19,7 +19,7 @@ from elmokit.config import BiLMConfig
 from elmokit.fs.reading import read_lines
 
 LENGTH = 20
-DTYPES = ("bfloat16", "float32")
+DTYPES = ("bfloat16", "float32", "int8")
 
 
 def one_sentence(arguments: argparse.Namespace) -> list[str]:
@@ -81,7 +81,7 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__, tuple(PEERS))
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=(*DTYPES, "int8"), help="of elmokit")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
     parser.add_argument("--calls", type=int, default=50, help="sentences of one measurement")
     arguments = parse(parser)
     if arguments.quick:

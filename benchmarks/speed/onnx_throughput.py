@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from measuring import RESULTS, write_result
+from sentences import first_sentences
 
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.reading import read_lines
 from elmokit.integrations.onnx import export
 from elmokit.text.characters import encode_words
 
@@ -100,7 +100,7 @@ def main() -> None:
         arguments.repeats, arguments.sentences = 1, 32
     elif arguments.output is None:
         arguments.output = RESULTS / "onnx_throughput.json"
-    sentences = [line.split() for line in read_lines(arguments.text) if line.strip()][: arguments.sentences]
+    sentences = first_sentences(arguments.text, arguments.sentences)
     with tempfile.TemporaryDirectory() as directory:
         export(arguments.model, Path(directory) / "model.onnx")
         exported = ExportedModel(Path(directory) / "model.onnx")

@@ -17,18 +17,14 @@ from pathlib import Path
 
 from measuring import ELMOKIT, PEERS, Worker, argument_parser, in_pairs, parse, ratios, side_figures, write_result
 from roofline import product_rates, roofline, training_operations
+from sentences import first_sentences
 
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import TrainingStream
-from elmokit.fs.reading import read_lines
 from elmokit.text.vocab import SPECIALS, Vocab
 
 DTYPES = ("bfloat16", "float32")
 WINDOWS = 20  # that the average number of distinct words is of
-
-
-def read_sentences(path: Path) -> list[list[str]]:
-    return [line.split() for line in read_lines(path) if line.strip()]
 
 
 def write_vocab(sentences: list[list[str]], size: int, path: Path) -> None:
@@ -50,7 +46,7 @@ def operations_of_a_step(config: BiLMConfig, sentences: list[list[str]], argumen
 
 
 def run_size(size: str, arguments: argparse.Namespace) -> None:
-    config, sentences = BiLMConfig.preset(size), read_sentences(arguments.text)
+    config, sentences = BiLMConfig.preset(size), first_sentences(arguments.text)
     operations, positions = operations_of_a_step(config, sentences, arguments), arguments.batch * arguments.unroll
     names = ("vocab", "samples", "batch", "unroll")
     options = ["--training", *chain.from_iterable((f"--{name}", getattr(arguments, name)) for name in names)]
@@ -97,7 +93,7 @@ def main() -> None:
         arguments.warm_up = arguments.steps = 1
     with tempfile.TemporaryDirectory() as directory:
         arguments.vocab = Path(directory) / "vocab.txt"
-        write_vocab(read_sentences(arguments.text), arguments.vocab_size, arguments.vocab)
+        write_vocab(first_sentences(arguments.text), arguments.vocab_size, arguments.vocab)
         for size in arguments.sizes:
             run_size(size, arguments)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from sentences import first_sentences
 
 import elmokit
 
@@ -32,18 +33,6 @@ def words_per_second(embedder: elmokit.Embedder, sentences: list[list[str]], thr
     return sum(map(len, sentences)) / (time.perf_counter() - started)
 
 
-def first_sentences(text: Path, words: int) -> list[list[str]]:
-    """Sentences from the beginning of a text, with at least so many words."""
-    sentences: list[list[str]] = []
-    with text.open(encoding="utf-8") as lines:
-        for line in lines:
-            sentences.append(line.split())
-            words -= len(sentences[-1])
-            if words <= 0:
-                break
-    return sentences
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
@@ -56,7 +45,7 @@ def main() -> None:
     cores = os.cpu_count() or 1
     for size, words in WORDS.items():
         embedder = elmokit.Embedder(arguments.models / size, "cpu")
-        sentences, ratios = first_sentences(arguments.text, words), {}
+        sentences, ratios = first_sentences(arguments.text, words=words), {}
         words_per_second(embedder, sentences, cores)  # the first pass allocates
         for threads in THREADS:
             pairs = [

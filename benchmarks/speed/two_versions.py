@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sentences import first_sentences
+
 SIZES, DTYPES = ("small", "original"), ("float32", "bfloat16", "int8")
 WORDS = {"small": 16_000, "original": 3_000}  # embedded in one pass
 EMBEDDING = tuple(f"embed {size} {dtype}" for size, dtype in product(SIZES, DTYPES))
@@ -30,17 +32,6 @@ CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
 
 
 # --- One side: reads the name of a case, then a line for each pass; answers with its seconds -------------------------
-
-
-def sentences_of(text: Path, words: int) -> list[list[str]]:
-    sentences: list[list[str]] = []
-    with text.open(encoding="utf-8") as lines:
-        for line in lines:
-            if words <= 0:
-                break
-            sentences.append(line.split())
-            words -= len(sentences[-1])
-    return sentences
 
 
 def clear_word_cache(embedder: Any) -> None:
@@ -84,7 +75,7 @@ def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
 
     embedder = Embedder.load(model, dtype="bfloat16")
     excerpt = folder / "excerpt.txt"
-    lines = [" ".join(words) for words in sentences_of(text, 40_000)]
+    lines = [" ".join(words) for words in first_sentences(text, words=40_000)]
     excerpt.write_text("\n".join(lines) + "\n", encoding="utf-8")
     stored = "storage_dtype" if "storage_dtype" in inspect.signature(embed_file).parameters else "dtype"
 
@@ -131,7 +122,7 @@ def prepared(case: str, text: Path, models: Path, folder: Path) -> Callable[[], 
         return training_step(text, folder)
     *kind, size, dtype = case.split()
     function = embedding if kind == ["embed"] else one_sentence
-    return function(models / size, dtype, sentences_of(text, WORDS[size]))
+    return function(models / size, dtype, first_sentences(text, words=WORDS[size]))
 
 
 def serve(case: str, text: Path, models: Path) -> None:

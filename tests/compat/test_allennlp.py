@@ -10,7 +10,15 @@ import torch
 from allennlp_state import allennlp_state_dict
 from torch import Tensor, nn
 
-from elmokit.compat.allennlp import Elmo, ElmoEmbedder, ElmoTokenEmbedder, _ElmoBiLm, allennlp_elmo, batch_to_ids
+from elmokit.compat.allennlp import (
+    ConfigurationError,
+    Elmo,
+    ElmoEmbedder,
+    ElmoTokenEmbedder,
+    _ElmoBiLm,
+    allennlp_elmo,
+    batch_to_ids,
+)
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import add_boundaries
 
@@ -151,6 +159,15 @@ def test_elmo_token_embedder_projects_one_representation(files: tuple[Path, Path
     assert embedder.get_output_dim() == 32
 
 
+def test_elmo_token_embedder_takes_ids_by_their_name_in_either_version(files: tuple[Path, Path]) -> None:
+    ids, embedder = batch_to_ids(SENTENCES), ElmoTokenEmbedder(*files, dropout=0.0)
+    embedder._elmo._elmo_lstm._elmo_lstm.stateful = False
+    for named in ({"elmo_tokens": ids}, {"inputs": ids}):  # AllenNLP 1 and 2; 0.x
+        torch.testing.assert_close(embedder(**named), embedder(ids))
+    with pytest.raises(ConfigurationError, match="needs character ids"):
+        embedder()
+
+
 def test_elmo_embedder_gives_empty_arrays_for_empty_sentences(files: tuple[Path, Path]) -> None:
     embedder = ElmoEmbedder(*files)  # in AllenNLP always (3, 0, 1024)
     assert embedder.embed_sentence([]).shape == (3, 0, 32)
@@ -199,9 +216,9 @@ def test_allennlp_elmo_honors_its_other_flags(files: tuple[Path, Path], tmp_path
 
 def test_embed_file_raises_for_bad_lines_and_writes_nothing(files: tuple[Path, Path], tmp_path: Path) -> None:
     embedder, out = ElmoEmbedder(*files), tmp_path / "out.hdf5"
-    with pytest.raises(ValueError, match=r"line 1 .* is blank"):
+    with pytest.raises(ConfigurationError, match=r"line 1 .* is blank"):
         embedder.embed_file(["the cat", "", "dogs"], out)
-    with pytest.raises(ValueError, match="line 1 is a repetition"):
+    with pytest.raises(ConfigurationError, match="line 1 is a repetition"):
         embedder.embed_file(["dogs", "dogs"], out, use_sentence_keys=True)
     with pytest.warns(UserWarning, match="with a slash"):
         embedder.embed_file(["either/or"], tmp_path / "slash.hdf5", use_sentence_keys=True)

@@ -15,6 +15,7 @@ from elmokit.compat.allennlp import (
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,
     ElmoTokenEmbedder,
+    Params,
     ScalarMix,
     _ElmoBiLm,
     _ElmoCharacterEncoder,
@@ -206,6 +207,48 @@ def test_from_params_takes_a_dictionary(files: tuple[Path, Path]) -> None:
     assert ElmoTokenEmbedder.from_params(None, settings).get_output_dim() == 32  # as in AllenNLP 0.9
     with pytest.raises(ConfigurationError, match=r"settings of Elmo are wrong: .*typo"):
         Elmo.from_params({**settings, "num_output_representations": 2, "typo": 1})
+
+
+def test_from_params_reads_params_until_none_is_left(files: tuple[Path, Path]) -> None:
+    params = Params({"embedder": {"options_file": files[0], "weight_file": files[1], "projection_dim": 5}})
+    ElmoTokenEmbedder.from_params(params["embedder"])
+    params["embedder"].assert_empty("ElmoTokenEmbedder")
+    with pytest.raises(ConfigurationError, match=r"Model does not have the settings .*embedder"):
+        params.assert_empty("Model")
+
+
+def test_params_give_settings_of_a_type() -> None:
+    params = Params({"int": "3", "float": 2, "bool": "false", "none": None, "choice": "b", "inside": {"flag": "yes"}})
+    inside = params.pop("inside")
+    assert [params.pop_int("int"), params.pop_float("float"), params.pop_bool("bool")] == [3, 2.0, False]
+    assert params.pop_bool("none") is params.pop_float("none", None) is None
+    assert [params.pop_choice("choice", ["a", "b"]), params.pop_choice("choice", ["a", "b"], True)] == ["b", "a"]
+    with pytest.raises(ValueError, match=r"inside\.flag. must be true or false, not 'yes'"):
+        inside.pop_bool("flag")
+    with pytest.raises(ConfigurationError, match=r"inside\.flag. is required"):
+        inside.pop("flag")
+    with pytest.raises(ConfigurationError, match=r"must be one of \['a'\], not 'b'"):
+        Params({"choice": "b"}).pop_choice("choice", ["a"])
+
+
+def test_params_as_dict_copies_what_strings_spell_on_request() -> None:
+    params = Params({"list": [{"lr": "0.1"}], "on": "True", "size": "3", "name": "adam", "none": None})
+    assert type(params["list"][0]) is Params
+    assert params.as_dict(quiet=True) == params and type(params.as_dict()["list"][0]) is dict
+    cast = {"list": [{"lr": 0.1}], "on": True, "size": 3, "name": "adam", "none": None}
+    assert params.as_dict(infer_type_and_cast=True) == cast
+    copy = params.duplicate()
+    copy["list"][0].pop("lr")
+    assert params["list"] == [{"lr": "0.1"}] and copy["list"] == [{}] and type(copy) is Params
+
+
+def test_params_are_read_from_a_file_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"dropout": 0.5}')
+    assert Params.from_file(file).pop_float("dropout") == 0.5
+    file.write_text("{dropout: 0.5}")
+    with pytest.raises(ConfigurationError, match=r"config.json is not JSON .*: evaluate Jsonnet first"):
+        Params.from_file(str(file))
 
 
 def test_from_params_caches_the_words_of_a_namespace(files: tuple[Path, Path]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, BidirectionalLMDataset
 from elmokit.compat.bilm_tf import training as bilm
+from elmokit.train.config import PretrainConfig
 
 OPTIONS: dict[str, Any] = {
     "bidirectional": True,
@@ -73,6 +74,20 @@ def test_training_writes_a_model_whose_weights_load(data: BidirectionalLMDataset
     dumped = BidirectionalLanguageModel(tmp_path / "options.json", tmp_path / "weights.hdf5")(ids)
     (layers,) = [BidirectionalLanguageModel(None, run / "model")(ids)["lm_embeddings"]]
     np.testing.assert_array_equal(dumped["lm_embeddings"], layers)
+
+
+@pytest.mark.parametrize(("changes", "num_samples"), [({}, 4), ({"sample_softmax": False}, 0)])
+def test_training_samples_and_computes_as_bilm_tf_does(
+    changes: dict[str, Any],
+    num_samples: int,
+    data: BidirectionalLMDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[PretrainConfig] = []
+    monkeypatch.setattr(bilm, "pretrain", runs.append)
+    bilm.train({**OPTIONS, **changes}, data, 1, tmp_path / "run", tmp_path / "run")
+    assert [(run.num_samples, run.dtype) for run in runs] == [(num_samples, "float32")]
 
 
 @pytest.mark.parametrize(

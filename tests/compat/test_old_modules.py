@@ -117,3 +117,24 @@ def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) 
 def test_a_script_that_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = run("-m", "elmokit.compat", "none.py", folder=tmp_path)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith("there is no script none.py")
+
+
+@pytest.mark.slow
+def test_commands_run_by_their_old_names(old_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("the\tcat\n")
+    files = f"--options-file {old_model / 'options.json'} --weight-file {old_model / 'model.hdf5'}"
+    commands = {
+        f"allennlp.run elmo in.txt 0.hdf5 --all {files}": "0.hdf5",
+        f"allennlp elmo in.txt 1.hdf5 --all {files}": "1.hdf5",
+        f"elmoformanylangs test --input in.txt --model {old_model} --output_prefix 2 --output_layer 0": "2.ly0.hdf5",
+    }
+    for command, output in commands.items():
+        done = run("-m", "elmokit.compat", "-m", *command.split(), folder=tmp_path)
+        assert done.returncode == 0 and (tmp_path / output).is_file(), done.stderr
+
+
+@pytest.mark.parametrize("module", ["allennlp.commands.elmo", "elmoformanylangs.biLM", "bilm"])
+def test_a_module_without_a_command_is_an_error_of_one_line(module: str, tmp_path: Path) -> None:
+    done = run("-m", "elmokit.compat", "-m", module, "test", folder=tmp_path)
+    message = f"elmokit has no command {module}: `elmokit compat --help` lists those that it has"
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith(message)

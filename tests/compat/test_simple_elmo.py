@@ -71,6 +71,25 @@ def test_get_elmo_vector_average_of_no_words_is_zero(model: ElmoModel) -> None:
     assert not model.get_elmo_vector_average([[], ["cat"]], warmup=False)[0].any()
 
 
+def test_a_string_in_place_of_tokens_is_read_by_character_with_a_warning(model: ElmoModel) -> None:
+    expected = model.get_elmo_vectors([list("the cat"), ["dogs"]])
+    with pytest.warns(UserWarning, match="a sentence is a string"):
+        vectors = model.get_elmo_vectors(["the cat", ["dogs"]])
+    assert np.array_equal(vectors, expected) and vectors.any(axis=-1).sum(axis=1).tolist() == [7, 1]
+    averages = model.get_elmo_vector_average([list("the cat")])
+    assert np.array_equal(model.get_elmo_vector_average(["the cat"]), averages)
+
+
+@pytest.mark.filterwarnings("ignore:a sentence is a string")
+def test_warmup_reads_a_string_by_character(model: ElmoModel, old_model: Path) -> None:
+    vectors = []
+    for text in (list("the cat"), "the cat"):
+        model.load(old_model, max_batch_size=2)
+        model.warmup(None, [text])
+        vectors.append(model.get_elmo_vectors([["dogs"]], warmup=False, session="any"))
+    assert np.array_equal(*vectors)
+
+
 def test_get_elmo_substitutes_equals_the_exact_softmax(language_model: Path) -> None:
     model = ElmoModel()
     model.load(language_model, full=True)

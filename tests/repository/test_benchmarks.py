@@ -34,6 +34,27 @@ def arguments(tmp_path):
     return argparse.Namespace(text=tmp_path / "text.txt", models=tmp_path / "models", environments=None, sentences=None)
 
 
+@pytest.mark.parametrize(
+    ("limits", "count"), [({}, 3), ({"sentences": 2}, 2), ({"words": 5}, 2), ({"words": 4}, 1), ({"sentences": 0}, 0)]
+)
+def test_first_sentences_end_at_either_limit(limits, count, tmp_path):
+    from sentences import first_sentences
+
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT.replace("Yes", "\n  \nYes"), encoding="utf-8")
+    assert first_sentences(text, **limits) == [line.split() for line in TEXT.splitlines()][:count]
+
+
+def test_benchmarks_measure_the_number_types_of_the_tables(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS.parent / "tools"), *sys.path])
+    import embed_throughput
+    import latency
+    import make_results
+
+    for script in (embed_throughput, latency):
+        assert set(script.DTYPES) == set(make_results.DTYPES)
+
+
 def test_operations_of_the_published_size_are_the_known_ones():
     from roofline import input_operations, recurrent_operations
 

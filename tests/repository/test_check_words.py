@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from check_words import RULES, check, check_names, check_patches, check_text, main  # noqa: E402
+from check_words import OWN_FILES, RULES, _files, check, check_names, check_patches, check_text, main  # noqa: E402
 
 # A violation of each rule, in order, in a file to which the rule applies.
 EXAMPLES = [
@@ -98,6 +98,15 @@ def test_check_patches_accepts_public_names_and_other_packages(patch: str) -> No
 
 def test_check_skips_history(tmp_path: Path) -> None:
     assert check([ROOT / "docs" / "log.md", *(ROOT / "docs" / "decisions").iterdir()]) == []
+
+
+def test_check_skips_its_own_rules_and_examples() -> None:
+    assert check([ROOT / name for name in OWN_FILES]) == []
+
+
+def test_files_are_all_of_the_repository_that_have_code_or_prose() -> None:
+    named = {*ROOT.glob("*.md"), *ROOT.glob("*.py"), *(ROOT / "tools").glob("*.py"), *(ROOT / "examples").rglob("*.py")}
+    assert named <= set(_files()) and ROOT / "examples" / "demo.sh" in _files()
 
 
 def test_main_returns_0_for_a_file_without_violations(capsys: pytest.CaptureFixture[str]) -> None:

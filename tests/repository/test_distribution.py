@@ -52,6 +52,13 @@ def test_package_citation_and_changelog_name_the_same_version() -> None:
     assert (cited[1], date[1]) == latest.groups() and cited[1] == elmokit.__version__
 
 
+def test_classifiers_name_python_from_the_oldest_that_is_accepted() -> None:
+    metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    minors = [int(minor) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', metadata)]
+    (oldest,) = re.findall(r'^requires-python = ">=3\.(\d+)"$', metadata, flags=re.MULTILINE)
+    assert minors and minors == list(range(int(oldest), minors[-1] + 1))
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))

@@ -11,6 +11,7 @@ import elmokit
 from elmokit.cli.messages import is_debugging, one_line, one_line_warnings, reopen_closed_streams
 from elmokit.cli.standard_input import spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
+from elmokit.compat.commands import TYRO_CONFIG
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog="elmokit",
             description=DESCRIPTION,
             args=arguments,
-            config=(tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
+            config=TYRO_CONFIG,
         )
         return _run(verb)
     except BrokenPipeError:  # while printing help

@@ -8,7 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from elmokit.compat.old_modules import install
+from elmokit.compat.old_modules import install, lacks_command
 
 
 def main() -> None:
@@ -24,6 +24,8 @@ def main() -> None:
     if not options.is_module and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     install(tensorflow_hub=options.tensorflow_hub)
+    if options.is_module and lacks_command(options.script):
+        parser.error(f"elmokit has no command {options.script}: `elmokit compat --help` lists those that it has")
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).parent)
     if options.is_module:

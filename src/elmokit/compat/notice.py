@@ -3,6 +3,8 @@
 import warnings
 from functools import cache
 
+STRING_AS_SENTENCE = "a sentence is a string instead of a list of tokens: each of its characters is read as a token"
+
 
 @cache
 def warn_once(message: str) -> None:

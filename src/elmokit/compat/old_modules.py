@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from importlib.util import find_spec
+from types import CodeType, ModuleType
+from typing import Any, cast
 
 # Old modules, and the modules of `elmokit.compat` that have their names.
 MODULES = {
+    "allennlp.__main__": "allennlp.command",
     "allennlp.commands": "allennlp.command",
     "allennlp.commands.elmo": "allennlp.embedder",
     "allennlp.common": "allennlp.configuration",
@@ -25,6 +27,7 @@ MODULES = {
     "allennlp.modules.token_embedders": "allennlp.token_embedder",
     "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.token_embedder",
     "allennlp.nn.util": "allennlp.boundaries",
+    "allennlp.run": "allennlp.command",
     "bilm": "bilm_tf",
     "bilm.data": "bilm_tf.data",
     "bilm.elmo": "bilm_tf.elmo",
@@ -33,11 +36,14 @@ MODULES = {
     "bio_embeddings.embed": "seqvec",
     "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "elmoformanylangs": "elmoformanylangs",
+    "elmoformanylangs.__main__": "elmoformanylangs.__main__",
     "elmoformanylangs.elmo": "elmoformanylangs.embedder",
     "simple_elmo": "simple_elmo",
     "simple_elmo.elmo_helpers": "simple_elmo",
 }
 TENSORFLOW_HUB = {"tensorflow_hub": "tf_hub"}
+# Those that `python -m` runs.
+COMMANDS = ("allennlp", "allennlp.__main__", "allennlp.run", "elmoformanylangs", "elmoformanylangs.__main__")
 
 
 def _missing(name: str) -> str:
@@ -53,7 +59,7 @@ class _OldModules(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         is_package = any(name.startswith(f"{fullname}.") for name in self._modules)
         if is_package or fullname in self._modules:
-            return ModuleSpec(fullname, self, is_package=is_package)
+            return ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
         parent = sys.modules.get(fullname.rpartition(".")[0])
         if parent is not None and parent.__loader__ is self:
             raise ModuleNotFoundError(_missing(fullname), name=fullname)
@@ -72,6 +78,12 @@ class _OldModules(MetaPathFinder, Loader):
 
         vars(module)["__getattr__"] = missing
 
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The code of a module's counterpart, which `python -m` runs as `__main__`."""
+        counterpart = find_spec(f"elmokit.compat.{self._modules[fullname]}")
+        assert counterpart is not None
+        return cast(InspectLoader, counterpart.loader).get_code(counterpart.name)
+
 
 def install(*, tensorflow_hub: bool = False) -> None:
     """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of `elmokit.compat`.
@@ -85,3 +97,9 @@ def install(*, tensorflow_hub: bool = False) -> None:
     tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
     installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
     sys.meta_path.extend(_OldModules(table) for table in tables if table not in installed)
+
+
+def lacks_command(name: str) -> bool:
+    """Whether `python -m name` would run a module of an old library, not installed, that has no command here."""
+    library = find_spec(name.partition(".")[0])
+    return library is not None and isinstance(library.loader, _OldModules) and name not in COMMANDS

@@ -14,9 +14,9 @@ import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.compat.carried import CarriedStates
 from elmokit.compat.weights import open_bilm
 from elmokit.embed.embedder import Embedder
-from elmokit.nn.bilm import BiLMState
 
 # The sequence with which bio_embeddings warms its model up: T0922 of CASP.
 WARMUP_SEQUENCE = "MGSSHHHHHHSSGLVPRGSHMASVQKFPGDANCDGIVDISDAVLIMQTMANPSKYQMTDKGRINADVTGNSDGVTVLDAQFIQSYCLGLVELPPVE"
@@ -75,7 +75,11 @@ class SeqVecEmbedder:
         self._embedder = Embedder(_open(options), named, dtype)
         self.embedding_dimension, self.number_of_layers = self._embedder.dim, self._embedder.num_layers
         self.warmup_rounds = warmup_rounds
-        self._state = self._embedder.embed([], state="carry").state if warmup_rounds > 0 else None
+        self._states = CarriedStates(stateful=warmup_rounds > 0)
+        if warmup_rounds > 0:
+            zeros = self._embedder.embed([], state="carry").state
+            assert zeros is not None
+            self._states.update(zeros)
         for _ in range(warmup_rounds):
             self.embed(WARMUP_SEQUENCE)
 
@@ -88,15 +92,10 @@ class SeqVecEmbedder:
         if not batch:
             return
         sentences = [list(sequence) for sequence in batch]
-        if self._state is None:
-            yield from self._embedder.embed(sentences, layers="all", state="zeros")
-            return
-        state = _with_rows(self._state, max(len(batch), self._state.h.shape[2]))
-        rows = BiLMState(state.h[:, :, : len(batch)], state.c[:, :, : len(batch)])
-        embeddings = self._embedder.embed(sentences, layers="all", state=rows)
-        assert embeddings.state is not None
-        state.h[:, :, : len(batch)], state.c[:, :, : len(batch)] = embeddings.state.h, embeddings.state.c
-        self._state = state
+        state = self._states.initial(len(batch), self._embedder.device)
+        embeddings = self._embedder.embed(sentences, layers="all", state="zeros" if state is None else state)
+        if embeddings.state is not None:
+            self._states.update(embeddings.state)
         yield from embeddings
 
     def embed_many(self, sequences: Iterable[str], batch_size: int | None = None) -> Iterator[np.ndarray]:
@@ -116,10 +115,3 @@ class SeqVecEmbedder:
     def reduce_per_protein(embedding: np.ndarray) -> np.ndarray:
         """(L+1, T, 2D) -> (2D,): the mean over residues of the sum of the layers."""
         return embedding.sum(0).mean(0)
-
-
-def _with_rows(state: BiLMState, rows: int) -> BiLMState:
-    """A copy of a state, extended with zeros to `rows` rows."""
-    missing = rows - state.h.shape[2]
-    h, c = (torch.nn.functional.pad(part, (0, 0, 0, missing)).clone() for part in (state.h, state.c))
-    return BiLMState(h, c)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
@@ -25,6 +25,13 @@ __all__ = ["Batcher", "BidirectionalLanguageModel", "ElmoModel", "weight_layers"
 Sentences = Sequence[Sequence[str]]
 BATCH_WORDS = 4096
 CHUNK_LOGITS = 2**26  # 256 MB in float32
+
+
+def _tokenized(texts: Sentences) -> list[list[str]]:
+    """The tokens of each sentence: as in simple_elmo, those of a string are its characters."""
+    if any(isinstance(text, str) for text in texts):
+        warn_once(STRING_AS_SENTENCE)
+    return [list(text) for text in texts]
 
 
 def _weights_in(directory: Path, full: bool) -> Path:
@@ -149,7 +156,7 @@ class ElmoModel:
 
     def warmup(self, sess: Any, texts: Sentences) -> None:
         """Run the first batch of `texts`; calls with a session start from its final state."""
-        first = texts[: self.batch_size]
+        first = _tokenized(texts[: self.batch_size])
         self._state = self._loaded().embed(first, state=self._state, batch_size=self.batch_size).state or "carry"
 
     def _loaded(self) -> Embedder:
@@ -164,7 +171,7 @@ class ElmoModel:
             self._state = "carry"
         if warmup:
             self.warmup(session, texts)
-        embeddings = self._loaded().embed(texts, layers, self._state, self.batch_size)
+        embeddings = self._loaded().embed(_tokenized(texts), layers, self._state, self.batch_size)
         self._state = embeddings.state or "carry"
         return embeddings
 

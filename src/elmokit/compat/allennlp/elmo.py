@@ -16,7 +16,7 @@ from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
 from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
 from elmokit.compat.allennlp.scalar_mix import ScalarMix
 from elmokit.compat.carried import CarriedStates
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.compat.zero_characters import encode_words, run_bilm
 from elmokit.config import LSTMConfig
@@ -44,7 +44,7 @@ __all__ = [
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for padding."""
     if any(isinstance(sentence, str) for sentence in batch):
-        warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
+        warn_once(STRING_AS_SENTENCE)
     if count_truncated(list(chain.from_iterable(batch))):
         warn_once("some words have more than 48 bytes: as in AllenNLP, only the first 48 are read")
     return torch.from_numpy(encode_sentences(batch)).long()

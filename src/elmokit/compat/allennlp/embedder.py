@@ -115,7 +115,8 @@ class ElmoEmbedder:
             use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
 
         Raises:
-            ValueError: A line is blank, or with `use_sentence_keys`, a sentence is repeated.
+            ValueError: A line is blank, or with `use_sentence_keys` a sentence is repeated (a ConfigurationError), or
+                `output_format` is something else.
         """
         if output_format not in OUTPUT_FORMATS:
             raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {output_format!r}")
@@ -130,7 +131,7 @@ class ElmoEmbedder:
             for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
                 if use_sentence_keys and key in file:
-                    raise ValueError(f"the sentence of line {line} is a repetition: use line numbers as keys")
+                    raise ConfigurationError(f"the sentence of line {line} is a repetition: use line numbers as keys")
                 if "/" in key:
                     warn_once("HDF5 turns keys with a slash into groups: use line numbers as keys")
                 file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")

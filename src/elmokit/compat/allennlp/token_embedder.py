@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from elmokit.compat.allennlp.configuration import FromParams
+from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
 from elmokit.compat.allennlp.elmo import Elmo
 from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 
@@ -45,7 +45,15 @@ class ElmoTokenEmbedder(nn.Module, FromParams):
         """`projection_dim`, or 2D without a projection."""
         return self.output_dim
 
-    def forward(self, elmo_tokens: Tensor, word_inputs: Tensor | None = None) -> Tensor:
-        """elmo_tokens (B, ..., T, 50), word_inputs (B, ..., T) -> (B, ..., T, output dim)."""
-        representation = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+    def forward(
+        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, *, inputs: Tensor | None = None
+    ) -> Tensor:
+        """elmo_tokens (B, ..., T, 50), word_inputs (B, ..., T) -> (B, ..., T, output dim).
+
+        Before version 1.0, AllenNLP called the first argument `inputs`.
+        """
+        ids = inputs if elmo_tokens is None else elmo_tokens
+        if ids is None:
+            raise ConfigurationError("ElmoTokenEmbedder needs character ids: pass batch_to_ids(sentences)")
+        representation = self._elmo(ids, word_inputs)["elmo_representations"][0]
         return representation if self._projection is None else self._projection(representation)

@@ -56,6 +56,7 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
 def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path, config: Path) -> PretrainConfig:
     """The settings of our trainer that say what the options say."""
     epochs, tokens = options["n_epochs"], options.get("n_train_tokens")
+    samples = options.get("n_negative_samples_batch") if options.get("sample_softmax", True) else None
     return PretrainConfig(
         corpus=tuple(data.files),
         output=directory,
@@ -67,8 +68,9 @@ def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path
         max_words=None if tokens is None else int(epochs * tokens),
         batch_size=rows,
         unroll_steps=options["unroll_steps"],
-        num_samples=options.get("n_negative_samples_batch") or 0,
+        num_samples=samples or 0,
         dropout=options.get("dropout") or 0.0,
+        dtype="float32",
         tokenize=False,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
 from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
@@ -86,7 +86,7 @@ class Embedder:
     def all_layers(self, sents: Sentences) -> list[np.ndarray]:
         """All layers of each sentence, (L+1, T, 2D), or (T, 2D) with interleaved directions."""
         if any(isinstance(sentence, str) for sentence in sents):
-            warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
+            warn_once(STRING_AS_SENTENCE)
         sentences = [list(sentence) for sentence in sents]
         if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
             warn_once("some words are too long: as in ELMoForManyLangs, only their beginning is read")

@@ -1,0 +1,8 @@
+"""The command `python -m elmoformanylangs`, of which there is `test`."""
+
+import tyro
+
+from elmokit.compat.commands import TYRO_CONFIG, ELMoForManyLangsTest
+
+if __name__ == "__main__":
+    tyro.cli(ELMoForManyLangsTest, prog="python -m elmoformanylangs", config=TYRO_CONFIG).run()
