@@ -195,16 +195,16 @@ class HashIndex:
             The numbers in ascending order, (N,) uint32.
         """
         queries, remaining = np.array(hashes, np.uint64), np.full(len(hashes), limit)
-        found = []
+        arrays = []
         for keys, numbers in self._sorted:  # the oldest first
             begins = np.searchsorted(keys, queries)
             ends = np.minimum(np.searchsorted(keys, queries, side="right"), begins + remaining)
             remaining -= ends - begins
-            found += [numbers[begins[index] : ends[index]] for index in np.flatnonzero(ends > begins)]
+            arrays += [numbers[begins[index] : ends[index]] for index in np.flatnonzero(ends > begins)]
         for key, rest in zip(hashes, remaining.tolist(), strict=True):
             if newest := self._newest.get(key):
-                found.append(np.array(newest[:rest], np.uint32))
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint32)
+                arrays.append(np.array(newest[:rest], np.uint32))
+        return np.unique(np.concatenate(arrays)) if arrays else np.empty(0, np.uint32)
 
 
 class Match(NamedTuple):

@@ -49,8 +49,8 @@ def _segment(language: str, text: str) -> list[str]:
     except BaseException as error:  # a panic is no Exception, and its class cannot be imported
         if type(error).__name__ != "PanicException":
             raise
-    pieces = segment(language, NOT_ASCII_SPACE.sub(" ", text))
-    ends = list(accumulate(map(len, pieces)))
+    sentences = segment(language, NOT_ASCII_SPACE.sub(" ", text))
+    ends = list(accumulate(map(len, sentences)))
     return [text[begin:end] for begin, end in pairwise([0, *ends[:-1], len(text)])]
 
 
