@@ -1,6 +1,6 @@
 """Sentences to vectors: those of the biLM run on each sentence alone, in any batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backends import FAST_BACKENDS
 from torch import Tensor
 
 from elmokit.checkpoints.loading import save
@@ -133,6 +134,31 @@ def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:
     embedder.embed(SENTENCES, state="carry")
     for first, second in zip(before, embedder.embed(SENTENCES), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
+def test_an_embedder_of_inference_mode_is_used_outside_it(backend_name: str, backend: Callable[[str], None]) -> None:
+    backend(backend_name)
+    model = tiny(mix=MIX)
+    with torch.inference_mode():
+        embedder = Embedder(model, "cpu")
+        inside = embedder.embed(SENTENCES[:3])
+    for ours, expected in zip(embedder.embed(SENTENCES), Embedder(model, "cpu").embed(SENTENCES), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+    assert len(inside) == 3
+
+
+def test_vectors_are_the_same_whatever_pytorchs_default_dtype() -> None:
+    model = tiny(mix=MIX)
+    selections = ("mix", "average", "sum", "top", 1, "all")
+    expected = [Embedder(model, "cpu").embed(SENTENCES, layers) for layers in selections]
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = [Embedder(model, "cpu").embed(SENTENCES, layers) for layers in selections]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for ours, theirs in zip(chain(*found), chain(*expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_batches_of_sentences_without_end_are_those_of_embed() -> None:

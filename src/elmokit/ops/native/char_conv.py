@@ -107,7 +107,7 @@ def backward(
         leaves = [tensor.detach().requires_grad_() for tensor in inputs if tensor is not None]
         tables = _tables(F.embedding(distinct, leaves[0]), leaves[1 : 1 + half], leaves[1 + half :])
     filters = [len(bias) for bias in leaves[1 + half :]]
-    grad_tables = [torch.empty(table.shape) for table in tables]
+    grad_tables = [torch.empty_like(table) for table in tables]
     _for_each_block("characters_backward", rows, filters, grad_tables, places=places, grad=grad)
     return torch.autograd.grad(tables, leaves, grad_tables)
 

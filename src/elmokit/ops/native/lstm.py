@@ -249,7 +249,7 @@ def backward(
     transposed = [None if weight is None else prepack(weight.T, dtype) for weight in (input, recurrent, projection)]
     grad_gates = gates if last else allocate_like(gates)
     grad_x = allocate((len(gates), input_width), torch.float32)
-    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden)
+    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32)
     stream, ranges = _stream(packing, clips), _row_ranges(rows, ROWS_OF_A_SUM)
 
     def steps(number: int) -> None:
