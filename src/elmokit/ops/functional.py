@@ -157,7 +157,8 @@ def prepack_char_conv(
 ) -> Callable[[Tensor], Tensor]:
     """Prepack the weights of `char_conv`: a function of ids that runs without gradients, with the same errors."""
     with torch.no_grad():
-        run = choose("char_conv", embedding.device, dtype).prepack_char_conv(embedding, weights, biases, dtype)
+        implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
+        run = implementation.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
 
 
