@@ -16,6 +16,7 @@ from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import Pooling
 from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -258,7 +259,7 @@ def test_what_cannot_be_embedded_raises(embedder: Embedder, arguments: dict, mes
 
 def test_a_state_with_other_rows_and_an_unknown_pooling_raise(embedder: Embedder) -> None:
     state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
-    with pytest.raises(ValueError, match="2 rows, but batch_size is 3"):
+    with pytest.raises(ValueError, match="2 rows, not 3: give one row for each"):
         embedder.embed(SENTENCES, state=state, batch_size=3)
     with pytest.raises(ValueError, match="pooling must be one of mean, max"):
         embedder.encode(SENTENCES, pooling="median")
@@ -283,6 +284,16 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
     expected = np.concatenate(embedder.embed(SENTENCES, layers, state), axis=-2)
     by_word = expected.swapaxes(0, 1) if expected.ndim == 3 else expected
     np.testing.assert_allclose(np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
+
+
+def test_batches_with_a_pooling_are_one_vector_a_sentence_and_count_long_words(embedder: Embedder) -> None:
+    (result,) = embedder.embed_batches([SENTENCES[2:]], "top", pooling=Pooling("max"))
+    assert result.truncated_words == 0 and [vector.shape for vector in result.vectors] == 4 * [(1, embedder.dim)]
+    np.testing.assert_array_equal(np.concatenate(result.vectors), embedder.encode(SENTENCES[2:], "max", layers="top"))
+    (result,) = embedder.embed_batches([[["x" * 60, "a"]]], pooling=Pooling())
+    assert result.truncated_words == 1
+    with pytest.raises(ValueError, match="one vector of a word is needed"):
+        embedder.embed_batches([SENTENCES], "all", pooling=Pooling())
 
 
 def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(embedder: Embedder) -> None:

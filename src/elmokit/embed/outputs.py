@@ -29,7 +29,18 @@ class LayerSelection:
 
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
-    """The weight of each layer (L+1,) in "mix", "average", "sum", "top" or the layer of that number."""
+    """The weight of each layer in one vector of a word.
+
+    Args:
+        model: Its own weights are "mix"; equal ones where it has none.
+        layers: "mix", "average", "sum", "top", or the number of a layer.
+
+    Returns:
+        (L+1,) float32.
+
+    Raises:
+        ValueError: The model has no such layer, or `layers` is "all".
+    """
     count = model.config.num_representations
     if layers == "mix" and model.mix is not None:
         return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights, dtype=torch.float32), dim=0)
