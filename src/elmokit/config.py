@@ -503,7 +503,18 @@ class BiLMConfig:
 
     @staticmethod
     def preset(name: str) -> BiLMConfig:
-        """One of the published sizes `small`, `medium`, `original`; `small` with another sequence encoder; `tiny`."""
+        """A configuration by its name.
+
+        Args:
+            name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`,
+                `small-transformer` or `small-gated-cnn`, with another sequence encoder; or `tiny`, for tests.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: There is no preset of that name.
+        """
         if name not in PRESETS:
             raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
         return PRESETS[name]

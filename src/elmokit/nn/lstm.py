@@ -212,6 +212,9 @@ def states_of_directions(
         state: The state by row; None: zeros.
         start: The state that a reset sets, of one row; None: zeros, which are None in the result.
 
+    Returns:
+        For each direction and layer the states (B, ...), and the start states (1, ...).
+
     Raises:
         ValueError: A state is of another number of rows, or of another model.
     """

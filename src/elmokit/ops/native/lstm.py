@@ -181,7 +181,7 @@ class PrepackedLSTM:
         require((self.recurrent.columns, self.recurrent.depth) == (4 * hidden, width), (hidden, width))
         require(x.shape[1] == self.input.depth and len(x if index is None else index) == slots, x.shape)
         if index is not None and slots and not 0 <= index.min() <= index.max() < len(x):
-            raise IndexError(f"a slot reads row {int(index.max())} of {len(x)}")
+            raise IndexError(f"slots read rows {int(index.min())}..{int(index.max())} of {len(x)}")
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
