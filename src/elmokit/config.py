@@ -421,7 +421,8 @@ def _char_cnn_from_dict(values: object) -> CharCNNConfig | None:
         return None
     settings = _checked(CharCNNConfig, values)
     pairs = (_as_tuple("each of char_cnn.filters", pair) for pair in _as_tuple("char_cnn.filters", settings["filters"]))
-    return CharCNNConfig(**settings | {"filters": tuple(pairs)})
+    settings["filters"] = tuple(pairs)
+    return CharCNNConfig(**settings)
 
 
 def _efml_from_dict(values: object) -> EfmlEncoderConfig:

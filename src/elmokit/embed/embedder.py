@@ -66,7 +66,9 @@ def _state_of(source: Pretrained | Detected) -> Sequence[object]:
     """What changes with the weights of a model: the sizes and times of its files, or checksums of those in memory."""
     if isinstance(source, Detected):
         return source.file_states()
-    return [crc32(weight.detach().cpu().flatten().view(torch.uint8).numpy()) for weight in source.bilm.parameters()]
+    return [
+        crc32(weight.detach().cpu().flatten().view(torch.uint8).numpy().data) for weight in source.bilm.parameters()
+    ]
 
 
 class Embedder:
