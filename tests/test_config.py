@@ -52,6 +52,26 @@ def test_from_dict_names_unknown_and_missing_settings() -> None:
         BiLMConfig.from_dict(values)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lstm": 3}, "lstm must be an object with settings, not 3"),
+        ({"lstm": None, "transformer": [6]}, r"TransformerConfig must be an object with settings, not \[6\]"),
+        ({"char_cnn": 5}, "CharCNNConfig must be an object with settings, not 5"),
+        ({"char_cnn": {"filters": 5}}, "char_cnn.filters must be a list, not 5"),
+        ({"char_cnn": {"filters": [5]}}, "each of char_cnn.filters must be a list, not 5"),
+        ({"char_cnn": None, "efml": {"words": 5}}, "efml.words must be a list, not 5"),
+    ],
+)
+def test_from_dict_refuses_values_of_another_kind(changes: dict[str, Any], message: str) -> None:
+    values = BiLMConfig.preset("tiny").to_dict()
+    efml = {"word_dim": 3, "characters": [], "char_cnn": None, "max_characters": 50}
+    defaults = {"char_cnn": values["char_cnn"], "efml": efml}
+    changes = {name: defaults[name] | value if isinstance(value, dict) else value for name, value in changes.items()}
+    with pytest.raises(ValueError, match=message):
+        BiLMConfig.from_dict(values | changes)
+
+
 def test_config_has_exactly_one_token_encoder() -> None:
     tiny = BiLMConfig.preset("tiny")
     with pytest.raises(ValueError, match="exactly one"):
@@ -65,6 +85,10 @@ def test_invalid_settings_are_refused() -> None:
         CharCNNConfig(activation="gelu")
     with pytest.raises(ValueError, match="no wider than 5"):
         CharCNNConfig(filters=((6, 1),), max_characters=5)
+    with pytest.raises(ValueError, match="max_characters must be at least 3, not 2"):
+        CharCNNConfig(filters=((1, 1),), max_characters=2)
+    with pytest.raises(ValueError, match="num_characters must be at least 261, the bytes and five marks, not 256"):
+        BiLMConfig(char_cnn=CharCNNConfig(num_characters=256))
     with pytest.raises(ValueError, match="small, medium, original"):
         BiLMConfig.preset("large")
 

@@ -93,7 +93,7 @@ class CharCNNConfig:
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "tanh"):
             raise ValueError(f"char_cnn.activation must be 'relu' or 'tanh', not {self.activation!r}")
-        _check_numbers("char_cnn", 1, MAX_WORD_LENGTH, max_characters=self.max_characters)
+        _check_numbers("char_cnn", 3, MAX_WORD_LENGTH, max_characters=self.max_characters)  # with its two marks
         _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
         if len(self.filters) > MAX_LAYERS:
@@ -183,11 +183,16 @@ class EfmlEncoderConfig:
 # --- Sequence encoders -----------------------------------------------------------------------------------------------
 #
 # What the rest of the program asks of each:
-#   predicts_words     whether it can be a language model
-#   merges_directions  whether a position's layers have seen the words on both sides, so that only hidden words can be
-#                      predicted
-#   carries_state      whether a text can go on from the state that the one before it left
-#   state_shape        of one row and direction: layers, and the widths of h and c in each
+#   predicts_words       whether it can be a language model
+#   merges_directions    whether a position's layers have seen the words on both sides, so that only hidden words can be
+#                        predicted
+#   carries_state        whether a text can go on from the state that the one before it left
+#   state_shape          of one row and direction: layers, and the widths of h and c in each
+#   num_layers           L
+#   projection_dim       D, of one direction
+#   num_representations  layers to choose from, the token layer among them
+#
+# And `str` of it says in a line how large it is.
 
 
 @dataclass(frozen=True)
@@ -389,27 +394,42 @@ SEQUENCE_ENCODERS: dict[str, type[SequenceEncoderConfig]] = {
 EFML_ON_DISK, INTERLEAVED_ON_DISK = "words_and_characters", "joins_directions"
 
 
-def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Check that the values are all the settings of a configuration, and nothing else; else ValueError."""
-    wrong = sorted({f.name for f in dataclasses.fields(kind)} ^ set(values))
-    if wrong:
-        raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
+def _as_dict(name: str, values: object) -> dict[str, Any]:
+    """A copy of a JSON object; ValueError if it is something else."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} must be an object with settings, not {values!r}")
     return dict(values)
 
 
-def _char_cnn_from_dict(values: dict[str, Any] | None) -> CharCNNConfig | None:
+def _checked(kind: type, values: object) -> dict[str, Any]:
+    """Check that the values are all the settings of a configuration, and nothing else; else ValueError."""
+    values = _as_dict(kind.__name__, values)
+    wrong = sorted({f.name for f in dataclasses.fields(kind)} ^ set(values))
+    if wrong:
+        raise ValueError(f"{kind.__name__}: missing or unknown settings {', '.join(wrong)}")
+    return values
+
+
+def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{name} must be a list, not {values!r}")
+    return tuple(values)
+
+
+def _char_cnn_from_dict(values: object) -> CharCNNConfig | None:
     if values is None:
         return None
-    values = _checked(CharCNNConfig, values)
-    values["filters"] = tuple((width, number) for width, number in values["filters"])
-    return CharCNNConfig(**values)
+    settings = _checked(CharCNNConfig, values)
+    pairs = (_as_tuple("each of char_cnn.filters", pair) for pair in _as_tuple("char_cnn.filters", settings["filters"]))
+    settings["filters"] = tuple(pairs)
+    return CharCNNConfig(**settings)
 
 
-def _efml_from_dict(values: dict[str, Any]) -> EfmlEncoderConfig:
-    values = _checked(EfmlEncoderConfig, values)
-    values["char_cnn"] = _char_cnn_from_dict(values["char_cnn"])
-    values |= {name: tuple(values[name]) for name in ("words", "characters")}
-    return EfmlEncoderConfig(**values)
+def _efml_from_dict(values: object) -> EfmlEncoderConfig:
+    settings = _checked(EfmlEncoderConfig, values)
+    settings["char_cnn"] = _char_cnn_from_dict(settings["char_cnn"])
+    settings |= {name: _as_tuple(f"efml.{name}", settings[name]) for name in ("words", "characters")}
+    return EfmlEncoderConfig(**settings)
 
 
 def _efml_lstm_to_dict(config: InterleavedConfig) -> dict[str, Any]:
@@ -460,6 +480,11 @@ class BiLMConfig:
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
+        if self.char_cnn is not None and self.char_cnn.num_characters < NUM_CHARACTERS:
+            raise ValueError(
+                f"char_cnn.num_characters must be at least {NUM_CHARACTERS}, the bytes and five marks, not "
+                f"{self.char_cnn.num_characters}"
+            )
         if self.num_words is not None:
             _check_numbers("model", 0, 10 * MAX_SIZE, num_words=self.num_words)
         self._check_boundary_words()
@@ -503,7 +528,18 @@ class BiLMConfig:
 
     @staticmethod
     def preset(name: str) -> BiLMConfig:
-        """One of the published sizes `small`, `medium`, `original`; `small` with another sequence encoder; `tiny`."""
+        """A configuration by its name.
+
+        Args:
+            name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`,
+                `small-transformer` or `small-gated-cnn`, with another sequence encoder; or `tiny`, for tests.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: There is no preset of that name.
+        """
         if name not in PRESETS:
             raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
         return PRESETS[name]
@@ -530,7 +566,7 @@ class BiLMConfig:
         if isinstance(values["boundary_words"], list):
             values["boundary_words"] = tuple(values["boundary_words"])
         if values["lstm"] is not None:
-            lstm = dict(values["lstm"])
+            lstm = _as_dict("lstm", values["lstm"])
             joins_directions = lstm.pop(INTERLEAVED_ON_DISK, lstm.pop("interleaved", False))
             _check_bool(f"lstm.{INTERLEAVED_ON_DISK}", joins_directions)
             if joins_directions:

@@ -184,6 +184,31 @@ def test_embedder_load_drops_weights_but_not_the_fingerprint(tmp_path: Path, mon
     assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
 
 
+def test_fingerprint_is_never_that_of_weights_which_do_not_run(tmp_path: Path) -> None:
+    model, other = everything(), everything()
+    torch.nn.init.ones_(other.bilm.token_encoder.projection.bias)
+    save(model, tmp_path / "model")
+    known, late, in_memory = Embedder(tmp_path / "model"), Embedder(tmp_path / "model"), Embedder(model)
+    assert known.fingerprint() == fingerprint(model)
+    save(other, tmp_path / "model", overwrite=True)
+    assert known.fingerprint() == fingerprint(model)  # as it was read before
+    with pytest.raises(ValueError, match="model has changed since this embedder prepacked its weights"):
+        late.fingerprint()
+    assert Embedder(tmp_path / "model").fingerprint() == fingerprint(other)
+    assert pickle.loads(pickle.dumps(in_memory)).fingerprint() == fingerprint(model)
+    torch.nn.init.ones_(model.bilm.token_encoder.projection.bias)
+    with pytest.raises(ValueError, match="the model has changed since"):
+        in_memory.fingerprint()
+
+
+def test_fingerprint_reads_the_files_once(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    embedder = Embedder(tmp_path / "model", "cpu")
+    expected = embedder.fingerprint()
+    shutil.rmtree(tmp_path / "model")
+    assert embedder.fingerprint() == expected
+
+
 def test_embedder_of_a_name_is_that_of_load(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     for embedder in (Embedder(tmp_path / "model", "cpu"), Embedder(str(tmp_path / "model"), "cpu", softmax=True)):

@@ -1,6 +1,6 @@
 """Sentences to vectors: those of the biLM run on each sentence alone, in any batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backends import FAST_BACKENDS
 from torch import Tensor
 
 from elmokit.checkpoints.loading import save
@@ -16,6 +17,7 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed import embedder as embedder_module
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import Pooling
 from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -137,6 +139,31 @@ def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
+def test_an_embedder_of_inference_mode_is_used_outside_it(backend_name: str, backend: Callable[[str], None]) -> None:
+    backend(backend_name)
+    model = tiny(mix=MIX)
+    with torch.inference_mode():
+        embedder = Embedder(model, "cpu")
+        inside = embedder.embed(SENTENCES[:3])
+    for ours, expected in zip(embedder.embed(SENTENCES), Embedder(model, "cpu").embed(SENTENCES), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+    assert len(inside) == 3
+
+
+def test_vectors_are_the_same_whatever_pytorchs_default_dtype() -> None:
+    model = tiny(mix=MIX)
+    selections = ("mix", "average", "sum", "top", 1, "all")
+    expected = [Embedder(model, "cpu").embed(SENTENCES, layers) for layers in selections]
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = [Embedder(model, "cpu").embed(SENTENCES, layers) for layers in selections]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for ours, theirs in zip(chain(*found), chain(*expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
     embedder = Embedder(tiny(mix=MIX), device="cpu", sizes=Sizes(batch_words=20))
     asked = 0
@@ -234,7 +261,7 @@ def test_what_cannot_be_embedded_raises(embedder: Embedder, arguments: dict, mes
 
 def test_a_state_with_other_rows_and_an_unknown_pooling_raise(embedder: Embedder) -> None:
     state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
-    with pytest.raises(ValueError, match="2 rows, but batch_size is 3"):
+    with pytest.raises(ValueError, match="2 rows, not 3: give one row for each"):
         embedder.embed(SENTENCES, state=state, batch_size=3)
     with pytest.raises(ValueError, match="pooling must be one of mean, max"):
         embedder.encode(SENTENCES, pooling="median")
@@ -259,6 +286,16 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
     expected = np.concatenate(embedder.embed(SENTENCES, layers, state), axis=-2)
     by_word = expected.swapaxes(0, 1) if expected.ndim == 3 else expected
     np.testing.assert_allclose(np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
+
+
+def test_batches_with_a_pooling_are_one_vector_a_sentence_and_count_long_words(embedder: Embedder) -> None:
+    (result,) = embedder.embed_batches([SENTENCES[2:]], "top", pooling=Pooling("max"))
+    assert result.truncated_words == 0 and [vector.shape for vector in result.vectors] == 4 * [(1, embedder.dim)]
+    np.testing.assert_array_equal(np.concatenate(result.vectors), embedder.encode(SENTENCES[2:], "max", layers="top"))
+    (result,) = embedder.embed_batches([[["x" * 60, "a"]]], pooling=Pooling())
+    assert result.truncated_words == 1
+    with pytest.raises(ValueError, match="one vector of a word is needed"):
+        embedder.embed_batches([SENTENCES], "all", pooling=Pooling())
 
 
 def test_words_end_to_end_carry_no_state_and_refuse_what_float16_cannot_hold(embedder: Embedder) -> None:

@@ -133,6 +133,11 @@ def test_a_string_is_not_taken_for_a_list_of_words(embedder: Embedder) -> None:
         list(embedder.embed_windows("I like apple"))
 
 
+def test_windows_start_from_a_state_of_one_row(embedder: Embedder) -> None:
+    with pytest.raises(ValueError, match="2 rows, not 1: give one row for each"):
+        list(embedder.embed_windows(["I"], state=embedder.model.bilm.initial_state(2)))
+
+
 def test_words_that_lose_bytes_are_counted_once(embedder: Embedder) -> None:
     with pytest.warns(UserWarning, match="70 words are too long"):
         embedder.embed([["x" * 60] * 69, ["y" * 60]])

@@ -309,6 +309,15 @@ def test_names_of_files_load_and_are_given(merged: bool) -> None:
         other.load_state_dict({**stored, "another": torch.ones(1)})
 
 
+def test_a_stored_weight_that_is_not_of_two_directions_is_named() -> None:
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    stored = bilm.stored_tensors()
+    name = next(name for name in stored if name.endswith("recurrent_weight"))
+    stored[name] = torch.zeros(3, 4, 5)
+    with pytest.raises(ValueError, match=rf"{name} has shape \(3, 4, 5\): it must be \(2, \.\.\.\)"):
+        bilm.load_state_dict(stored)
+
+
 def test_a_model_and_its_output_say_in_a_line_what_they_are() -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
     parameters = sum(weight.numel() for weight in bilm.parameters())

@@ -11,6 +11,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
+from elmokit.nn.inference import prepack
 from elmokit.text.characters import TruncationWarning, encode_sentences
 
 SENTENCES = [["I", "like", "apples"], ["plays"], [], ["an", "œuvre"]]
@@ -202,6 +203,15 @@ def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
         Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"write elmo\(elmokit.batch_to_ids\(sentences\)\)"):
         Elmo(tiny())([["a"]])
+
+
+def test_elmo_refuses_to_train_prepacked_weights_and_to_have_no_mix() -> None:
+    prepacked = prepack(tiny(), torch.float32)
+    assert Elmo(prepacked).freeze
+    with pytest.raises(ValueError, match="prepacked for inference"):
+        Elmo(prepacked, freeze=False)
+    with pytest.raises(ValueError, match="num_mixes must be at least 1, not 0"):
+        Elmo(tiny(), num_mixes=0)
 
 
 def test_it_and_its_output_say_in_a_line_what_they_are() -> None:

@@ -14,6 +14,7 @@ import torch
 from backends import each_native_dtype, on_specification
 from oracle import Oracle, State, random_weights
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
@@ -221,6 +222,26 @@ def test_prepacking_swaps_leaves_and_leaves_the_original_as_it_was() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.state_dict().items())
     for encoder in (bilm.token_encoder, prepacked.token_encoder):
         assert encoder.count_truncated(["x" * 60, "a"]) == 1 and encoder.input == "characters"
+
+
+def test_prepacking_leaves_the_mode_of_the_given_bilm() -> None:
+    bilm = draw_bilm(CONFIGS["as published"])
+    layers = bilm.sequence_encoder.stacks[0].layers
+    layers[0].register_forward_hook(lambda *_: None)
+    parametrize.register_parametrization(layers[1], "bias", nn.Identity())
+    prepacked = prepack(bilm, torch.float32)
+    assert all(module.training for module in bilm.modules())
+    assert not prepacked.training and prepacked.sequence_encoder.stacks[0].layers[1] is layers[1]
+
+
+@pytest.mark.native(torch.float32)
+@pytest.mark.parametrize("num_characters", [1024, 1025])
+def test_word_vectors_are_cacheable_where_tables_have_all_characters(num_characters: int) -> None:
+    """Products of PyTorch's may give a word other bits in another batch."""
+    characters = dataclasses.replace(CHARACTERS, num_characters=num_characters)
+    encoder = prepack(draw_bilm(BiLMConfig(LSTM, characters)), torch.float32).token_encoder
+    assert encoder.is_cacheable == (num_characters == 1024)
+    assert encoder(encoder.ids(["a", "bc"])).shape == (2, 6)
 
 
 def test_prepacked_bilm_is_neither_moved_nor_converted_nor_prepacked_for_another_type() -> None:

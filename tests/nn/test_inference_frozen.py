@@ -129,13 +129,22 @@ def another_clip(bilm: BiLM) -> None:
     layer.clips = layer.clips._replace(projection=0.3 if layer.clips.projection == 0.8 else 0.2)
 
 
+def without_a_skip_connection(bilm: BiLM) -> None:
+    next(stack for stack in bilm.sequence_encoder.stacks if stack.use_skip_connections).use_skip_connections = False
+
+
+def another_activation(bilm: BiLM) -> None:
+    encoder = bilm.token_encoder
+    encoder.activation = torch.tanh_ if encoder.activation is torch.relu_ else torch.sigmoid_
+
+
 def hooked(bilm: BiLM) -> BiLM:
     bilm.token_encoder.register_forward_hook(lambda module, inputs, outputs: outputs + 1)
     return bilm
 
 
 CHANGES = [
-    another_clip,
+    *(another_clip, without_a_skip_connection, another_activation),
     *(optimizer_step, one_number, in_inference_mode, loaded, loaded_in_place_of_others, other_memory),
     *(other_memory_many_times, other_types_and_back, another_parameter, hooked),
 ]

@@ -201,6 +201,11 @@ def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
     assert all(not gradient.any() for gradient in found)
 
 
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_samples must be at least 1, not 0"):
+        LogUniformSampler(10, 0)
+
+
 def test_more_samples_than_words_are_refused() -> None:
     with pytest.raises(ValueError, match="8192 distinct words from a vocabulary of 100"):
         LogUniformSampler(100, 8192)

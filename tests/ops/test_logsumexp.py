@@ -176,10 +176,12 @@ def test_native_gives_the_same_bits_on_any_number_of_threads(
     assert all(torch.equal(left, right) for each in found for left, right in zip(each, found[0], strict=True))
 
 
-def test_vectors_of_another_width_are_refused() -> None:
+def test_sizes_that_do_not_fit_are_refused() -> None:
     """Compiled code would read past their ends."""
     hidden, weight, bias = torch.randn(5, 6), torch.randn(9, 8), torch.randn(9)
     with pytest.raises(ValueError, match=r"weights \(9, 8\) has no place for vectors \(5, 6\)"):
         linear_logsumexp(hidden, weight, bias)
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="over 9 classes has a bias of each, not 5"):
         linear_logsumexp(hidden, weight[:, :6], bias[:5])
+    with pytest.raises(ValueError, match=r"5 vectors exclude a class each .*, not 4"):
+        linear_logsumexp(hidden, weight[:, :6], bias, torch.full((4,), -1))

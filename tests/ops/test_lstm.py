@@ -174,6 +174,18 @@ def test_gradients_of_some_outputs_take_the_others_for_unused(each_backend: str)
         assert torch.equal(left, right)
 
 
+@pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
+def test_no_gradient_flows_to_the_state_of_a_reset(backend_name: str, backend: Callable[[str], None]) -> None:
+    backend(backend_name)
+    case = Case((6, 20), "both", "reset to a state", torch.float32)
+    assert case.start is not None
+    for part in case.start:
+        part.requires_grad_()
+    assert not any(part.requires_grad for part in case.run(case.leaves))
+    case.run(case.fresh())[0].sum().backward()
+    assert case.start.h.grad is None and case.start.c.grad is None
+
+
 def test_a_second_derivative_is_refused(each_backend: str) -> None:
     case = Case((6, 20), "none", "carried", torch.float32)
     leaves = case.fresh()
@@ -324,8 +336,9 @@ def test_prepacked_weights_refuse_what_does_not_fit(dtype: torch.dtype) -> None:
     ]:
         with pytest.raises(AssertionError):
             run(*arguments)
-    with pytest.raises(IndexError):
-        run(x, case.packing, state, case.clips, start, torch.full((len(x),), len(x)))
+    for row in (-1, len(x)):
+        with pytest.raises(IndexError, match=rf"slots read rows {row}\.\.{row} of {len(x)}"):
+            run(x, case.packing, state, case.clips, start, torch.full((len(x),), row))
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------------

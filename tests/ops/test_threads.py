@@ -64,6 +64,16 @@ def test_loops_within_tasks_neither_wait_for_each_other_nor_take_more_threads(
     assert sorted(done) == [(outer, inner, chunk) for outer in range(6) for inner in range(5) for chunk in range(3)]
 
 
+def test_loops_within_tasks_use_all_threads(num_threads: Callable[[int], None]) -> None:
+    num_threads(10)
+    together = threading.Barrier(10, timeout=10)
+
+    def task() -> None:
+        parallel_for(lambda number: together.wait() and None, 5)
+
+    run_side_by_side([task, task])
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_an_error_of_a_task_comes_back(num_threads: Callable[[int], None], threads: int) -> None:
     num_threads(threads)

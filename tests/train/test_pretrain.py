@@ -31,6 +31,7 @@ from elmokit.data.prepare import prepare
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train.divergence import LossMonitor
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -203,6 +204,16 @@ def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings:
     assert (first.step, more.step) == (35, 70)
     assert first.perplexity == more.perplexity  # that of step 30
     assert [event["step"] for event in events(settings.output, "train")][-1] == 70
+
+
+def test_extended_run_that_diverges_goes_back_to_a_checkpoint_of_its_first_cycle(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrain(replace(settings, epochs=1))
+    has_diverged = iter([True] * 4)
+    monkeypatch.setattr(LossMonitor, "has_diverged", lambda *_: next(has_diverged, False))
+    assert pretrain(settings).step == 70
+    assert [event["restored"] for event in events(settings.output, "diverged")] == [35, 35, 33, 33]
 
 
 def trainer_rate(recipe: str) -> float:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from toy_encoders import write_config
 from toy_run import WORDS_PER_SENTENCE, write_text
 
-from elmokit.train.processes import ALONE, Processes
+from elmokit.train.processes import ALONE, Processes, joined_processes
 
 BATCH, UNROLL = 7, 8
 OPTIONS = ["--preset", "tiny", "--batch-size", str(BATCH), "--unroll-steps", str(UNROLL), "--num-samples", "6"]
@@ -38,6 +40,37 @@ def test_one_process_exchanges_nothing() -> None:
     assert ALONE.gather("x") == ["x"] and ALONE.of_first(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
         ALONE.of_first(lambda: 1 // 0)
+
+
+@pytest.fixture
+def joined_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The backends over which the second of two processes has joined, on a machine with two GPUs."""
+    backends: list[str] = []
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "init_process_group", backends.append)
+    for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    for name, value in {"is_available": True, "current_device": 0, "set_device": None}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    return backends
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "own"), [("cpu", "gloo", "cpu"), ("cuda", "nccl", "cuda:1"), (None, "nccl", "cuda:1")]
+)
+def test_processes_join_on_the_device_of_the_settings(
+    joined_over: list[str], device: str | None, backend: str, own: str
+) -> None:
+    with joined_processes(device) as processes:
+        assert processes == Processes(1, 2, torch.device(own))
+    assert joined_over == [backend]
+
+
+def test_several_processes_refuse_one_gpu(joined_over: list[str]) -> None:
+    with pytest.raises(ValueError, match="2 processes cannot share cuda:0"), joined_processes("cuda:0"):
+        pass
+    assert not joined_over
 
 
 @pytest.fixture(scope="module")

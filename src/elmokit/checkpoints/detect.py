@@ -192,6 +192,15 @@ class Detected(NamedTuple):
     format: Format
     path: Path
 
+    def absolute(self) -> "Detected":
+        """The same, wherever the process goes."""
+        return Detected(self.format, self.path.absolute())
+
+    def file_states(self) -> list[tuple[str, int, int]]:
+        """The name, size and time of change of each file: others after a file was written."""
+        states = [(file.name, file.stat()) for file in self.format.files(self.path) if file.is_file()]
+        return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+
 
 def detect(path: Path) -> Detected | None:
     """The format of the model at a path; None where no format fits.

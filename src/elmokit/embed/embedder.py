@@ -8,15 +8,17 @@ from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
 from typing import cast
+from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.checkpoints.detect import Detected
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
 from elmokit.config import StatePolicy
-from elmokit.embed.outputs import OutputSpec, Pooling, select_layers
+from elmokit.embed.outputs import LayerSelection, OutputSpec, Pooling, layer_weights, select_layers
 from elmokit.embed.pipeline import (
     BatchResult,
     Pipeline,
@@ -60,6 +62,15 @@ class Embeddings(list[np.ndarray]):
         return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
 
 
+def _state_of(source: Pretrained | Detected) -> Sequence[object]:
+    """What changes with the weights of a model: the sizes and times of its files, or checksums of those in memory."""
+    if isinstance(source, Detected):
+        return source.file_states()
+    return [
+        crc32(weight.detach().cpu().flatten().view(torch.uint8).numpy().data) for weight in source.bilm.parameters()
+    ]
+
+
 class Embedder:
     """A pretrained biLM that turns sentences into vectors, the same ones in any batch and after any calls."""
 
@@ -92,12 +103,13 @@ class Embedder:
         """
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
-        # Where the weights are that are not kept.
-        self._path = None if isinstance(model, Pretrained) else locate(model).path.absolute()
-        self.model = model if isinstance(model, Pretrained) else load(self._path, softmax=softmax)
+        self._source = model if isinstance(model, Pretrained) else locate(model).absolute()
+        self._source_state = _state_of(self._source)  # before it is read, so that a change meanwhile shows
+        self.model = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=softmax)
+        self._fingerprints: dict[tuple[object, ...], str] = {}
         self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(self.model.tokenizer or "whitespace-1")
-        if self._path is not None:
+        if self.model is not model:  # weights of files are not kept
             self.model = on_device(replace(self.model, bilm=self._pipeline.bilm), self.device)
             release_freed_memory()
 
@@ -133,10 +145,21 @@ class Embedder:
     from_pretrained = load  # as transformers calls it
 
     def fingerprint(self) -> str:
-        """The `fingerprint` of the model, for which weights that were not kept are read from its files again."""
-        if self._path is None:
-            return fingerprint(self.model)
-        return fingerprint(replace(self.model, bilm=load(self._path, softmax=False).bilm))
+        """The `fingerprint` of the model that runs; weights that were not kept are read from its files once more.
+
+        Raises:
+            ValueError: The weights have changed, in memory or in the files, since they were prepacked.
+            FileNotFoundError, CheckpointError: The files are gone or damaged.
+        """
+        model = self.model
+        settings = (repr(model.mix), model.state_policy, model.tokenizer, model.warm_state, model.vocab)
+        if settings not in self._fingerprints:
+            source = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=False)
+            if _state_of(self._source) != self._source_state:
+                place = self._source.path if isinstance(self._source, Detected) else "the model"
+                raise ValueError(f"{place} has changed since this embedder prepacked its weights: make a new embedder")
+            self._fingerprints[settings] = fingerprint(replace(model, bilm=source.bilm))
+        return self._fingerprints[settings]
 
     @property
     def sizes(self) -> Sizes:
@@ -150,7 +173,7 @@ class Embedder:
 
     @property
     def num_layers(self) -> int:
-        """L + 1: the token layer and every layer of the sequence encoder."""
+        """How many layers there are: L + 1, the token layer and those above; 1 of a model with the top one alone."""
         return self.model.config.num_representations
 
     def __repr__(self) -> str:
@@ -254,13 +277,17 @@ class Embedder:
 
         Returns:
             The vectors of each batch as one array (N, 2D), or (N, L+1, 2D) for all layers; with a pooling one array
-            (1, 2D) float32 for each sentence. Words that are too long are not counted.
+            (1, 2D) float32 for each sentence. Words that are too long are counted with a pooling only;
+            `count_truncated` counts them in any text.
 
         Raises:
-            ValueError: As `embed`, for another `storage_dtype`, and if numbers are too large for float16.
+            ValueError: As `embed`, for all layers with a pooling, for another `storage_dtype`, and if numbers are too
+                large for float16.
         """
-        selection = select_layers(self.model, layers)
-        spec = OutputSpec(selection, pooling) if pooling else OutputSpec(selection, storage_dtype=storage_dtype)
+        if pooling is None:
+            spec = OutputSpec(select_layers(self.model, layers), storage_dtype=storage_dtype)
+        else:
+            spec = OutputSpec(LayerSelection(1, layer_weights(self.model, layers)), pooling)
         return self._results(((list(batch), False) for batch in batches), spec, state)
 
     def embed_windows(
@@ -357,7 +384,10 @@ class Embedder:
             self.model.start(state)  # raises where there is none to carry
             return self._pipeline.bilm.initial_state(batch_size or 1) if state == "carry" else None
         if batch_size not in (None, state.h.shape[2]):
-            raise ValueError(f"the given state has {state.h.shape[2]} rows, but batch_size is {batch_size}")
+            raise ValueError(
+                f"the given state has {state.h.shape[2]} rows, not {batch_size}: give one row for each sentence that "
+                "is computed side by side"
+            )
         return state.to(self.device)
 
     def _results(

@@ -193,6 +193,9 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
         directory: The embedding store, which the caller has locked.
         output: The name of the result in the report.
 
+    Returns:
+        Counts of the whole text, those of parts that were there included.
+
     Raises:
         ValueError: If the directory holds other embeddings, the text was changed since it was first read, or numbers
             are too large for the storage dtype.

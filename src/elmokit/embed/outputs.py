@@ -29,21 +29,32 @@ class LayerSelection:
 
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
-    """The weight of each layer (L+1,) in "mix", "average", "sum", "top" or the layer of that number."""
+    """The weight of each layer in one vector of a word.
+
+    Args:
+        model: Its own weights are "mix"; equal ones where it has none.
+        layers: "mix", "average", "sum", "top", or the number of a layer.
+
+    Returns:
+        (L+1,) float32.
+
+    Raises:
+        ValueError: The model has no such layer, or `layers` is "all".
+    """
     count = model.config.num_representations
     if layers == "mix" and model.mix is not None:
-        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights), dim=0)
+        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights, dtype=torch.float32), dim=0)
     if layers in ("mix", "average"):
-        return torch.full((count,), 1 / count)
+        return torch.full((count,), 1 / count, dtype=torch.float32)
     if layers == "sum":
-        return torch.ones(count)
+        return torch.ones(count, dtype=torch.float32)
     number = count - 1 if layers == "top" else layers
     if isinstance(number, bool | str | float) or number not in range(-count, count):
         a_number = f"a number from 0 to {count - 1}"
         if layers == "all":
             raise ValueError(f"one vector of a word is needed: layers must be mix, average, sum, top, or {a_number}")
         raise ValueError(f"layers must be mix, average, sum, top, all, or {a_number}, not {layers!r}")
-    return torch.eye(count)[operator.index(number)]
+    return torch.eye(count, dtype=torch.float32)[operator.index(number)]
 
 
 def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:

@@ -120,17 +120,17 @@ def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A packed block, and the vectors of its distinct words (U, D)."""
+    """A packed batch, and the vectors of its distinct words (U, D)."""
 
-    block: PackedBatch
+    batch: PackedBatch
     words: Tensor
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a block (L+1, 2, N, D) in stream order, and the state after it."""
+    """The layers of a batch (L+1, 2, N, D) in stream order, and the state after it."""
 
-    block: PackedBatch
+    batch: PackedBatch
     streams: Tensor
     state: BiLMState
 
@@ -187,28 +187,28 @@ class Pipeline:
 
     # Encode
 
-    def encode(self, block: PackedBatch) -> Encoded:
-        """The vectors of the block's distinct words: those that are not in the cache go through the token encoder."""
+    def encode(self, batch: PackedBatch) -> Encoded:
+        """The vectors of the batch's distinct words: those that are not in the cache go through the token encoder."""
         if self.cache is None:
-            return Encoded(block, self.bilm.word_vectors(block.words, self._vocab))
-        vectors, missing = self.cache.look_up(block.words)
+            return Encoded(batch, self.bilm.word_vectors(batch.words, self._vocab))
+        vectors, missing = self.cache.look_up(batch.words)
         if missing:
-            new = [block.words[number] for number in missing]
+            new = [batch.words[number] for number in missing]
             encoded = self.bilm.word_vectors(new, self._vocab)
             vectors[missing] = encoded
             self.cache.add(new, encoded)
-        return Encoded(block, vectors)
+        return Encoded(batch, vectors)
 
     # Run
 
     @torch.no_grad()
     def run(self, encoded: Encoded, state: BiLMState | None = None, start: BiLMState | None = None) -> Layers:
         """`state` and `start` as in `BiLM.run`. ValueError where products in float16 overflow."""
-        block = encoded.block
-        streams, after = self.bilm.run(encoded.words, block.tokens.to(self.device), block.text.packing, state, start)
+        batch = encoded.batch
+        streams, after = self.bilm.run(encoded.words, batch.tokens.to(self.device), batch.text.packing, state, start)
         if self._dtype == torch.float16 and not streams.isfinite().all():
             raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
-        return Layers(block, streams, after)
+        return Layers(batch, streams, after)
 
     def after_boundaries(self, start: BiLMState | None) -> BiLMState:
         """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
@@ -222,29 +222,29 @@ class Pipeline:
 
     def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
         """Fill the plan's arrays from the layers; FloatingPointError, ValueError for numbers that do not fit them."""
-        block, streams = layers.block, spec.layers(layers.streams)
-        ends = np.cumsum(block.lengths)
-        begins = ends - block.lengths + block.margin
+        batch, streams = layers.batch, spec.layers(layers.streams)
+        ends = np.cumsum(batch.lengths)
+        begins = ends - batch.lengths + batch.margin
         if spec.storage_dtype is not None:
-            slots, out = block.text.slots, plan.outs[0]
-            if block.margin:
-                boundaries = np.concatenate([begins - 1, ends - block.margin])
+            slots, out = batch.text.slots, plan.outs[0]
+            if batch.margin:
+                boundaries = np.concatenate([begins - 1, ends - batch.margin])
                 slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
             with nothing_overflows(out.dtype):
                 unpack_words(streams, slots, out)
             return BatchResult([out[:, 0] if spec.layers.count == 1 else out], 0, layers.state)
-        unpack_sentences(streams, block.text.slots, begins, plan.outs)
+        unpack_sentences(streams, batch.text.slots, begins, plan.outs)
         vectors = [out[0] for out in plan.outs] if spec.layers.count == 1 else plan.outs
         pooled = list(map(spec.pooling, vectors)) if spec.pooling else vectors
-        return BatchResult(pooled, self._count_truncated(block), layers.state)
+        return BatchResult(pooled, self._count_truncated(batch), layers.state)
 
-    def _count_truncated(self, block: PackedBatch) -> int:
+    def _count_truncated(self, batch: PackedBatch) -> int:
         """How many words of the text, not only distinct ones, are longer than the model reads."""
         count = self.bilm.token_encoder.count_truncated
-        if not count(block.words):
+        if not count(batch.words):
             return 0
-        long = [number for number, word in enumerate(block.words) if count([word])]
-        return int(np.isin(block.tokens[0].numpy(), long).sum())
+        long = [number for number, word in enumerate(batch.words) if count([word])]
+        return int(np.isin(batch.tokens[0].numpy(), long).sum())
 
     # All four
 
@@ -261,9 +261,9 @@ class Pipeline:
         boundaries = not self.config.sequence_encoder.carries_state
         rows = min(rows or self.sizes.rows, len(plan.sentences))
         in_row = assign_rows(list(map(len, plan.sentences)), rows)
-        block = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
+        batch = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
         start = start if boundaries else self.after_boundaries(start)
-        return self.finalize(self.run(self.encode(block), start=start), plan, spec)
+        return self.finalize(self.run(self.encode(batch), start=start), plan, spec)
 
     def embed_carrying(self, plan: Plan, spec: OutputSpec, state: BiLMState, first: int) -> BatchResult:
         """A batch that begins with sentence `first`: sentence i goes on in row i mod the rows of `state`."""
@@ -272,8 +272,8 @@ class Pipeline:
         if plan.is_long:
             result = self._embed_long(plan.sentences[0], spec, row_of(state, rows[0]))
             return BatchResult(result.vectors, result.truncated_words, with_row(state, rows[0], result.state))
-        block = embedding_batch(plan.sentences, rows, num_rows, reset=False)
-        return self.finalize(self.run(self.encode(block), state), plan, spec)
+        batch = embedding_batch(plan.sentences, rows, num_rows, reset=False)
+        return self.finalize(self.run(self.encode(batch), state), plan, spec)
 
     def embed_windows(
         self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
@@ -297,9 +297,9 @@ class Pipeline:
             )
 
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
-        result, dim = self.run(self.encode(window.block), state), self.config.output_dim // 2
-        array = np.empty((layers.count, int(window.block.lengths[0]), 2 * dim), np.float32)
-        unpack_sentences(layers(result.streams), window.block.text.slots, np.array([0]), [array])
+        result, dim = self.run(self.encode(window.batch), state), self.config.output_dim // 2
+        array = np.empty((layers.count, int(window.batch.lengths[0]), 2 * dim), np.float32)
+        unpack_sentences(layers(result.streams), window.batch.text.slots, np.array([0]), [array])
         vectors = (array[0] if layers.count == 1 else array)[..., window.words, :]
         forward = HalfVectors(window.forward, slice(0, dim), vectors[..., :dim])
         backward = HalfVectors(window.backward, slice(dim, 2 * dim), vectors[..., ::-1, dim:])

@@ -22,7 +22,7 @@ class Window:
     They are the words `forward` and `backward` of the sentence, the latter in reverse.
     """
 
-    block: PackedBatch
+    batch: PackedBatch
     words: slice
     forward: slice
     backward: slice
@@ -44,8 +44,8 @@ def plan_windows(words: Sequence[str], positions: int) -> Iterator[Window]:
         inner = slice(int(begin == 0), end - begin - int(end == length))
         first, count = max(begin - 1, 0), inner.stop - inner.start
         from_end = len(words) - first
-        block = window_batch(_positions(words, begin, end), backward)
-        yield Window(block, inner, slice(first, first + count), slice(from_end - count, from_end))
+        batch = window_batch(_positions(words, begin, end), backward)
+        yield Window(batch, inner, slice(first, first + count), slice(from_end - count, from_end))
 
 
 def row_of(state: BiLMState, row: int) -> BiLMState:

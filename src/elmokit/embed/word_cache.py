@@ -17,7 +17,8 @@ class WordCache:
 
     def __init__(self, dim: int, num_bytes: int) -> None:
         self.capacity, self._sizes = max(1, num_bytes // (4 * dim)), (dim, num_bytes)
-        self._vectors = torch.empty(self.capacity, dim)
+        with torch.inference_mode(False):  # such a tensor could be written in that mode only
+            self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32)
         self._rows: dict[str, int] = {}
         self._lock = Lock()
         _caches.add(self)

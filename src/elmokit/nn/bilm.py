@@ -73,6 +73,9 @@ class BiLM(nn.Module):
             mask: (B, T), True where there is a word, wherever in a row that is; without it, where an id is above 0.
             state: The state that the rows start from; None: zeros.
 
+        Returns:
+            The layers (L+1, B, T, 2D), zero where there is no word, the mask, and the state of each row after it.
+
         Raises:
             ValueError: If the state is of another number of rows, or of another model.
         """
@@ -108,7 +111,7 @@ class BiLM(nn.Module):
             tokens: Which of them stands at each slot of either direction (2, N).
             packing: The shape of the streams.
             state: A row for each row of the packing; None: zeros.
-            start: The state that a reset sets, of one row; None: zeros.
+            start: The state that a reset sets, of one row, to which no gradient flows; None: zeros.
             dropout: See the `forward` of the sequence encoder.
 
         Returns:
@@ -200,6 +203,10 @@ class BiLM(nn.Module):
         for stored, names in self._stored_names().items():
             if prefix + stored in state_dict:
                 tensor = state_dict.pop(prefix + stored)
+                if len(names) == 2 and (tensor.dim() == 0 or len(tensor) != 2):
+                    raise ValueError(
+                        f"{stored} has shape {tuple(tensor.shape)}: it must be (2, ...), of two directions"
+                    )
                 parts = [tensor] if len(names) == 1 else tensor
                 state_dict |= {prefix + name: part for name, part in zip(names, parts, strict=True)}
         super()._load_from_state_dict(state_dict, prefix, *others)

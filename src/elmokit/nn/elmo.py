@@ -79,7 +79,18 @@ def check_ids(ids: Tensor, bilm: BiLM) -> None:
 
 
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
-    """Put <S> before and </S> after the words of each row: (B, T, ...) -> (B, T+2, ...). Words must lie at the left."""
+    """Put <S> before and </S> after the words of each row.
+
+    Args:
+        ids: (B, T, ...), words at the left of each row, zeros after them.
+        encoder: Whose ids they are.
+
+    Returns:
+        (B, T+2, ...).
+
+    Raises:
+        ValueError: Padding stands before a word.
+    """
     begin, end = encoder.boundary_ids(ids)
     is_word = encoder.is_word(ids)
     if (is_word[:, 1:] & ~is_word[:, :-1]).any():
@@ -118,11 +129,16 @@ class Elmo(nn.Module):
             fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
 
         Raises:
-            ValueError: `bilm` is something else, such as the whole model.
+            ValueError: `bilm` is something else, such as the whole model, or prepacked and to be trained; or there are
+                no mixes.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):
             raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
+        if not freeze:
+            bilm.check_has_weights()
+        if num_mixes < 1:
+            raise ValueError(f"num_mixes must be at least 1, not {num_mixes}")
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
@@ -137,6 +153,9 @@ class Elmo(nn.Module):
         Args:
             ids: (B, T, C) or (B, T), shifted by one, 0 for padding on the right.
             state: The state that the rows start from; None: zeros.
+
+        Returns:
+            A representation of each mix (B, T, 2D), zero where there is no word; the mask; the state after the batch.
 
         Raises:
             ValueError: If `ids` are words, or ids that this model does not read, padding stands before words, or the

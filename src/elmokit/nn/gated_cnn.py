@@ -87,7 +87,7 @@ class GatedConvolution(nn.Module):
     ) -> tuple[Tensor, LSTMState]:
         """x (N, D) -> (N, D), and the state by rank after it."""
         dim = x.shape[1]
-        first = x.new_zeros(self.history, dim) if start is None else start.h.to(x.dtype).view(-1, dim)
+        first = x.new_zeros(self.history, dim) if start is None else start.h.detach().to(x.dtype).view(-1, dim)
         rows = torch.cat([x, state.h.to(x.dtype).reshape(-1, dim), first])
         windows = rows.index_select(0, layout.windows.flatten()).view(len(x), layout.windows.shape[1] * dim)
         last_inputs = rows.index_select(0, layout.last_inputs.flatten()).view(state.h.shape)

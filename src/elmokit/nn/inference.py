@@ -14,7 +14,7 @@ from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.gated_cnn import WeightNormProjection
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharacterReader, CharCNN, Filters, Highway, Projection
-from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.ops.dispatch import has_character_tables, has_prepacked_products
 from elmokit.ops.functional import (
     LSTMState,
     prepack_char_conv,
@@ -28,6 +28,8 @@ from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate
 
 CHUNK_WORDS = 128  # so that the output of one layer is still in cache for the next
+# The attributes of modules, besides their weights, that their results depend on.
+SETTINGS = ("config", "clips", "forget_bias", "use_skip_connections", "activation")
 
 
 class PrepackedLSTMLayer(nn.Module):
@@ -83,7 +85,10 @@ class PrepackedCharCNN(CharacterReader, nn.Module):
         last = encoder.projection
         self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
         self._dim = self.config.num_filters if last is None else last.out_features
-        self.is_cacheable = has_prepacked_products(encoder.char_embedding.device, dtype, self.config.num_filters)
+        device, characters = encoder.char_embedding.device, len(encoder.char_embedding)
+        self.is_cacheable = has_character_tables(device, self._fine, characters) and has_prepacked_products(
+            device, dtype, self.config.num_filters
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)
@@ -131,6 +136,7 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
         linear = cast(WeightNormProjection, module)
         return PrepackedProjection(linear.normalized_weight(), linear.bias, dtype)
     copied = copy.copy(module)
+    copied.training = False
     copied._modules = {
         name: child and _converted(child, dtype, in_sequence or name == "sequence_encoder")
         for name, child in module._modules.items()
@@ -145,12 +151,16 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
 def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one number type.
 
-    The given one is left as it is; later changes of it do not change the prepacked one. A layer with hooks or
-    parametrizations is taken as it is, and so is a token encoder of words, whose table is shared.
+    The given one is left as it is; later changes of its weights do not change those that are prepacked. All others are
+    shared: tables of words, and layers with hooks, parametrizations or a forward of their own, which are taken as they
+    are.
 
     Args:
         bilm: Of any device. One that is prepacked already is itself the result.
         dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it; None: the biLM's own.
+
+    Returns:
+        A biLM in evaluation mode, whose `is_prepacked` is True.
 
     Raises:
         ValueError: If nothing here multiplies that type, or the biLM is prepacked for another.
@@ -167,7 +177,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
         converted = cast(BiLM, _converted(bilm, dtype))
         converted.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
         converted.product_dtype = dtype
-        return converted.eval()
+        return converted
 
 
 # --- Frozen in a user's model ----------------------------------------------------------------------------------------
@@ -175,7 +185,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
 
 def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
     """All that a prepacked form depends on: PyTorch counts every change of a weight but those through `.data`."""
-    settings = [(layer.clips, layer.forget_bias) for layer in bilm.modules() if isinstance(layer, LSTMLayer)]
+    settings = [vars(module).get(name) for module in bilm.modules() for name in SETTINGS]
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in bilm.modules()]
     kinds = [(type(module), "forward" in vars(module)) for module in bilm.modules()]
     return [settings, hooks, kinds, [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -212,6 +213,9 @@ def states_of_directions(
         state: The state by row; None: zeros.
         start: The state that a reset sets, of one row; None: zeros, which are None in the result.
 
+    Returns:
+        For each direction and layer the states (B, ...), and the start states (1, ...).
+
     Raises:
         ValueError: A state is of another number of rows, or of another model.
     """
@@ -256,20 +260,14 @@ class BidirectionalLSTM(nn.Module):
         words, tokens = words.to(wide), tokens.contiguous()
         states, starts = states_of_directions(self.config, rows, words, state, start)
         carried = [part for direction in states for layer in direction for part in layer]
-        if records_gradients(words, *carried, *self.parameters()) or dropout:
-            runs = [
-                stack(words, tokens[d], packing, states[d], starts[d], dropout) for d, stack in enumerate(self.stacks)
-            ]
-            layers = torch.stack([layers for layers, _ in runs], dim=1)
-        else:
-            layers = allocate((self.config.num_layers + 1, *tokens.shape, words.shape[1]), wide, words.device)
-            runs = run_side_by_side(
-                [
-                    lambda d=d: cast(LSTMStack, self.stacks[d])(
-                        words, tokens[d], packing, states[d], starts[d], out=layers[:, d]
-                    )
-                    for d in range(2)
-                ],
-                words.device,
-            )
-        return layers, BiLMState.of_ranks([finals for _, finals in runs], rows)
+        in_turn = dropout > 0 or records_gradients(words, *carried, *self.parameters())
+        shape = (self.config.num_layers + 1, *tokens.shape, words.shape[1])
+        layers = None if in_turn else allocate(shape, wide, words.device)
+        outs = [None if layers is None else layers[:, d] for d in range(2)]
+        tasks = [
+            partial(stack, words, tokens[d], packing, states[d], starts[d], dropout, outs[d])
+            for d, stack in enumerate(self.stacks)
+        ]
+        (fwd, fwd_states), (bwd, bwd_states) = run_directions(tasks, words.device, in_turn)
+        layers = torch.stack([fwd, bwd], dim=1) if layers is None else layers
+        return layers, BiLMState.of_ranks([fwd_states, bwd_states], rows)

@@ -18,7 +18,20 @@ def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
 
 
 def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False) -> Tensor:
-    """Sum layers (L+1, ..., 2D) by weights (L+1,), in the weights' number type; `layer_norm` as in `ScalarMix`."""
+    """Sum layers by weights.
+
+    Args:
+        layers: (L+1, ..., 2D).
+        weights: (L+1,).
+        mask: (...), for layer norm only.
+        layer_norm: As in `ScalarMix`.
+
+    Returns:
+        (..., 2D), in the number type of the weights.
+
+    Raises:
+        ValueError: There is no mask for the layer norm.
+    """
     if layer_norm:
         if mask is None:
             raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
@@ -29,8 +42,8 @@ def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, laye
 class ScalarMix(nn.Module):
     """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
 
-    `layer_norm` first gives each layer mean 0 and variance 1 over the whole batch (all masked positions and dimensions
-    together), as the old systems did: results then depend on the batch.
+    `layer_norm` first gives each layer mean 0 and variance 1 over the whole batch (all dimensions of all
+    positions where the mask is True), as the old systems did: results then depend on the batch.
     """
 
     def __init__(
@@ -48,7 +61,18 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """layers (L+1, ..., 2D), and mask (...) for layer norm only -> (..., 2D) in the number type of the weights."""
+        """Mix layers.
+
+        Args:
+            layers: (L+1, ..., 2D).
+            mask: (...), for layer norm only.
+
+        Returns:
+            (..., 2D), in the number type of the weights.
+
+        Raises:
+            ValueError: There are other layers than weights, or there is no mask for the layer norm.
+        """
         if len(layers) != len(self.weights):
             raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
         return mix_layers(layers, self.gamma * self.layer_weights(), mask, self.layer_norm)

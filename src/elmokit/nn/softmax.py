@@ -39,6 +39,8 @@ class LogUniformSampler:
     """
 
     def __init__(self, num_classes: int, num_samples: int) -> None:
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, not {num_samples}")
         if num_samples > num_classes:
             raise ValueError(
                 f"cannot draw {num_samples} distinct words from a vocabulary of {num_classes}; sample fewer"
@@ -100,7 +102,7 @@ class FullSoftmax(nn.Module):
     def sampled_losses(
         self, hidden: Tensor, targets: Tensor, samples: Sequence[Samples], sampler: LogUniformSampler
     ) -> Tensor:
-        """Sampled -log p (tf.nn.sampled_softmax_loss): logits are lessened by the log of their expected counts.
+        """Sampled -log p (tf.nn.sampled_softmax_loss): logits minus the log of their expected counts.
 
         hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target of a position is left
         out there.
@@ -118,13 +120,13 @@ class FullSoftmax(nn.Module):
     def _sampled_loss(
         self, hidden: Tensor, targets: Classes, others: Classes, num_tries: int, sampler: LogUniformSampler
     ) -> Tensor:
-        def lessened(logits: Tensor, ids: Tensor) -> Tensor:
+        def corrected(logits: Tensor, ids: Tensor) -> Tensor:
             return logits - sampler.log_expected_count(ids, num_tries).to(logits.dtype)
 
         (ids, weight, bias), (other_ids, other_weight, other_bias) = targets, others
-        true = lessened(_logits(hidden, weight, bias), ids)
+        true = corrected(_logits(hidden, weight, bias), ids)
         hits = _place_in(other_ids, ids, len(self.weight))
-        rest = linear_logsumexp(hidden, other_weight, lessened(other_bias, other_ids), excluded=hits)
+        rest = linear_logsumexp(hidden, other_weight, corrected(other_bias, other_ids), excluded=hits)
         return torch.logaddexp(true, rest) - true
 
     def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:

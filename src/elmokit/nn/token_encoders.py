@@ -94,6 +94,7 @@ class WordEmbedding(nn.Module):
         return F.embedding(ids - 1, self.weight)
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+        """Ids of words (U,), those of the vocabulary shifted by one. ValueError without a vocabulary."""
         if vocab is None:
             raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt next to the weights")
         return torch.from_numpy(vocab.ids(words) + 1)

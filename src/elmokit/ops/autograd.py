@@ -48,5 +48,8 @@ def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any)
             backward pass follows, so saved tensors may be overwritten.
         inputs: Its tensors; None where an optional one is not given.
         settings: Its other arguments.
+
+    Returns:
+        The results of its `forward`.
     """
     return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]

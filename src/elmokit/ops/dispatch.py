@@ -23,6 +23,7 @@ from elmokit.ops.native import library
 BACKENDS = ("reference", "portable", "native")
 VARIABLE = "ELMOKIT_BACKEND"
 MAX_INT8_DEPTH = 1 << 16  # as many products, 255 * 127 at most, add up to 32 bits
+MAX_ALPHABET = 1024  # distinct characters: tables of more would take more memory than they save time
 
 
 class Request(NamedTuple):
@@ -72,6 +73,12 @@ def _prepacked_float_products(request: Request) -> str | None:
     return _floats(request) or _prepacked_products(request)
 
 
+def _tables_of_characters(request: Request) -> str | None:
+    if any(size > MAX_ALPHABET for size in request.depths):
+        return f"tables of more than {MAX_ALPHABET} characters would be too large"
+    return _float32_sums(request)
+
+
 # --- The table: of each op its backends, best first, each with its module in elmokit.ops and its requirement ----------
 
 Requirement = Callable[[Request], str | None]
@@ -101,6 +108,10 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     },
     "char_conv": {
         "native": ("native.char_conv", _float32_sums),
+        "reference": ("reference", _floats),
+    },
+    "prepacked char_conv": {
+        "native": ("native.char_conv", _tables_of_characters),
         "reference": ("reference", _floats),
     },
     "logsumexp": {
@@ -190,7 +201,10 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> A
         op: A key of `IMPLEMENTATIONS`.
         device: Where its tensors are.
         dtype: The number type of its products.
-        depths: The lengths of its dot products.
+        depths: The lengths of its dot products; of a prepacked char_conv, the number of characters.
+
+    Returns:
+        The module, with the functions that `ops.functional` calls.
 
     Raises:
         ValueError: If no backend that is allowed has it, as int8 without compiled kernels.
@@ -201,6 +215,11 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> A
 def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
     """Whether products with prepacked weights run there: faster, and the same bits for a row in any batch."""
     return explain("prepacked linear", device.type, dtype, *depths).get("native", "") is None
+
+
+def has_character_tables(device: torch.device, dtype: torch.dtype, num_characters: int) -> bool:
+    """Whether a prepacked char_conv sums rows of tables there: the same bits for a word in any batch."""
+    return explain("prepacked char_conv", device.type, dtype, num_characters).get("native", "") is None
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -92,7 +92,7 @@ def lstm(
         state: What each row starts from, by rank.
         weights: See `LSTMWeights`.
         clips: See `Clips`.
-        start: The state that a reset sets, of one row; None: zeros.
+        start: The state that a reset sets, of one row, to which no gradient flows; None: zeros.
 
     Returns:
         The outputs (N, D) and each row's state after its last step.
@@ -101,9 +101,9 @@ def lstm(
     wide = torch.promote_types(dtype, torch.float32)
     state = LSTMState(state.h.to(wide), state.c.to(wide))
     start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state)) if start is None else start
-    start = LSTMState(start.h.to(wide), start.c.to(wide))
+    start = LSTMState(start.h.detach().to(wide), start.c.detach().to(wide))
     with torch.autocast(x.device.type, enabled=False):
-        if records_gradients(x, *state, *start, *weights):
+        if records_gradients(x, *state, *weights):
             implementation = choose("lstm", x.device, dtype, *weights.depths)
             return implementation.lstm(x.to(wide), packing, state, weights, clips, start, dtype)
         return prepack_lstm(weights, dtype)(x.to(wide), packing, state, clips, start)
@@ -157,7 +157,8 @@ def prepack_char_conv(
 ) -> Callable[[Tensor], Tensor]:
     """Prepack the weights of `char_conv`: a function of ids that runs without gradients, with the same errors."""
     with torch.no_grad():
-        run = choose("char_conv", embedding.device, dtype).prepack_char_conv(embedding, weights, biases, dtype)
+        implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
+        run = implementation.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
 
 
@@ -232,8 +233,12 @@ def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Ten
         ValueError: If sizes do not fit.
     """
     count, dim = hidden.shape
-    if weight.shape[1] != dim or len(bias) != len(weight) or not (excluded is None or len(excluded) == count):
+    if weight.shape[1] != dim:
         raise ValueError(f"a softmax of weights {tuple(weight.shape)} has no place for vectors {tuple(hidden.shape)}")
+    if len(bias) != len(weight):
+        raise ValueError(f"a softmax over {len(weight)} classes has a bias of each, not {len(bias)}")
+    if excluded is not None and len(excluded) != count:
+        raise ValueError(f"{count} vectors exclude a class each (-1: none), not {len(excluded)}")
     dtype = _product_dtype(weight)
     with torch.autocast(hidden.device.type, enabled=False):
         return choose("logsumexp", hidden.device, dtype, dim).logsumexp(hidden, weight, bias, excluded, dtype)

@@ -29,7 +29,8 @@ CPU = torch.device("cpu")
 class _Pool:
     """A number of threads that run tasks in the order in which they were submitted."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, computes: bool) -> None:
+        self._computes = computes
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         before = torch.get_num_threads()
         ready = threading.Barrier(size + 1)
@@ -48,6 +49,7 @@ class _Pool:
     def _work(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # a new thread takes over the remembered setting once: let that be before the next line
         torch.set_num_threads(1)
+        _of_thread.pool = self if self._computes else None
         ready.wait()
         while (submitted := self._tasks.get()) is not None:
             future, task = submitted
@@ -76,7 +78,7 @@ class _Pool:
 
 class _OfThread(threading.local):
     threads: int | None = None  # that the work of this thread may use; None: as many as PyTorch would
-    is_worker = False  # whether it is one of the pool that computes
+    pool: _Pool | None = None  # of whose threads it is one, where that computes
 
 
 _of_thread = _OfThread()
@@ -87,7 +89,7 @@ _pools_lock = threading.Lock()
 def _pool(kind: str, size: int) -> _Pool:
     with _pools_lock:
         if (kind, size) not in _pools:
-            _pools[kind, size] = _Pool(size)
+            _pools[kind, size] = _Pool(size, computes=kind == "work")
         return _pools[kind, size]
 
 
@@ -120,7 +122,7 @@ def num_threads() -> int:
 
 
 def _in_the_same_mode(
-    task: Callable[[], Result], threads: int, is_worker: bool, records_gradients: bool = False
+    task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
     """The task in the caller's modes of PyTorch, but for gradients, on so many threads."""
     inference = torch.is_inference_mode_enabled()
@@ -128,15 +130,15 @@ def _in_the_same_mode(
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
 
     def run() -> Result:
-        before = _of_thread.threads, _of_thread.is_worker
-        _of_thread.threads, _of_thread.is_worker = threads, is_worker
+        before = _of_thread.threads
+        _of_thread.threads = threads
         try:
             with torch.inference_mode(inference), torch.set_grad_enabled(records_gradients), ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(torch.autocast(*mode))
                 return task()
         finally:
-            _of_thread.threads, _of_thread.is_worker = before
+            _of_thread.threads = before
 
     return run
 
@@ -162,10 +164,9 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
         with torch.no_grad():
             return [task() for task in tasks]
     share = -(-threads // len(tasks))
-    own = [_in_the_same_mode(task, share, True) for task in tasks]
-    pool = _pool("work", threads)
-    if not _of_thread.is_worker:
-        return _finished([pool.submit(task) for task in own])
+    own = [_in_the_same_mode(task, share) for task in tasks]
+    if (pool := _of_thread.pool) is None:
+        return _finished([_pool("work", threads).submit(task) for task in own])
     others = [pool.submit(task) for task in own[1:]]
     results = [own[0]()]
     for future, task in zip(others, own[1:], strict=True):
@@ -180,9 +181,9 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
     PyTorch's own operations run on one thread there. On the caller's, each waits, busy, until OpenMP's other threads
     have done their share: where another process has one of the cores, that takes a slice of its time.
     """
-    if device.type != "cpu" or num_threads() < 2 or _of_thread.is_worker:
+    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool is not None:
         return task()
-    own = _in_the_same_mode(task, num_threads(), True, torch.is_grad_enabled())
+    own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
     return _finished([_pool("work", num_threads()).submit(own)])[0]
 
 
@@ -222,7 +223,7 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     pool = _pool("items", ahead)
     try:
         for item in chain(first, items):
-            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads, False)))
+            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads)))
             del item
             if len(waiting) == ahead:
                 yield waiting.popleft().result()

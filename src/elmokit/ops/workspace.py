@@ -22,6 +22,7 @@ HUGE_PAGE = 1 << 21  # bytes; from twice this on NumPy asks Linux for such pages
 STEPS = 8  # sizes from one power of two to the next, so that arrays of about the same size share a block
 MAX_EXCESS = 2  # of a free block's size over that of the array which it is given to
 MAX_KEPT = 1.25  # allocated and free together, as a multiple of what was allocated at once lately
+MAX_KEPT_UNASKED = 2  # the same where free blocks still fit: far more, so that none is released that a step needs again
 PEAK_DECAY = 0.999  # of that peak at each allocation; a step of training makes a few dozen
 
 
@@ -89,11 +90,16 @@ class CachingAllocator:
             block = _Block(size)
         self._allocated += block.size
         self._peak = max(self._peak, self._allocated)
+        if self._total() > MAX_KEPT_UNASKED * self._peak:
+            self._release_more_than(MAX_KEPT * self._peak)
         return block
+
+    def _total(self) -> float:
+        return self._allocated + sum(block.size for block in self._free)
 
     def _release_more_than(self, limit: float) -> None:
         """Give free blocks back to the system until all blocks together have no more bytes than this."""
-        while self._free and self._allocated + sum(block.size for block in self._free) > limit:
+        while self._free and self._total() > limit:
             self._free.pop(0)
 
     def reset_lock(self) -> None:

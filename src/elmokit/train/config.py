@@ -77,7 +77,8 @@ class PretrainConfig:
     fresh_starts: float | None = None
     """Fraction of sentences that start from zeros where a state is carried (default: 0 for original, else 0.1)."""
     dropout: float = 0.1
-    """Dropout on the input of every layer and on the output of the last."""
+    """Dropout on the input of every layer and on the output of the last; with another encoder than LSTMs, on the token
+    vectors and on what each layer adds to them."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None
@@ -188,7 +189,8 @@ class FinetuneConfig:
     fresh_starts: float = 0.1
     """Fraction of sentences that start from zeros where a state is carried."""
     dropout: float = 0.1
-    """Dropout on the input of every layer and on the output of the last."""
+    """Dropout on the input of every layer and on the output of the last; with another encoder than LSTMs, on the token
+    vectors and on what each layer adds to them."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
     device: str | None = None

@@ -200,7 +200,7 @@ class _Loop:
         if not finite or not math.isfinite(float(trainer.gradient_norm)):
             return False
         here, high = trainer.snapshot(), trainer.monitor.lowest + trainer.monitor.margin
-        trainer.restore(read_snapshot(self._last_checkpoint()))
+        trainer.restore(read_snapshot(self._last_checkpoint()), of_any_cycle=True)
         trainer.rate_factor, losses, is_stopped = 0.0, [], False
         while trainer.step < end and not is_stopped:
             losses.append(trainer.train_step())
@@ -239,7 +239,7 @@ class _Loop:
                 f"the loss diverged at step {diverged_at}, even after lowering the learning rate repeatedly: check the "
                 "corpus, set a lower learning rate, or use dtype float32; the last checkpoint precedes the divergence"
             )
-        self.trainer.restore(read_snapshot(last))
+        self.trainer.restore(read_snapshot(last), of_any_cycle=True)
         self.trainer.rate_factor = rate_factor
         self.tracker.event(
             "diverged", diverged_at, restored=self.trainer.step, rate_factor=self.trainer.rate_factor,

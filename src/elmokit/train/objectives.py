@@ -134,6 +134,9 @@ def objective_of(
         fresh_starts: Fraction of sentences that start from zeros where a state is carried.
         processes: The processes that share each batch.
         state: The initial state of the rows of a batch.
+
+    Returns:
+        `WindowLikelihood` where a state is carried, `MaskedWords` where directions merge, else `SentenceLikelihood`.
     """
     encoder = config.sequence_encoder
     if encoder.carries_state:

@@ -12,8 +12,8 @@ from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
-# What each optimizer keeps of a parameter, in its shape or, of steps, as a scalar.
-SLOTS = {
+# The state that each optimizer keeps of a parameter, in its shape or, of steps, as a scalar.
+STATE_NAMES = {
     torch.optim.Adagrad: {"step", "sum"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     torch.optim.Muon: {"momentum_buffer"},
@@ -96,35 +96,39 @@ class Optimizer:
         """The state by `parameter number.name`; parameters are numbered consecutively across the optimizers."""
         tensors, first = {}, 0
         for optimizer in self.optimizers:
-            for number, slots in optimizer.state_dict()["state"].items():
-                tensors |= {f"{first + number}.{name}": torch.as_tensor(value) for name, value in slots.items()}
+            for number, state in optimizer.state_dict()["state"].items():
+                tensors |= {f"{first + number}.{name}": torch.as_tensor(value) for name, value in state.items()}
             first += _num_parameters(optimizer)
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Load the state that `tensors` of an optimizer of the same parameters returned."""
-        slots: dict[int, dict[str, Tensor]] = {}
+        """Load the state that `tensors` of an optimizer of the same parameters returned.
+
+        Raises:
+            ValueError: It is of other parameters, or is not the state that their optimizer keeps.
+        """
+        states: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             number, name = key.split(".", 1)
-            slots.setdefault(int(number), {})[name] = tensor
+            states.setdefault(int(number), {})[name] = tensor
         parameters = list(self.parameters())
         first = 0
         for optimizer in self.optimizers:
             count = _num_parameters(optimizer)
-            own = {number - first: slots.pop(number) for number in range(first, first + count) if number in slots}
+            own = {number - first: states.pop(number) for number in range(first, first + count) if number in states}
             for number, values in own.items():
-                _check_slots(optimizer, first + number, parameters[first + number], values)
+                _check_state(optimizer, first + number, parameters[first + number], values)
             optimizer.load_state_dict({"state": own, "param_groups": optimizer.state_dict()["param_groups"]})
             first += count
-        if slots:
-            raise ValueError(f"the optimizer has no parameters {', '.join(map(str, sorted(slots)))}")
+        if states:
+            raise ValueError(f"the optimizer has no parameters {', '.join(map(str, sorted(states)))}")
 
 
-def _check_slots(
+def _check_state(
     optimizer: torch.optim.Optimizer, number: int, parameter: nn.Parameter, values: dict[str, Tensor]
 ) -> None:
     """ValueError unless the state of a parameter is what its optimizer keeps of it."""
-    expected = SLOTS.get(type(optimizer), values.keys())
+    expected = STATE_NAMES.get(type(optimizer), values.keys())
     fits = all(value.is_floating_point() and value.shape in (parameter.shape, ()) for value in values.values())
     if values.keys() != expected or not fits:
         shapes = ", ".join(f"{name} {value.dtype} {tuple(value.shape)}" for name, value in sorted(values.items()))

@@ -271,7 +271,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
-    with joined_processes() as processes:
+    with joined_processes(settings.device) as processes:
         text = processes.of_first(lambda: _text_of(settings))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
         with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):

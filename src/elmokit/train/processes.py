@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from elmokit.runtime import pick_device
+
 T = TypeVar("T")
 CPU = torch.device("cpu")
 
@@ -109,18 +111,27 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined_processes() -> Iterator[Processes]:
-    """Join the other processes that `torchrun` started, if it did: over NCCL where there is a GPU, else over Gloo."""
+def joined_processes(device: str | None) -> Iterator[Processes]:
+    """Join the other processes that `torchrun` started, if it did: over NCCL on GPUs, one for each, else over Gloo.
+
+    Args:
+        device: That of the settings: "cpu" or "cuda"; None: GPUs where there are any.
+
+    Raises:
+        ValueError: There is no such device, or it is one GPU for several processes.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    device = CPU
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if device == CPU else "nccl")
+    own = pick_device(device)
+    if own.type == "cuda":
+        if device is not None and torch.device(device).index is not None:
+            raise ValueError(f"{count} processes cannot share {device}: use device cuda, of which each takes its own")
+        own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own)
+    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), device)
+        yield Processes(dist.get_rank(), dist.get_world_size(), own)
     finally:
         dist.destroy_process_group()

@@ -144,6 +144,13 @@ def test_what_cannot_be_packed_is_refused() -> None:
         assert explain("prepacked linear", "cpu", dtype, depth)["native"] is not None
 
 
+@pytest.mark.native(torch.bfloat16)
+def test_prepack_refuses_bfloat16_of_odd_depth() -> None:
+    """Pairs are written, the last of which would lie behind the panel."""
+    with pytest.raises(AssertionError, match="5 is odd"):
+        prepack(draw(64, 5), torch.bfloat16)
+
+
 @pytest.mark.native(torch.float32)
 def test_what_does_not_fit_is_refused() -> None:
     """Addresses go to the kernel: it would read and write out of bounds."""

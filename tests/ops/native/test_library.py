@@ -9,6 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.inference import prepack
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.native import library
 
 LOAD = library._library.__wrapped__
@@ -107,6 +111,29 @@ def test_the_sources_say_what_python_calls() -> None:
     assert parameters[4] == library.Parameter("streams", "float", True)
     assert declared["lstm_forward"].is_typed
     assert [each.name for each in declared["lstm_forward"].parameters][:3] == ["steps", "batch_sizes", "resets"]
+
+
+@pytest.mark.native(torch.float32)
+def test_results_and_gradients_are_the_same_whatever_pytorchs_default_dtype() -> None:
+    torch.manual_seed(0)
+    bilm, softmax = BiLM(BiLMConfig.preset("tiny")), FullSoftmax(70, 16)
+    ids = bilm.token_encoder.ids(["a", "naïve", "bc"])[None]
+
+    def numbers() -> list[torch.Tensor]:
+        layers = bilm(ids).layers
+        losses = softmax.log_losses(layers[-1, 0, :, :16], torch.tensor([3, 1, 69]))
+        gradients = torch.autograd.grad(losses.sum(), [*bilm.parameters(), *softmax.parameters()], allow_unused=True)
+        with torch.no_grad():
+            found = [losses, prepack(bilm, torch.float32)(ids).layers, *gradients]
+        return [number for number in found if number is not None]
+
+    expected = numbers()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert all(map(library.multiplies_correctly, library.targets()))
+        assert all(map(torch.equal, numbers(), expected))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.native

@@ -1,6 +1,7 @@
 """Every target of the library that this processor runs: the same results, but for rounding."""
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,6 +95,20 @@ def test_vectors_of_words_agree_across_targets(monkeypatch: pytest.MonkeyPatch) 
         found[name] = np.concatenate(Embedder.load().embed(SENTENCES, layers="all"), axis=1)
     for name, vectors in found.items():
         np.testing.assert_allclose(vectors, found["baseline"], rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+def test_prepacked_weights_are_refused_where_another_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order within a panel is that of the target's registers."""
+    weight, a = draw(70, 6), draw(3, 6)
+    monkeypatch.setattr(library, "target", lambda: "baseline")
+    prepacked = prepack(weight, torch.float32)
+    sent, expected = pickle.dumps(prepacked), product(a, prepacked)
+    assert torch.equal(product(a, pickle.loads(sent)), expected)
+    for other in (*library.targets()[:1], None):
+        monkeypatch.setattr(library, "target", lambda other=other: other)
+        if other != "baseline":
+            with pytest.raises(ValueError, match=f"prepacked for baseline, and {other} runs here: load the model here"):
+                pickle.loads(sent)
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------

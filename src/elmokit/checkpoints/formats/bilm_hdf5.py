@@ -155,7 +155,7 @@ def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np
     """Make the state_dict of `BiLM(config)`, float32, from datasets that have the names and shapes of its table."""
     with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
-    state = {name: torch.empty(shape) for name, shape in shapes.items()}
+    state = {name: torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
     for entry in table_of(config):
         array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
         state[entry.parameter][entry.part] = torch.from_numpy(array.transpose() if entry.reverse_axes else array)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from elmokit.ops import reference
 from elmokit.ops.autograd import Tensors, differentiably
+from elmokit.ops.dispatch import MAX_ALPHABET
 from elmokit.ops.functional import records_gradients
 from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
@@ -24,7 +25,6 @@ from elmokit.ops.workspace import allocate, converted
 
 LANES = 32  # filters of a block, as in csrc/characters.c
 MAX_PLACES = 256  # a byte says where the maximum was
-MAX_ALPHABET = 1024  # distinct ones: tables of more would take more memory than they save time
 CHUNK_BLOCKS = 4  # of filters, that a thread computes before it takes the next ones
 WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
 
@@ -107,7 +107,7 @@ def backward(
         leaves = [tensor.detach().requires_grad_() for tensor in inputs if tensor is not None]
         tables = _tables(F.embedding(distinct, leaves[0]), leaves[1 : 1 + half], leaves[1 + half :])
     filters = [len(bias) for bias in leaves[1 + half :]]
-    grad_tables = [torch.empty(table.shape) for table in tables]
+    grad_tables = [torch.empty_like(table) for table in tables]
     _for_each_block("characters_backward", rows, filters, grad_tables, places=places, grad=grad)
     return torch.autograd.grad(tables, leaves, grad_tables)
 
@@ -138,6 +138,4 @@ def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tens
 def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    if len(embedding) > MAX_ALPHABET:
-        return reference.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_sums, tables=_tables(embedding.detach(), weights, biases), filters=[len(bias) for bias in biases])

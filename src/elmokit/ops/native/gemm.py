@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmokit.ops.native import library
 from elmokit.ops.native.library import Strided, native, require
 from elmokit.ops.threads import num_threads, parallel_for
 from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
@@ -66,6 +68,19 @@ class PrepackedWeight:
     columns: int
     depth: int
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The order of a panel is that of the instruction set that reads it."""
+        return {**vars(self), "target": library.target()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        prepacked_for = state.pop("target")
+        if prepacked_for != library.target():
+            raise ValueError(
+                f"these weights were prepacked for {prepacked_for}, and {library.target()} runs here: load the model "
+                f"here, or set {library.VARIABLE}={prepacked_for} where this processor has it"
+            )
+        vars(self).update(state)
+
     def in_huge_pages(self) -> PrepackedWeight:
         """The same where it is read faster, if it is large: worth the copy for a weight that is used often."""
         size = self.panels.numel() * self.panels.itemsize
@@ -94,10 +109,14 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
         weight: (columns, depth), of any strides.
         dtype: float32, bfloat16 or int8.
         gates: 2 or 4: each panel holds the same units of all gates, whose rows follow one another in the weight.
+
+    Returns:
+        The weight in panels, of the instruction set that runs.
     """
     weight = weight.detach().float()
     columns, depth = weight.shape
     require(weight.stride(0) < MAX_STRIDE and columns % gates == 0, (weight.shape, weight.stride(), gates))
+    require(dtype != torch.bfloat16 or depth % 2 == 0, f"bfloat16 is multiplied in pairs, and {depth} is odd")
     bytes_of_column = depth
     if dtype == torch.int8:  # the column's scale, and the value at which its sum begins
         weight, bytes_of_column = quantize(weight), quantized_bytes(depth) + 4
@@ -153,7 +172,7 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
 
 def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
     """`product` in float32."""
-    return product(a, weight, bias, torch.empty(len(a), weight.columns))
+    return product(a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32))
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:

@@ -155,10 +155,10 @@ VARIABLE = "ELMOKIT_ISA"
 def multiplies_correctly(target: str) -> bool:
     """Whether a tiny product of integers, exact in every type, is that of NumPy."""
     rows, columns, depth = 7, 70, 6
-    weight, a = torch.arange(columns * depth) % 7 - 3.0, torch.arange(rows * depth) % 5 - 2.0
+    weight, a = (torch.arange(columns * depth) % 7 - 3).float(), (torch.arange(rows * depth) % 5 - 2).float()
     expected = a.view(rows, depth).numpy() @ weight.view(columns, depth).numpy().T
     for dtype in (torch.float32, torch.bfloat16):
-        panels, out = torch.empty(128 * depth, dtype=dtype), torch.empty(rows, columns)
+        panels, out = torch.empty(128 * depth, dtype=dtype), torch.empty(rows, columns, dtype=torch.float32)
         sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
         _function("prepack", TYPE_NAMES[dtype], target)(
             gates=1, weight=weight, column_stride=depth, depth_stride=1, **sizes

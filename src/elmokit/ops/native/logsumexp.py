@@ -30,7 +30,7 @@ def forward(
 ) -> tuple[tuple[Tensor], Tensors]:
     hidden, weight, bias = hidden.to(dtype), weight.to(dtype).contiguous(), bias.float().contiguous()
     excluded = None if excluded is None else excluded.int().contiguous()
-    maximum, total = torch.empty(2, len(hidden))
+    maximum, total = torch.empty(2, len(hidden), dtype=torch.float32)
     groups = _slices(len(hidden), MAX_GROUPS, PANEL)
 
     def chunk(number: int) -> None:
@@ -53,8 +53,9 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
     panels = prepack(hidden, dtype).panels
     across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels  # bfloat16 values are multiplied in pairs
     groups = _slices(len(weight), MAX_GROUPS, TILE)
-    grad_hidden, grad_weight = torch.zeros(len(groups), depth, count), torch.zeros(weight.shape)
-    grad_bias = torch.zeros(len(weight))
+    grad_hidden, grad_weight, grad_bias = (
+        torch.zeros(shape, dtype=torch.float32) for shape in ((len(groups), depth, count), weight.shape, bias.shape)
+    )
 
     def chunk(number: int) -> None:
         own = groups[number]

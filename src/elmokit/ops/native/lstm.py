@@ -181,7 +181,7 @@ class PrepackedLSTM:
         require((self.recurrent.columns, self.recurrent.depth) == (4 * hidden, width), (hidden, width))
         require(x.shape[1] == self.input.depth and len(x if index is None else index) == slots, x.shape)
         if index is not None and slots and not 0 <= index.min() <= index.max() < len(x):
-            raise IndexError(f"a slot reads row {int(index.max())} of {len(x)}")
+            raise IndexError(f"slots read rows {int(index.min())}..{int(index.max())} of {len(x)}")
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
@@ -249,7 +249,7 @@ def backward(
     transposed = [None if weight is None else prepack(weight.T, dtype) for weight in (input, recurrent, projection)]
     grad_gates = gates if last else allocate_like(gates)
     grad_x = allocate((len(gates), input_width), torch.float32)
-    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden)
+    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32)
     stream, ranges = _stream(packing, clips), _row_ranges(rows, ROWS_OF_A_SUM)
 
     def steps(number: int) -> None:
