@@ -146,7 +146,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
 
 @pytest.mark.native(torch.bfloat16)
 def test_prepack_refuses_bfloat16_of_odd_depth() -> None:
-    """Pairs are written, the last of which would lie behind the panel."""
+    """Pairs are written, the last of which would lie past the panel."""
     with pytest.raises(AssertionError, match="5 is odd"):
         prepack(draw(64, 5), torch.bfloat16)
 
