@@ -743,8 +743,11 @@ TRANSLATIONS = {
         "Pretraining, ": "预训练，",
         ", with AVX2 alone": "，只用 AVX2",
         "held-out perplexity, seven domains": "留出文本（七个领域）的困惑度",
-        "Named entities of CoNLL-2003, F1: with / without ELMo": "CoNLL-2003 命名实体，F1：使用 ELMo / 不使用",
-        "no other pretrained vectors": "没有其他预训练向量",
+        "Named entities, CoNLL-2003": "命名实体，CoNLL-2003",
+        "Chunks, CoNLL-2000": "组块，CoNLL-2000",
+        "Entailment, SICK": "蕴含，SICK",
+        "with / without ELMo": "使用 / 不使用 ELMo",
+        "accuracy": "准确率",
         "words/s": "词/秒",
         "words": "词",
         "residues/s": "残基/秒",
@@ -777,9 +780,10 @@ def readme_table() -> str:
     total = read("heldout_perplexity")["carry"]["all"]
     rows.append(["`en-small`: held-out perplexity, seven domains", f"{total['mean']:.0f}", f"{total['words']:,} words"])
     scores = {(row["task"], row["words"]): row for row in task_summary(read("tasks"))}
-    with_and_without = (scores["conll2003", words]["mean"] for words in ("en-small", WITHOUT))
-    gain = " / ".join(f"{score:.1f}" for score in with_and_without)
-    rows.append(["Named entities of CoNLL-2003, F1: with / without ELMo", f"{gain} %", "no other pretrained vectors"])
+    for task in ("conll2003", "conll2000", "sick_entailment"):
+        gain = " / ".join(f"{scores[task, words]['mean']:.1f}" for words in ("en-small", WITHOUT))
+        measure = scores[task, WITHOUT]["score"].replace("f1", "F1")
+        rows.append([f"{TITLES[task]}: with / without ELMo", f"{gain} %", measure])
     return table("Measured on two CPU cores | | ", rows)
 
 

@@ -51,7 +51,7 @@ def joined_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(dist, "init_process_group", backends.append)
     for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
-    for name, value in {"is_available": True, "current_device": 0, "set_device": None}.items():
+    for name, value in {"is_available": True, "device_count": 2, "current_device": 0, "set_device": None}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     return backends
 
