@@ -198,7 +198,7 @@ def version_bars() -> Iterator[Bar]:
         case = worst(cases, key=lambda case: cases[case][name])
         what = "speed" if name == "ratio" else "peak memory"
         claim = (
-            f"Beside the version before decision 6: {what}, as a multiple, in the worst of {len(cases)} cases ({case})"
+            f"Compared with the version before decision 6: {what}, ratio in the worst of {len(cases)} cases ({case})"
         )
         yield bar(claim, target, cases[case][name], lambda ratio: f"{ratio:.2f}", cases[case])
 

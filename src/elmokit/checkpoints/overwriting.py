@@ -13,7 +13,7 @@ class Layout:
     Attributes:
         settings: The JSON file that every such directory has.
         keys: Keys of the object in it, which tell it from the file of that name of another program.
-        others: The files that may lie beside it; None: any.
+        others: The other files that the directory may hold; None: any.
     """
 
     settings: str

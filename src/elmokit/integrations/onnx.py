@@ -18,7 +18,7 @@ def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = Fal
     """Write a biLM as an ONNX file in float32, with any number of sentences, words and, of a word, characters.
 
     Args:
-        model: A biLM; or a loaded model, or whatever `elmokit.load` takes, of which the biLM alone is written: softmax,
+        model: A biLM; or a loaded model, or whatever `elmokit.load` takes, whose biLM alone is written: softmax,
             mix, state policy, warm state, tokenizer, vocabulary and card are left out.
         path: The file. Its input `ids` (B, T, C) or (B, T), int64, has the ids of `BiLM.forward`; `h` (2, L, B, D) and
             `c` (2, L, B, H) are the state that rows start from. Its outputs are `layers` (L+1, B, T, 2D), `mask`

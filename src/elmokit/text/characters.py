@@ -54,7 +54,7 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
 def truncation_in(
     sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
 ) -> str:
-    """The `truncation_message` of sentences of which at least one has a truncated word.
+    """The `truncation_message` of sentences, at least one of which has a truncated word.
 
     Args:
         sentences: Lists of words.

@@ -49,9 +49,8 @@ class Vocab:
             )
 
         unreadable = [word for word in self.words if not word or "\n" in word or word[-1] == "\r" or word == OLD_MARK]
-        unreadable += [
-            word for word in self.words[:1] if word[:1] == "\ufeff"
-        ]  # at the beginning of a file it is no text
+        # At the beginning of a file, this character is a byte order mark.
+        unreadable += [word for word in self.words[:1] if word.startswith("\ufeff")]
         if unreadable:
             raise ValueError(
                 f"{unreadable[0]!r} cannot be a word of a vocabulary, a file with one word per line: remove it"

@@ -127,7 +127,9 @@ def joined_processes(device: str | None) -> Iterator[Processes]:
     own = pick_device(device)
     if own.type == "cuda":
         if device is not None and torch.device(device).index is not None:
-            raise ValueError(f"{count} processes cannot share {device}: use device cuda, of which each takes its own")
+            raise ValueError(
+                f"{count} processes cannot share {device}: use device cuda, so that each takes its own GPU"
+            )
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
     dist.init_process_group("nccl" if own.type == "cuda" else "gloo")

@@ -19,7 +19,7 @@ class ConfigurationError(ValueError):
     """AllenNLP's error of wrong settings or arguments."""
 
 
-REQUIRED: Any = object()  # in place of a default value, of which None is one
+REQUIRED: Any = object()  # says that there is no default value, as None may be one
 
 
 class Params(dict[str, Any]):

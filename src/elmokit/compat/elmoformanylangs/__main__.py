@@ -1,4 +1,4 @@
-"""The command `python -m elmoformanylangs`, of which there is `test`."""
+"""The command `python -m elmoformanylangs`, with the subcommand `test`."""
 
 import tyro
 
