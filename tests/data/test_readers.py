@@ -157,3 +157,29 @@ def test_read_tagged_without_tags_reads_columns_with_abbreviations(tmp_path):
     (tmp_path / "a.txt").write_text("Mr. NNP O\nU.S. NNP O\n, , O\n\nWhat?! WP O\n")
     sentences = list(read_tagged(tmp_path / "a.txt", Layout.of("a.txt"), with_tags=False))
     assert [sentence.words for sentence in sentences] == [("Mr.", "U.S.", ","), ("What?!",)]
+
+
+def test_abbreviations_in_lines_of_their_own_are_tokens(tmp_path):
+    """As in the first sentence of the Wall Street Journal's treebank."""
+    words = ("Mr.", "Vinken", "of", "Fields", "Corp.", ",", "a", "director", "of", "Acme", "Inc.", ",", "left", ".")
+    (tmp_path / "a.txt").write_text("\n".join(words) + "\n")
+    (sentence,) = read_tagged(tmp_path / "a.txt", Layout.of("a.txt", word_column=1, with_tags=False), with_tags=False)
+    assert sentence.words == words
+
+
+def test_an_underscore_is_a_value_where_it_does_not_stand_for_a_part_of_speech(tmp_path):
+    rows = "1\tAnd\tand\t_\t_\t_\t0\troot\t_\t_\n2\t!\t!\t_\t_\t_\t1\tpunct\t_\t_\n"
+    (tmp_path / "a.conllu").write_text(rows)
+    for column, tags in (("feats", ("_", "_")), ("upos", ()), ("xpos", ())):
+        (sentence,) = read_tagged(tmp_path / "a.conllu", Layout.of("a.conllu", tag_column=column))
+        assert sentence.tags == tags
+
+
+def test_predictions_of_documents_have_the_columns_that_conlleval_counts(tmp_path):
+    source = write(
+        tmp_path, "a.txt", "-DOCSTART- -X- -X- O\n\nEU NNP I-NP B-ORG\n\n-DOCSTART-\n\nBonn NNP I-NP B-LOC\n"
+    )
+    write_predictions(source, [["B-ORG"], ["O"]], tmp_path / "out.txt", Layout.of(source))
+    lines = [line.split() for line in (tmp_path / "out.txt").read_text().splitlines() if line]
+    assert [len(line) for line in lines] == [5, 5, 1, 5] and lines[0][-1] == "O"
+    assert [sentence.words for sentence in read_tagged(tmp_path / "out.txt", Layout.of(source))] == [("EU",), ("Bonn",)]

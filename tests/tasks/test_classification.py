@@ -121,3 +121,12 @@ def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bo
         model.network.loss(batch).backward()
         optimizer.step()
     assert model.predict([["same", "words"]])[0].scores["rare"] == pytest.approx(expected, abs=0.02)
+
+
+def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("wonderful cast and story\nboring mess\n")
+    task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})
+    with pytest.raises(ValueError, match=r"raw\.txt should have a label .* predict raw text with --text"):
+        list(task.read(tmp_path / "raw.txt", with_answers=False))
+    (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known
+    assert len(list(task.read(tmp_path / "raw.txt", with_answers=False))) == 2

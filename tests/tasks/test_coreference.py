@@ -115,3 +115,9 @@ def test_muc_counts_links_of_a_spanning_forest() -> None:
 def test_scores_of_perfect_and_empty_predictions_are_1_and_0() -> None:
     assert coreference_scores([(GOLD, GOLD)])["average"] == 1.0
     assert coreference_scores([(GOLD, [])])["average"] == 0.0
+
+
+def test_check_raises_for_a_mention_of_two_clusters() -> None:
+    clusters = (((0, 1), (2, 3)), ((0, 1), (4, 5)))
+    with pytest.raises(ValueError, match="document d has the mention 0 : 1 in several clusters"):
+        CoreferenceTask().check(CorefDocument("d", (tuple("abcde"),), clusters))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -229,3 +230,59 @@ def test_report_that_is_damaged_is_refused(content: str, tmp_path: Path) -> None
     (tmp_path / "report.json").write_text(content)
     with pytest.raises(ValueError, match="is not the report of a task model"):
         FitReport.read(tmp_path / "report.json")
+
+
+def test_a_second_run_with_the_same_output_is_refused_while_the_first_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = training.train_epoch
+
+    def epoch(*arguments: Any) -> float:
+        with pytest.raises(ValueError, match="another process is writing"):
+            fit_quick(output=tmp_path / "model")
+        return inner(*arguments)
+
+    monkeypatch.setattr(training, "train_epoch", epoch)
+    fit_quick(output=tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_state_of_a_finished_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kill between saving the model and removing the state leaves it."""
+    remove = shutil.rmtree
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "shutil.rmtree", lambda path, **options: str(path).endswith("/.fit-model") or remove(path, **options)
+        )
+        fit_quick(output=tmp_path / "model")
+    assert (tmp_path / ".fit-model" / "state.json").is_file()
+    fit_quick(output=tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_overwriting_a_model_loses_no_other_file(tmp_path: Path) -> None:
+    fitted, _ = fit_quick(output=tmp_path / "model")
+    (tmp_path / "model" / "notes.md").write_text("mine")
+    fit_quick(output=tmp_path / "model")  # loads it
+    for replace_it in (
+        lambda: fit_quick(output=tmp_path / "model", overwrite=True),
+        lambda: fitted.save(tmp_path / "model", overwrite=True),
+    ):
+        with pytest.raises(FileExistsError, match=r"holds more than a model \(notes\.md\)"):
+            replace_it()
+    (tmp_path / "model" / "notes.md").unlink()
+    fit_quick(output=tmp_path / "model", overwrite=True)
+
+
+def test_fit_refuses_a_score_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "score", lambda *_: {TOY.task.metric: float("nan")})
+    with pytest.raises(ValueError, match="on the development set is nan after epoch 1"):
+        fit_quick(output=tmp_path / "model")
+
+
+def test_words_that_are_truncated_are_warned_of_in_every_run(tmp_path: Path) -> None:
+    long = [TaggedSentence((*TOY.examples[0].words[1:], "y" * 60), TOY.examples[0].tags), *TOY.examples]
+    bilm = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"1 distinct word is longer .* truncated, such as .yyy"):
+            fit(TOY.task, long, TOY.examples, model=bilm, config=replace(QUICK, max_epochs=1), cache=tmp_path)

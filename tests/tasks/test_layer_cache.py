@@ -187,11 +187,46 @@ def test_bilm_layers_equal_those_of_the_embedder(tmp_path: Path) -> None:
     cache.add(SENTENCES[:3])
     expected = np.concatenate([embedder.embed([words], "all")[0].swapaxes(0, 1) for words in SENTENCES[:3]])
     np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-6)
-    with pytest.warns(TruncationWarning, match=r"2 words are longer .* truncated, such as .yyy"):
-        cache.add([["a", "y" * 60], ["z" * 70]])
+    with pytest.warns(TruncationWarning, match=r"2 distinct words are longer .* truncated, such as .yyy"):
+        BiLMLayers(embedder).warn_of_truncated([["a", "y" * 60, "y" * 60], ["z" * 70]])
     other = Pretrained(BiLM(BiLMConfig.preset("tiny")))
     assert BiLMLayers(Embedder(other, device="cpu")).name != BiLMLayers(embedder).name
 
 
 def test_sentence_digest_depends_on_word_boundaries() -> None:
     assert sentence_digest(["ab", "c"]) != sentence_digest(["a", "bc"]) != sentence_digest(["abc"])
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    cache = LayerCache(Counting(), tmp_path)
+    assert cache.directory is not None
+    left = cache.directory / ".partial-01234567-segment-89abcdef.vectors.npy"
+    left.mkdir()
+    (left / "segment-89abcdef.vectors.npy").write_bytes(b"some")
+    LayerCache(Counting(), tmp_path).add(SENTENCES)
+    assert not left.exists()
+    assert sorted(path.suffixes for path in cache.directory.iterdir()) == [[".index", ".npy"], [".vectors", ".npy"]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of file sizes")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """A limit of the size of files stands for it."""
+    import resource
+    import signal
+
+    cache, limits = LayerCache(Counting(), tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot write .*segment-\w+\..*: check free space"):
+            cache.add([["word"] * 5000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert cache.directory is not None and not list(cache.directory.iterdir())
+
+
+def test_an_empty_cache_directory_of_the_system_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELMOKIT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert layer_cache.default_cache() == Path.home() / ".cache" / "elmokit"

@@ -120,3 +120,20 @@ def test_reversed_words_keeps_padding_in_place() -> None:
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     assert reversed_words(x, mask).squeeze(2).tolist() == [[3, 2, 1, 0], [5, 4, 6, 7]]
     assert torch.equal(reversed_words(reversed_words(x, mask), mask), x)
+
+
+def test_read_keeps_number_signs_that_are_words(tmp_path: Path) -> None:
+    """In the layout of CoNLL-2005, whose first column has the words."""
+    first = ["# a comment of five", "# - *", "5 - (A1*)", "was - *", "#paid pay (V*)"]
+    rows = [*first, "", "# another comment", "", "Go go (V*)"]
+    (tmp_path / "srl.txt").write_text("\n".join(rows))
+    task = RolesTask(RolesConfig(word_column=0, predicate_column=1, role_column=2))
+    one, two = task.read(tmp_path / "srl.txt")
+    assert one.words == ("#", "5", "was", "#paid") and one.predicate == 3 and two.words == ("Go",)
+
+
+@pytest.mark.parametrize("tags", [("A0", "V"), ("I-A0", "B-V"), ("B-A0", "I-A1"), ("B-", "B-V"), ("O", "I-V")])
+def test_check_refuses_tags_that_are_not_bio(tags: tuple[str, str]) -> None:
+    RolesTask().check(PredicateFrame(("a", "b"), 1, ("B-A0", "I-A0")))
+    with pytest.raises(ValueError, match="roles are tagged B-ROLE at the first word, then I-ROLE"):
+        RolesTask().check(PredicateFrame(("a", "b"), 1, tags))

@@ -223,3 +223,23 @@ def test_fit_refuses_a_development_set_of_which_it_knows_no_tag(tags: tuple[str,
     train = [TaggedSentence(("a", "b", "c"), ("B-PER", "I-PER", "O"))] * 4
     with pytest.raises(ValueError, match=message):
         fit(TaggingTask(SMALL), train, [TaggedSentence(("a", "b", "c"), tags)], words=WITHOUT_ELMO, config=QUICK)
+
+
+def test_accuracy_is_that_of_seqeval() -> None:
+    gold, predicted = ["B-PER", "I-PER", "O"], ["B-PER", "O", "O"]
+    task = TaggingTask(labels={"tags": ["B-PER", "E-PER", "O", "S-PER"], "scheme": "IOB2"})
+    words = ("Ann", "Lee", "sings")
+    found = task.score([TaggedSentence(words, tuple(gold))], [Tagging(words, tuple(predicted), (1.0,) * 3)])
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    seqeval = pytest.importorskip("seqeval.metrics")
+    assert found["accuracy"] == seqeval.accuracy_score([gold], [predicted])
+
+
+def test_a_tagger_of_any_column_predicts_files_of_words_alone(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("Dogs\nbark\n")
+    for config in (TaggingConfig(tag_column="xpos"), TaggingConfig(word_column=1)):
+        task = TaggingTask(config, {"tags": ["NNS", "VBP"], "scheme": None})
+        (sentence,) = task.read(tmp_path / "words.txt", with_answers=False)
+        assert sentence.words == ("Dogs", "bark")
+        task.write([Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.txt", tmp_path / "words.txt")
+        assert (tmp_path / "out.txt").read_text() == "Dogs NNS\nbark VBP\n"

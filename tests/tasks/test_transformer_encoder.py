@@ -117,3 +117,20 @@ def test_fit_with_an_encoder_is_saved_whole(directory: Path, tmp_path: Path) -> 
         file.unlink()
     loaded = load_task_model(tmp_path / "model", device="cpu")
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
+
+
+def test_caches_are_not_shared_by_other_tokenizers_or_configurations(directory: Path, tmp_path: Path) -> None:
+    model = transformers.AutoModel.from_pretrained(directory)
+    cased, uncased = (
+        transformers.BertTokenizerFast(
+            vocab=str(tmp_path / "vocab.txt"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=lower
+        )
+        for lower in (False, True)
+    )
+    first = TransformerEncoder(model, cased)
+    first.vectors(SENTENCES, "float32")  # which leaves its truncation with the tokenizer
+    assert TransformerEncoder(model, cased).name == first.name != TransformerEncoder(model, uncased).name
+    first.save(tmp_path / "copy")
+    assert TransformerEncoder.load(tmp_path / "copy").name == TransformerEncoder.load(directory).name
+    model.config.hidden_act = "relu"
+    assert TransformerEncoder(model, cased).name != first.name

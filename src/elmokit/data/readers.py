@@ -12,6 +12,7 @@ from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+PARTS_OF_SPEECH = ("upos", "xpos")
 DOCUMENT_START = "-DOCSTART-"
 # Words may contain other white space, such as no-break spaces.
 SEPARATOR = re.compile(r"[ \t]+")
@@ -43,7 +44,12 @@ class Layout:
 
     @classmethod
     def of(
-        cls, path: str | Path, format: str | None = None, word_column: int = 0, tag_column: str | int | None = None
+        cls,
+        path: str | Path,
+        format: str | None = None,
+        word_column: int = 0,
+        tag_column: str | int | None = None,
+        with_tags: bool = True,
     ) -> "Layout":
         """The layout of a file.
 
@@ -53,6 +59,7 @@ class Layout:
             word_column: Number of the column of the words; ignored for CoNLL-U.
             tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise its number, by
                 default the last.
+            with_tags: Whether tags are read. If not, `tag_column` matters for CoNLL-U alone, where they are written.
 
         Returns:
             The layout.
@@ -69,7 +76,7 @@ class Layout:
         if format != "columns":
             raise ValueError(f'format must be "columns" or "conllu", not {format!r}')
         try:
-            return cls(False, word_column, -1 if tag_column is None else int(tag_column))
+            return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
         except ValueError:
             raise ValueError(f"tag column {tag_column!r} must be a number, unless the format is conllu") from None
 
@@ -113,6 +120,7 @@ def ends_sentence(line: Line) -> bool:
 
 
 RAW_SAMPLE_LINES, MAX_COLUMNS_OF_ONE_WORD = 200, 4
+ABBREVIATION = re.compile(r"\w[\w.&'-]*\.")  # such as "Mr.", a token in a line of its own
 
 
 def refuse_raw_text(path: str | Path) -> None:
@@ -120,7 +128,8 @@ def refuse_raw_text(path: str | Path) -> None:
     lines = [line.split() for line in islice(read_lines(path), RAW_SAMPLE_LINES) if line.strip()]
     lines = [words for words in lines if words[0] != DOCUMENT_START]
     has_one_line_of_many_words = len(lines) == 1 and len(lines[0]) > MAX_COLUMNS_OF_ONE_WORD
-    if lines and (example := attached_mark(lines) or (has_one_line_of_many_words and lines[0][0])):
+    unclear = [words for words in lines if len(words) > 1 or not ABBREVIATION.fullmatch(words[0])]
+    if lines and (example := attached_mark(unclear) or (has_one_line_of_many_words and lines[0][0])):
         raise ValueError(
             f"{path} should have one word per line, but looks like raw text, as in {example!r}: predict it with --text "
             "(text=True in Python)"
@@ -140,10 +149,10 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
     Args:
         path: File (plain, .gz or .zst) with one token per line.
         layout: Its columns.
-        with_tags: Whether to read the tags.
+        with_tags: Whether to read the tags. If not, a file with a single column has the words there.
 
     Yields:
-        The sentences; those of CoNLL-U with "_" for each tag have no tags.
+        The sentences; those of CoNLL-U with "_" for each part of speech have no tags.
 
     Raises:
         ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
@@ -155,7 +164,8 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
     tags: list[str] = []
     for line in read_token_lines(path, layout):
         if line.columns is not None:
-            words.append(_column(line.columns, layout.word_column, path, line.number))
+            has_only_words = not with_tags and len(line.columns) == 1
+            words.append(_column(line.columns, 0 if has_only_words else layout.word_column, path, line.number))
             if with_tags:
                 tags.append(_column(line.columns, layout.tag_column, path, line.number))
                 if layout.tag_column in (layout.word_column, layout.word_column - len(line.columns)):
@@ -170,17 +180,22 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
 
 
 def _sentence(words: list[str], tags: list[str], layout: Layout) -> TaggedSentence:
-    untagged = layout.conllu and set(tags) == {"_"}  # CoNLL-U's mark for what is not there
+    # "_" is CoNLL-U's mark for what is not there; in columns such as that of the features it is a value.
+    untagged = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH and set(tags) == {"_"}
     return TaggedSentence(tuple(words), () if untagged else tuple(tags))
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:
-    assert line.columns is not None
     if layout.conllu:
-        columns = list(line.columns)
+        columns = list(line.columns or ())
         columns[layout.tag_column] = tag
         return "\t".join(columns)
     return line.text + ("\t" if "\t" in line.text else " ") + tag
+
+
+def _has_columns(line: Line, layout: Layout) -> bool:
+    """Whether the start of a document has columns of its own, as in CoNLL-2003: conlleval counts them."""
+    return not layout.conllu and len(SEPARATOR.split(line.text.strip(" \t"))) > 1
 
 
 def write_predictions(
@@ -219,6 +234,7 @@ def write_predictions(
             elif ends_sentence(line):
                 _check_exhausted(tags, f"{source}, line {line.number}: the sentence that ends here has fewer tokens")
                 tags = None
+                text = _with_tag(line, "O", layout) if _has_columns(line, layout) else text
             stream.write(f"{text}\n".encode())
         _check_exhausted(tags, f"{source}: the last sentence has fewer tokens")
         _check_exhausted(remaining, f"{source} has fewer sentences")

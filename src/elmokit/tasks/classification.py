@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, starmap
+from itertools import islice, pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +27,8 @@ from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
+
+LINES_LOOKED_AT = 100  # of a file to predict, for its labels
 
 
 @dataclass(frozen=True)
@@ -205,11 +207,22 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
         """Stream the texts of a file, of trees the whole sentences."""
+        if not with_answers:
+            self._refuse_raw_text(path)
         return self._texts(path, with_answers)
 
     def read_training(self, path: Path) -> Iterator[LabelledText]:
         """Stream the texts of a training set, of trees all phrases if `config.phrases`."""
         return self._texts(path, phrases=self.config.phrases)
+
+    def _refuse_raw_text(self, path: Path) -> None:
+        """ValueError if the labels of a file's first lines are many, and none is known: they are words of raw text."""
+        labels = {str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)}
+        if len(labels) > 1 and not labels & set(self.labels.get("labels", labels)):
+            raise ValueError(
+                f"{path} should have a label and a text in each line, but no line begins with a label of the model; "
+                f"predict raw text with --text (text=True in Python)"
+            )
 
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         for number, line in enumerate(read_lines(path), start=1):

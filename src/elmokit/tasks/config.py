@@ -56,7 +56,7 @@ class WordsConfig:
     mix: Literal["learned", "uniform", "top"] = "learned"
     """Mix of the biLM's layers: learned for the task, uniform, or the top layer alone."""
     mix_l2: float = 0.0
-    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper tried 0 to 0.01)."""
+    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper compares 1 and 0.001)."""
     elmo_dropout: float = 0.5
     """Dropout of ELMo's vectors."""
     finetune: bool = False

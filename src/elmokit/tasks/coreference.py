@@ -8,6 +8,7 @@ are scored, and each mention is compared with its nearest predecessors only.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,10 @@ class CoreferenceConfig:
         check_dropout(self, ("dropout",))
         check_at_least(self, 0, ("mention_loss",))
         if not 0 < self.mentions_per_word <= self.max_span_words:
-            raise ValueError(f"mentions_per_word must be above 0, not {self.mentions_per_word}")
+            raise ValueError(
+                f"mentions_per_word must be above 0 and at most max_span_words ({self.max_span_words}), as many spans "
+                f"as begin at a word, not {self.mentions_per_word}"
+            )
 
 
 @dataclass(frozen=True)
@@ -295,6 +299,10 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         for start, stop in (mention for cluster in example.clusters for mention in cluster):
             if not 0 <= start < stop <= end:
                 raise ValueError(f"document {example.name} of {end} words has a mention {start} : {stop}")
+        counts = Counter(mention for cluster in example.clusters for mention in set(cluster))
+        if several := [mention for mention, count in counts.items() if count > 1]:
+            start, stop = several[0]
+            raise ValueError(f"document {example.name} has the mention {start} : {stop} in several clusters")
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
         return {}

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +21,8 @@ from elmokit.checkpoints import loading
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.fs.atomic import atomic_path, check_output
+from elmokit.fs.json_files import read_json
+from elmokit.fs.lock import only_one_in
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.layer_cache import default_cache
@@ -85,7 +88,11 @@ def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
 
 def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
     """ValueError if a training set's labels are none of the development set's, whose score would be 0."""
-    known, given = (task.answer_types(each) for each in (labels, task.learn(dev)))
+    try:
+        of_dev_set = task.learn(dev)
+    except ValueError as error:
+        raise ValueError(f"the development set: {error}") from error
+    known, given = task.answer_types(labels), task.answer_types(of_dev_set)
     if given and not known & given:
         of_training, of_dev = (", ".join(sorted(labels)[:5]) or "none" for labels in (known, given))
         raise ValueError(
@@ -161,18 +168,34 @@ def _identity(
     return content.hexdigest()
 
 
-def _check_is_model(output: str | Path, inputs: Sequence[str | Path]) -> None:
-    """FileExistsError if something other than a task model, which alone may be replaced, is at `output`."""
+def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite: bool) -> None:
+    """FileExistsError if something other than a task model, which alone may be replaced, is at `output`.
+
+    Further files may lie next to a model that is not to be replaced.
+    """
     if any(Path(output).glob(f"seed-*/{CONFIG}")):
         raise FileExistsError(f"{output} holds the models of several seeds: choose another directory")
     check_output(output, inputs, overwrite=True, directory_of=CONFIG)
-    check_overwritable(output, LAYOUT)
+    check_overwritable(output, LAYOUT if overwrite else replace(LAYOUT, others=None))
 
 
 def check_holds_models(output: Path) -> None:
     """FileExistsError if a directory for several models is a model itself."""
     if (output / CONFIG).exists():
         raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all runs")
+
+
+def _lock_of(output: Path) -> Path:
+    """Directory, next to the output, that a run locks: its snapshot is replaced in every epoch."""
+    return output.absolute().with_name(f".lock-fit-{output.absolute().name}")
+
+
+def _remove_snapshot(output: Path, identity: str) -> None:
+    """Remove the state of this run, if it was killed after its model had been saved."""
+    state = _snapshot_of(output) / "state.json"
+    with suppress(OSError, ValueError):
+        if read_json(state).get("identity") == identity:
+            shutil.rmtree(state.parent)
 
 
 def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitReport | None:
@@ -224,7 +247,7 @@ def fit(
         output: Directory for the model and report.json. During the training, a hidden directory next to it
             holds its state: an interrupted run is resumed by the same call, and ends with the same weights. A run that
             is finished is not repeated: the same call loads its model.
-        overwrite: Replace an earlier task model there.
+        overwrite: Replace an earlier task model there, of the same run too.
         cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
 
     Returns:
@@ -233,7 +256,8 @@ def fit(
     Raises:
         FileExistsError: `output` exists, and must not be overwritten; or it is no task model, which alone is replaced.
         FileNotFoundError: A file of examples or of vectors, or the model, is missing.
-        ValueError: A file or an example does not fit the task; the loss is not a number.
+        ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
+            trains with this output.
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
@@ -242,7 +266,7 @@ def fit(
     if output is not None:
         given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
         files = [file for each in given for file in task.files(Path(each))]
-        _check_is_model(output, files)
+        _check_is_model(output, files, overwrite)
     start_time = time.perf_counter()
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
@@ -254,27 +278,27 @@ def fit(
     if words.encoder is not None:
         encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
     settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
-    identity = ""
-    if output is not None:
-        identity = _identity(task, sets, [pretrained, table.vectors, encoder], settings)
-        if not overwrite and (finished := _finished(Path(output), identity, settings)):
-            return load_task_model(output, config.device, type(task)), finished
+    identity = "" if output is None else _identity(task, sets, [pretrained, table.vectors, encoder], settings)
     snapshot = None if output is None else _snapshot_of(Path(output))
-    with torch.random.fork_rng():  # leave the caller's random state unchanged
-        torch.manual_seed(config.seed)
-        network = make_network(task, words, table, pretrained, encoder).to(device)
-        tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
-        task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder)
-        caches = task_model.open_caches(cache or default_cache())
-        example_sets = [task_model.example_set(examples, caches) for examples in sets]
-        epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
-    final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
-    report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
-    report.seconds = time.perf_counter() - start_time
-    network.eval()
-    if output is not None:
-        task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})
-        shutil.rmtree(str(snapshot), ignore_errors=True)
+    with nullcontext() if output is None else only_one_in(_lock_of(Path(output))):
+        if output is not None and not overwrite and (finished := _finished(Path(output), identity, settings)):
+            _remove_snapshot(Path(output), identity)
+            return load_task_model(output, config.device, type(task)), finished
+        with torch.random.fork_rng():  # leave the caller's random state unchanged
+            torch.manual_seed(config.seed)
+            network = make_network(task, words, table, pretrained, encoder).to(device)
+            tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"
+            task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder)
+            caches = task_model.open_caches(cache or default_cache())
+            example_sets = [task_model.example_set(examples, caches) for examples in sets]
+            epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
+        final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
+        report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
+        report.seconds = time.perf_counter() - start_time
+        network.eval()
+        if output is not None:
+            task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})
+            shutil.rmtree(str(snapshot), ignore_errors=True)
     return task_model, report
 
 
@@ -333,7 +357,7 @@ def fit_seeds(
         test_examples: As in `fit`.
         seeds: Seeds, which replace that of `config`.
         output: Directory for the models, seed-0, seed-1, ..., and for report.json. The same call resumes an
-            interrupted run, and does not repeat the seeds that are finished.
+            interrupted run, and does not repeat the seeds that are finished, unless `overwrite` asks for it.
         config: As in `fit`.
         **options: Further arguments of `fit`.
 

@@ -5,8 +5,8 @@ One directory for each encoder; in it any number of segments, each two files:
 segment-XXXXXXXX.vectors.npy   (N, L, D), the vectors of all words, concatenated
 segment-XXXXXXXX.index.npy     (S,) of (digest of the sentence, first word, number of words)
 
-A segment is valid once its index exists, which is written last: a killed run loses only the segment that it was
-writing. All runs share the directory, so that no sentence is computed twice.
+A segment is valid once its index exists, which is renamed last: a killed run loses only the segment that it was
+writing. All runs share the directory; a sentence is computed again only where two of them need it at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import atomic_path, remove_leftovers
 from elmokit.progress import ProgressBar
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import TruncationWarning
@@ -59,26 +59,28 @@ class BiLMLayers:
 
     def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
         vectors = np.empty((sum(map(len, sentences)), *self.shape), dtype)
-        row = truncated = 0
+        row = 0
         with nothing_overflows(vectors.dtype):
             for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
-                truncated += batch.truncated_words
                 for layers in batch:
                     layers = layers.reshape(self.shape[0], -1, self.shape[1])  # (L+1, T, 2D), also where L+1 is 1
                     vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
                     row += layers.shape[1]
-        if truncated:
-            count = self._embedder.count_truncated
-            example = next(word for words in sentences for word in words if count([word]))
-            message = f"{truncated} words are longer than the biLM reads and were truncated, such as {example[:60]!r}"
-            warnings.warn(message, TruncationWarning, stacklevel=2)
         return vectors
+
+    def warn_of_truncated(self, sentences: Iterable[Words]) -> None:
+        """Warn if words are longer than the biLM reads, whether or not their vectors have been computed before."""
+        count = self._embedder.count_truncated
+        if truncated := [word for word in {word for words in sentences for word in words} if count([word])]:
+            kinds = "1 distinct word is" if len(truncated) == 1 else f"{len(truncated)} distinct words are"
+            message = f"{kinds} longer than the biLM reads and truncated, such as {min(truncated)[:60]!r}"
+            warnings.warn(message, TruncationWarning, stacklevel=3)
 
 
 def default_cache() -> Path:
     """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
     own = os.environ.get("ELMOKIT_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "elmokit"
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
 
 
 def sentence_digest(words: Words) -> bytes:
@@ -120,6 +122,18 @@ class _MemorySegment:
 
     def read_into(self, rows: np.ndarray, first: int) -> None:
         rows[:] = self._vectors[first : first + len(rows)]
+
+
+def _vectors_of(index: Path) -> Path:
+    """The file of vectors of the segment with this index."""
+    return index.with_name(index.name.replace(".index.", ".vectors."))
+
+
+def _save(array: np.ndarray, path: Path) -> None:
+    """As np.save, whose error of a full disk does not tell what it is."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).data)
 
 
 def _split_into_segments(sentences: Iterable[Words], max_words: int) -> Iterator[list[Words]]:
@@ -186,6 +200,7 @@ class LayerCache:
         self.directory = None if directory is None else Path(directory) / f"{encoder.name}-{storage_dtype}"
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.directory)
             for index in sorted(self.directory.glob("segment-*.index.npy")):
                 self._open(index)
 
@@ -234,15 +249,16 @@ class LayerCache:
             self._register(_MemorySegment(vectors), index)
             return
         path = self.directory / f"segment-{uuid.uuid4().hex[:8]}.index.npy"
-        for content, name in ((vectors, path.name.replace(".index.", ".vectors.")), (index, path.name)):
-            with atomic_path(self.directory / name) as partial, partial.open("wb") as file:
-                np.save(file, content)
+        with atomic_path(path, clean=False) as partial_index:
+            _save(index, partial_index)
+            with atomic_path(_vectors_of(path), clean=False) as partial_vectors:
+                _save(vectors, partial_vectors)
         self._open(path)
 
     def _open(self, path: Path) -> None:
         """Open the segment of an index file. ValueError if one of its files is damaged."""
         try:
-            segment, index = _FileSegment(path.with_name(path.name.replace(".index.", ".vectors."))), np.load(path)
+            segment, index = _FileSegment(_vectors_of(path)), np.load(path)
             if segment.shape[1:] != self.encoder.shape or segment.dtype != self.storage_dtype:
                 raise ValueError(f"its vectors are {segment.dtype} of shape {segment.shape}")
             if index.dtype != INDEX_DTYPE or ((index["first"] + index["words"]) > segment.shape[0]).any():

@@ -137,6 +137,8 @@ def _column(row: Mapping[str, Any], names: Sequence[str], place: str) -> str:
     for name in names:
         if row.get(name) is not None:
             return str(row[name])
+    if empty := [name for name in names if name in row]:
+        raise ValueError(f"{place}: column {empty[0]} has no value")
     raise ValueError(f"{place}: there is no column {' or '.join(names)} among {', '.join(map(str, row))}")
 
 

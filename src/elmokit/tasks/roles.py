@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
 VERB = "V"  # the predicate's own span, which no score counts
+DOCUMENT_MARKS = ("#begin document", "#end document")
 CONTINUED = "C-"  # before the role of a further phrase of a discontinuous argument
 
 
@@ -198,14 +200,17 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
         number = 0
-        for number, line in enumerate(read_lines(path), start=1):
-            if line.strip() and not line.startswith("#"):
+        for number, line in enumerate(chain(read_lines(path), [""]), start=1):
+            if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
-            elif rows:
+            elif rows := self._tokens(rows):
                 yield from self._frames(rows, f"{path}, sentence that ends in line {number}", with_answers)
                 rows = []
-        if rows:
-            yield from self._frames(rows, f"{path}, sentence that ends in line {number}", with_answers)
+
+    def _tokens(self, rows: list[list[str]]) -> list[list[str]]:
+        """The rows without comments. Where words come first, one with "#" is known by as many columns as the others."""
+        widths = {len(row) for row in rows if not row[0].startswith("#")} if self.config.word_column == 0 else set()
+        return [row for row in rows if not row[0].startswith("#") or len(row) in widths]
 
     def _frames(self, rows: list[list[str]], place: str, with_answers: bool) -> Iterator[PredicateFrame]:
         config = self.config
@@ -240,6 +245,12 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def check(self, example: PredicateFrame) -> None:
         if len(example.words) != len(example.tags):
             raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
+        for before, tag in pairwise(("O", *example.tags)):
+            kind, _, role = tag.partition("-")
+            if tag != "O" and not (role and (kind == "B" or (kind == "I" and before[1:] == tag[1:]))):
+                raise ValueError(
+                    f"tag {tag!r} after {before!r}: roles are tagged B-ROLE at the first word, then I-ROLE; O elsewhere"
+                )
 
     def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}

@@ -126,7 +126,10 @@ class TaggingNetwork(TaskNetwork):
 
 
 class TaggingTask(Task[TaggedSentence, Tagging]):
-    """A tag for each word; the score is the F1 of spans if tags mark spans, otherwise accuracy."""
+    """A tag for each word; the score is the F1 of spans if tags mark spans, otherwise accuracy.
+
+    Files have one word a line, with blank lines between sentences: columns, the last one of tags, or CoNLL-U.
+    """
 
     name = "tagging"
     metric = "score"
@@ -136,11 +139,12 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[TaggedSentence]:
-        return read_tagged(path, self.layout(path), with_answers)
+        return read_tagged(path, self.layout(path, with_answers), with_answers)
 
-    def layout(self, path: Path) -> Layout:
-        """The layout of a file."""
-        return Layout.of(path, self.config.format, self.config.word_column, self.config.tag_column)
+    def layout(self, path: Path, with_tags: bool) -> Layout:
+        """The layout of a file whose tags are read, or that is predicted."""
+        config = self.config
+        return Layout.of(path, config.format, config.word_column, config.tag_column, with_tags)
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
         """From a string, which is tokenized, or a list of words."""
@@ -207,7 +211,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if not self.labels["scheme"]:
             right = accuracy(gold, predicted)
             return {"score": right, "accuracy": right}
-        right = accuracy(map(to_bioes, gold), map(to_bioes, predicted))  # whatever the schemes of both
+        right = accuracy(map(_in_iob2, gold), map(_in_iob2, predicted))  # whatever the schemes of both
         total = span_score(gold, predicted)
         of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
         return {"score": total.f1, **of_spans, "accuracy": right}
@@ -240,7 +244,13 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         elif file is None:
             self.write_lines(map(_in_columns, predictions), output)
         else:
-            write_predictions(file, (prediction.tags for prediction in predictions), output, self.layout(file))
+            tags = (prediction.tags for prediction in predictions)
+            write_predictions(file, tags, output, self.layout(file, with_tags=False))
+
+
+def _in_iob2(tags: Sequence[str]) -> list[str]:
+    """The scheme in which seqeval and conlleval count words whose tags are right."""
+    return from_spans(spans(tags), len(tags), "IOB2")
 
 
 def _in_columns(tagging: Tagging) -> str:

@@ -158,6 +158,8 @@ class TaskModel:
         """
         sentences = [words for example in examples for words in self.task.sentences(example)]
         caches = self.open_caches() if caches is None else caches
+        if self.reads_layers:
+            self._bilm_layers().warn_of_truncated(sentences)
         for cache in caches:
             if cache is not None:
                 cache.add(sentences, progress=cache.directory is not None)

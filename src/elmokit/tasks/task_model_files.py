@@ -8,6 +8,7 @@ vectors.safetensors   `vectors` (V, D), if the network reads any
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
 encoder/              another encoder in Hugging Face's format, if the network reads one
 report.json           the report of the training
+report.png            its picture, if one was asked for
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 3
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.txt"
-LAYOUT = Layout(CONFIG, frozenset({"format_version", "task"}))
 BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
+LAYOUT = Layout(
+    CONFIG,
+    frozenset({"format_version", "task"}),
+    frozenset({WEIGHTS, WORDS, f"{VECTORS}.txt", f"{VECTORS}.safetensors", BILM, ENCODER, "report.json", "report.png"}),
+)
 BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
 
 

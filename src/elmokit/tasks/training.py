@@ -272,6 +272,11 @@ def train(
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
         scores = score(network, dev)
+        if not np.isfinite(scores[metric]):
+            raise ValueError(
+                f"{metric} on the development set is {scores[metric]} after epoch {number}: give a set for which it is "
+                "a number, or make the task's score one"
+            )
         epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start_time))
         best = best_epoch(epochs, metric)
         if best == number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +17,8 @@ from elmokit.tasks.layer_cache import Words
 
 SubwordPooling = Literal["first", "mean"]
 BATCH_WINDOWS = 32
+# Of a configuration: where it was read from, and by what.
+NOT_DECISIVE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 MAX_SUBWORDS = 512  # of a window, special tokens included, if neither tokenizer nor model says less
 
 
@@ -36,7 +39,7 @@ class TransformerEncoder:
         config = model.config
         self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, _positions(model))
         self.shape = (config.num_hidden_layers + 1, config.hidden_size)
-        self.name = f"transformer-{_fingerprint(model)}-{pooling}"
+        self.name = f"transformer-{_fingerprint(model, tokenizer, self.max_subwords)}-{pooling}"
 
     @classmethod
     def load(cls, source: str | Path, pooling: SubwordPooling = "first", device: str = "cpu") -> TransformerEncoder:
@@ -122,9 +125,13 @@ def _positions(model: Any) -> int:
     return positions if padding is None else positions - padding - 1  # RoBERTa counts from the one after padding's
 
 
-def _fingerprint(model: torch.nn.Module) -> str:
-    """A hash of the weights and their names."""
-    content = blake2b(digest_size=8)
+def _fingerprint(model: Any, tokenizer: Any, max_subwords: int) -> str:
+    """A hash of all that the vectors depend on: weights and their names, configuration, tokenizer, longest window."""
+    config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_DECISIVE}
+    subwords = json.loads(tokenizer.backend_tokenizer.to_str())
+    subwords.update(truncation=None, padding=None)  # left over from its last call
+    described = json.dumps([config, subwords, max_subwords], sort_keys=True, default=str)
+    content = blake2b(described.encode("utf-8", "surrogatepass"), digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         content.update(name.encode())
         content.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
