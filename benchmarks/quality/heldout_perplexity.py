@@ -1,19 +1,26 @@
 """Held-out perplexity of a model for each domain: state carried (32 rows) and from zeros, with words and unknown words.
 
-    python benchmarks/quality/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst
+    python benchmarks/quality/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst [--beside MODEL]
 
-Files are tokenized as the model's training text was (`elmokit prepare`), one sentence a line.
+Files are tokenized as the model's training text was (`elmokit prepare`), one sentence a line. Models of different
+vocabularies are compared by --beside: the perplexity of each over the words that both know.
 """
 
 import argparse
+import math
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate
+from elmokit.lm.scoring import score
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -38,10 +45,25 @@ def by_domain(found: Evaluation) -> dict[str, dict[str, float]]:
     return {**domains, "all": figures(found.total)}
 
 
+def of_known_words(files: list[Path], model: Pretrained, other: Pretrained) -> dict[str, Any]:
+    """Perplexity of two models, mean of directions, over the words that both know; boundaries are read, not counted."""
+    losses, words = np.zeros((2, 2)), 0
+    for file in files:
+        sentences = [line.split() for line in read_lines(file)]
+        ours, theirs = (score(sentences, each, state="carry", batch_size=STATES["carry"]) for each in (model, other))
+        for pair in zip(ours, theirs, strict=True):
+            known = ~(pair[0].is_unknown | pair[1].is_unknown)
+            losses += [each.surprisal[:, known].sum(axis=1, dtype=np.float64) for each in pair]
+            words += int(known.sum())
+    model_mean, other_mean = np.exp(math.log(2) * losses.mean(axis=1) / words).tolist()  # bits to nats
+    return {"words": words, "mean": model_mean, "other": other_mean, "other_fingerprint": fingerprint(other)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--files", type=Path, nargs="+", required=True)
+    parser.add_argument("--beside", help="another model, with which the words that both know are compared")
     parser.add_argument("--device")
     parser.add_argument("--output", type=Path, default=RESULTS / "heldout_perplexity.json")
     arguments = parser.parse_args()
@@ -54,6 +76,10 @@ def main() -> None:
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)
+        write_result(arguments.output, report)
+    if arguments.beside:
+        report["known_to_both"] = of_known_words(arguments.files, model, load(arguments.beside))
+        print("words that both know:", report["known_to_both"])
         write_result(arguments.output, report)
 
 

@@ -102,6 +102,53 @@ def test_perplexity_by_place_adds_up_to_that_of_the_text(embedder: Embedder, tmp
     assert found["mean"]["1"] == pytest.approx(np.exp(-np.mean([*first["forward"], *first["backward"]])), abs=1e-3)
 
 
+def test_perplexity_of_words_that_two_models_know_counts_these_words_alone(embedder: Embedder, tmp_path: Path) -> None:
+    from heldout_perplexity import of_known_words
+
+    (tmp_path / "heldout.txt").write_text(TEXT)
+    torch.manual_seed(12)
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "dog", "sat", "mat"])
+    other = Pretrained(embedder.model.bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab, tokenizer="english-1")
+    found = of_known_words([tmp_path / "heldout.txt"], embedder.model, other)
+    sentences = [line.split() for line in TEXT.splitlines()]
+    known = [
+        (row, place)
+        for row, words in enumerate(sentences)
+        for place, word in enumerate(words)
+        if word in ("the", "sat")
+    ]
+    assert found["words"] == len(known) == 5
+    for model, name in ((embedder.model, "mean"), (other, "other")):
+        scored = score(sentences, model, state="carry", batch_size=32)
+        logs = [(scored[row].forward[place] + scored[row].backward[place + 1]) / 2 for row, place in known]
+        assert found[name] == pytest.approx(np.exp(-np.mean(logs)), rel=1e-5)
+
+
+def test_hours_are_those_of_the_steps_up_to_a_checkpoint_and_of_the_cool_down(tmp_path: Path) -> None:
+    from time_to_quality import begin_of, training
+
+    def train(step: int, words: int) -> dict[str, object]:
+        return {"event": "train", "step": step, "words": words, "words_per_second": 100, "processor_seconds": 3}
+
+    events = [
+        {"event": "start", "step": 0},
+        train(2, 1000),
+        train(4, 2000),
+        {"event": "resume", "step": 2},
+        train(4, 2000),
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in [*events, train(6, 3000)]))
+    assert training(tmp_path / "log.jsonl", until=4) == pytest.approx(
+        {"words": 2000, "hours": 20 / 3600, "processor_hours": 6 / 3600}
+    )
+    cool_down = [{"event": "start", "step": 4}, train(6, 3000), train(8, 4000)]
+    (tmp_path / "cool-down.jsonl").write_text("".join(json.dumps(event) + "\n" for event in cool_down))
+    assert begin_of(tmp_path / "cool-down.jsonl") == 4
+    assert training(tmp_path / "cool-down.jsonl", words_before=2000) == pytest.approx(
+        {"words": 2000, "hours": 20 / 3600, "processor_hours": 6 / 3600}
+    )
+
+
 @pytest.mark.slow
 def test_sentiment_reads_labels_and_pools_as_encode_does(embedder: Embedder, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("sklearn")
