@@ -10,12 +10,13 @@ documents have their table between two marked lines. Needs the standard library 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +45,7 @@ PEERS = {
 }
 SIZES, DTYPES = ("original", "small"), ("float32", "bfloat16", "int8")
 SENTENCE = 20  # words of the one that latency is measured with
+EARLIER = "en-small of 20 million words"
 LEAST_SCORES = {
     ("conll2003", WITHOUT, "f1"): 82.0,
     ("conll2003", "en-small", "f1"): 89.0,
@@ -235,12 +237,71 @@ def quality_bars() -> Iterator[Bar]:
     yield at_most(claim, 99.3, found["test"]["forward"], times, found)
     change = tuned["changes"]["un_general_debate"]["percent"]
     yield at_most("Fine-tuning: change of the domain's perplexity", -10, change, lambda value: f"{value:.1f} %", tuned)
-    yield at_least("Sense pairs told apart, of 20", 16, senses["right"]["contextual"], str, senses)
+    yield at_least("Sense pairs told apart, of 20", 18, senses["right"]["contextual"], str, senses)
     accuracy = tagging_scores()
     for size, least in (("whole", 0.0), ("tenth", 1.0)):
         for other, name in (("baseline", "a character CNN"), ("untrained", "an untrained biLM")):
             claim = f"Tagging, {'all' if size == 'whole' else 'a tenth'} of the training set: points above {name}"
             yield at_least(claim, least, accuracy[size, "elmo"] - accuracy[size, other], times, tags)
+
+
+def model_bars() -> Iterator[Bar]:
+    """The bundled model's perplexity, and its vectors without a task."""
+    now, before, parts = read("heldout_perplexity"), read("heldout_perplexity_earlier"), read("intrinsic")["en-small"]
+    found = {name: part["by state"]["zeros"] for name, part in parts.items()}
+    yield at_most("`en-small`: held-out perplexity, all domains", 82, now["carry"]["all"]["mean"], times, now)
+    worst = max(now["carry"][domain]["mean"] / before["carry"][domain]["mean"] for domain in now["carry"])
+    yield at_most("`en-small`: perplexity as a share of the earlier model's, worst domain", 1, worst, percent, now)
+    figures = read("time_to_quality")
+    claim = (
+        f"Pretraining to a perplexity of {figures['earlier']['perplexity']:.1f}: times as fast as the earlier recipe"
+    )
+    yield at_least(claim, 2, figures["ratio"]["hours"], times, figures)
+    figures = read("two_models")["float32"]
+    claim = "`en-small`: speed of embedding in float32, as a share of the earlier model's"
+    yield at_least(claim, 0.5, figures["ratio"], percent, figures)
+
+    def best_layer(scores: Figures) -> float:
+        return max(score for method, score in scores.items() if method.startswith("layer "))
+
+    coarse, all_words, probe = found["coarsewsd"]["f1"], found["wsd"]["f1"]["ALL"], found["probe"]["scores"]
+    tags = {method: score["test"] for method, score in probe.items()}
+    uses = found["uses"]["right"]
+    for claim, least, value, part in (
+        ("CoarseWSD-20, mean of ten words, best layer", 90, best_layer(coarse["mean"]), "coarsewsd"),
+        ("CoarseWSD-20, *apple*, best layer", 97, best_layer(coarse["apple"]), "coarsewsd"),
+        ("All-words WSD, best layer", 69, best_layer(all_words), "wsd"),
+        ("All-words WSD, smallest step from a layer to the next", 0, smallest_step(all_words, (0, 1, 2)), "wsd"),
+        ("Parts of speech by a linear probe, layer 1", 94, tags["layer 1"], "probe"),
+        ("Parts of speech, smallest step from layer 0 to 2 to 1", 0, smallest_step(tags, (0, 2, 1)), "probe"),
+        ("Nearest uses of the same sense, best layer, of 60", 48, best_layer(uses), "uses"),
+        ("SST-2, logistic regression on mean vectors", 75, found["sst2"]["mix"]["test"], "sst2"),
+    ):
+        yield at_least(f"`en-small`: {claim}", least, value, times, parts[part])
+    top = list(found["apples"].values())[-2]  # the layers in order, then their mean
+    claim = "`en-small`: an eaten apple is nearer to each fruit than to each firm by (cosine, top layer)"
+    apart = min(top["fruits"]) - max(top["firms"])
+    yield at_least(claim, 0, apart, lambda value: f"{value:.2f}", parts["apples"])
+
+
+def allennlp_bars() -> Iterator[Bar]:
+    """The same tagger on AllenNLP's module and on elmokit's."""
+    if not (RESULTS / "allennlp_tagger.json").is_file():
+        return
+    theirs, ours = (list(read("allennlp_tagger")[side].values()) for side in ("allennlp", "elmokit"))
+    scores = [[100 * run["test"]["f1"] for run in runs] for runs in (theirs, ours)]
+    difference, deviation = abs(mean(scores[0]) - mean(scores[1])), max(map(stdev, scores))
+    claim = "The same tagger on AllenNLP's `Elmo` and on ours: difference of the test F1, in standard deviations"
+    yield at_most(claim, 1, difference / deviation, times, ours[0])
+    seconds = [mean(run["seconds"] for run in runs) for runs in (theirs, ours)]
+    claim = "The same tagger on AllenNLP's `Elmo` and on ours: times as fast to the same epoch"
+    yield at_least(claim, 5, seconds[0] / seconds[1], times, ours[0])
+
+
+def smallest_step(scores: Figures, layers: Sequence[int]) -> float:
+    """By how much each of these layers is above the one before, at least."""
+    values = [scores[f"layer {layer}"] for layer in layers]
+    return min(above - below for below, above in itertools.pairwise(values))
 
 
 def task_bars() -> Iterator[Bar]:
@@ -258,7 +319,10 @@ def task_bars() -> Iterator[Bar]:
 
 def bars() -> str:
     """Every target, with what was measured."""
-    every = throughput_bars, avx2_bars, other_speed_bars, version_bars, server_bars, quality_bars, task_bars
+    every = (
+        throughput_bars, avx2_bars, other_speed_bars, version_bars, server_bars, quality_bars, model_bars, task_bars,
+        allennlp_bars,
+    )  # fmt: skip
     rows = (
         [bar.claim, bar.target, bar.measured, "yes" if bar.met else "**no**", origin(bar.figures)]
         for of_kind in every for bar in of_kind()
@@ -593,15 +657,59 @@ def fit_cost() -> str:
 
 
 def perplexity() -> str:
-    """Held-out perplexity of the bundled model, and of the first one."""
-    now, before = read("heldout_perplexity"), read("heldout_perplexity_first")
+    """Held-out perplexity of the bundled model, and of the one before it."""
+    now, before = read("heldout_perplexity"), read("heldout_perplexity_earlier")
     rows = (
         [domain, f"{each['words']:,}", f"{each['unknown_percent']:.2f} %",
          *(f"{each[name]:.1f}" for name in ("forward", "backward", "mean")), f"{now['zeros'][domain]['mean']:.1f}",
          f"{before['carry'][domain]['mean']:.1f}"]
         for domain, each in now["carry"].items()
     )  # fmt: skip
-    return table("Domain | Words | Unknown | Forward | Backward | Mean | Mean from zeros | First `en-small`", rows)
+    return table("Domain | Words | Unknown | Forward | Backward | Mean | Mean from zeros | Earlier `en-small`", rows)
+
+
+def known_to_both() -> str:
+    """Perplexity over the words that the vocabularies of the bundled model and of the one before it both have."""
+    found = read("heldout_perplexity")["known_to_both"]
+    return (
+        f"The vocabularies of the two models differ a little. Over the {found['words']:,} words that both know, the "
+        f"perplexity is {found['mean']:.1f}, and that of the earlier model {found['other']:.1f}."
+    )
+
+
+def time_to_quality() -> str:
+    """Hours of the present recipe and of the earlier one to the same perplexity."""
+    found = read("time_to_quality")
+    rows = (
+        [f"{name}, {origin(found)}", f"{each['words']:,}", f"{each['hours']:.2f}", f"{each['processor_hours']:.2f}",
+         f"{each['perplexity']:.1f}"]
+        for name, each in (("present", found["new"]), ("earlier", found["earlier"]))
+    )  # fmt: skip
+    return table("Recipe | Words | Hours | Processor hours | Perplexity", rows)
+
+
+def two_models() -> str:
+    """The embedding speed of the bundled model beside the one before it."""
+    rows = (
+        [dtype, *(f"{speed:,.0f}" for speed in each["words_per_second"]), f"{each['ratio']:.2f}", origin(each)]
+        for dtype, each in read("two_models").items()
+    )
+    return table("Number type | `en-small`, words/s | Earlier, words/s | Ratio | Recorded", rows)
+
+
+def allennlp_tagger() -> str:
+    """The same tagger on two `Elmo` modules."""
+    if not (RESULTS / "allennlp_tagger.json").is_file():
+        return "Not measured yet."
+    found = read("allennlp_tagger")
+    rows = []
+    for side, runs in found.items():
+        scores = [100 * run["test"]["f1"] for run in runs.values()]
+        seconds = [run["seconds"] for run in runs.values()]
+        first = next(iter(runs.values()))
+        rows.append([PEERS.get(side, side), f"{first['sentences']:,}", len(first["epochs"]), len(scores),
+                     f"{mean(scores):.2f} ± {stdev(scores):.2f}", f"{mean(seconds):,.0f}", origin(first)])  # fmt: skip
+    return table("`Elmo` of | Sentences | Epochs | Seeds | Test F1 | Seconds | Recorded", rows)
 
 
 def wikitext2() -> str:
@@ -726,9 +834,9 @@ TABLES: dict[str, Callable[[], str]] = {
         bars, numbers, files, reliability, throughput, throughput_avx2, latency, pretraining, pretraining_avx2,
         precision, large_runs, file_to_file, long_document, long_document_difference, proteins, onnx_throughput,
         ray_overhead, preprocessing, start_up, two_versions, threads, busy_neighbour, memory, fit_cost,
-        encoders, encoders_speed, transformer_training, wikitext2, perplexity, senses, intrinsic, finetuning, tagging,
-        tasks,
-        scikit_learn, sentence_transformers, spacy,
+        encoders, encoders_speed, transformer_training, wikitext2, perplexity, known_to_both, time_to_quality,
+        two_models, senses, intrinsic, finetuning, tagging, tasks, allennlp_tagger, scikit_learn,
+        sentence_transformers, spacy,
     )
 }  # fmt: skip
 
@@ -754,6 +862,7 @@ TRANSLATIONS = {
         " x bilm-tf": " 倍于 bilm-tf",
         " x simple_elmo": " 倍于 simple_elmo",
         " x AllenNLP": " 倍于 AllenNLP",
+        "earlier `en-small`": "上一版 `en-small`",
         ": ": "：",
     },
 }
@@ -781,9 +890,10 @@ def readme_table() -> str:
     rows.append(["`en-small`: held-out perplexity, seven domains", f"{total['mean']:.0f}", f"{total['words']:,} words"])
     scores = {(row["task"], row["words"]): row for row in task_summary(read("tasks"))}
     for task in ("conll2003", "conll2000", "sick_entailment"):
-        gain = " / ".join(f"{scores[task, words]['mean']:.1f}" for words in ("en-small", WITHOUT))
+        model, which = ("en-small", "") if (task, "en-small") in scores else (EARLIER, ", earlier `en-small`")
+        gain = " / ".join(f"{scores[task, words]['mean']:.1f}" for words in (model, WITHOUT))
         measure = scores[task, WITHOUT]["score"].replace("f1", "F1")
-        rows.append([f"{TITLES[task]}: with / without ELMo", f"{gain} %", measure])
+        rows.append([f"{TITLES[task]}: with / without ELMo{which}", f"{gain} %", measure])
     return table("Measured on two CPU cores | | ", rows)
 
 

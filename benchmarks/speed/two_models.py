@@ -3,7 +3,7 @@
     python benchmarks/speed/two_models.py TEXT --beside MODEL [--model NAME_OR_PATH] [--repeats 5]
 
 TEXT is tokenized, one sentence a line. Both embed its first 16,000 words in turn, in one process, with an empty word
-cache; the median of the ratios counts. Both models are also described by their numbers of parameters.
+cache; the median of the ratios counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from sentences import first_sentences
 from threads import words_per_second
 
-from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -45,8 +44,7 @@ def main() -> None:
         figures = {
             "words_per_second": [median(speeds) for speeds in zip(*pairs, strict=True)],
             "ratio": median(ours / other for ours, other in pairs),
-            "parameters": [sum(weight.numel() for weight in side.model.bilm.parameters()) for side in sides],
-            "fingerprints": [fingerprint(side.model) for side in sides],
+            "fingerprints": [side.fingerprint() for side in sides],
         }
         print(dtype, figures, flush=True)
         write_result(arguments.output, figures, dtype)

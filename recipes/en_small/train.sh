@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How the next bundled English model is made, from raw text to model card:
+# How the bundled English model is made, from raw text to model card:
 #
 #     bash recipes/en_small/train.sh CORPUS RUNS
 #
