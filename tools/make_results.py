@@ -672,8 +672,8 @@ def known_to_both() -> str:
     """Perplexity over the words that the vocabularies of the bundled model and of the one before it both have."""
     found = read("heldout_perplexity")["known_to_both"]
     return (
-        f"The vocabularies of the two models differ a little. Over the {found['words']:,} words that both know, the "
-        f"perplexity is {found['mean']:.1f}, and that of the earlier model {found['other']:.1f}."
+        f"The vocabularies of the two models differ slightly. Over the {found['words']:,} words that both know, "
+        f"without boundaries, the perplexity is {found['mean']:.1f}, that of the earlier model {found['other']:.1f}."
     )
 
 

@@ -34,8 +34,10 @@ WORDS = {
 COLORS = ("#c0392b", "#1f618d")
 FONT_SIZE, POINT_SIZE = 10, 8  # in points
 BEFORE, AFTER = 2, 3  # words that a label shows around its own
-# Where a label may stand, the best first: the share of it that is left of its point, and whether it is above or below.
-PLACES = ((0, 0), (1, 0), *((share, row) for share in (0.5, 0.3, 0.7, 0.1, 0.9) for row in (1, -1)))
+# Where a label may stand, the best first: the share of it that is left of its point, and how many rows of text it is
+# above or below.
+SHARES = (0.5, 0.3, 0.7, 0.1, 0.9)
+PLACES = ((0, 0), (1, 0), *((share, row) for rows in ((1, -1), (2, -2)) for share in SHARES for row in rows))
 
 
 # --- Vectors -----------------------------------------------------------------------------------------------------
@@ -69,8 +71,9 @@ def put(label: Annotation, share: float, row: int) -> Bbox:
     """Move a label to a place at its point; returns the pixels it covers."""
     width = label.get_window_extent().width * 72 / label.figure.dpi
     gap = 0 if row else POINT_SIZE * (1 - 2 * share)
-    label.set_position((gap - share * width, 0.7 * POINT_SIZE * row))
-    label.set_verticalalignment({1: "bottom", 0: "center", -1: "top"}[row])
+    further = 1.2 * FONT_SIZE * (abs(row) - 1)
+    label.set_position((gap - share * width, np.sign(row) * (0.7 * POINT_SIZE + further)))
+    label.set_verticalalignment({1: "bottom", 0: "center", -1: "top"}[int(np.sign(row))])
     return label.get_window_extent()
 
 
@@ -140,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     embedder = Embedder.load(arguments.model)
     items = json.loads((HERE / "sense_pairs.json").read_text(encoding="utf-8"))["items"]
-    figure, panels = plt.subplots(2, 2, figsize=(10.2, 7.3), dpi=180, layout="constrained")
+    figure, panels = plt.subplots(2, 2, figsize=(10.2, 8.2), dpi=180, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
     labels = []
     for axes, word in zip(panels.flat, WORDS, strict=True):
