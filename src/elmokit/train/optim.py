@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from elmokit.ops.threads import run_side_by_side
 from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
@@ -81,11 +80,11 @@ class Optimizer:
         self.optimizers = list(optimizers)
 
     def step(self, learning_rate: float) -> None:
-        """Update all parameters from their gradients, on the CPU with the optimizers side by side."""
+        """Update all parameters from their gradients."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
-        run_side_by_side([optimizer.step for optimizer in self.optimizers], next(self.parameters()).device)
+            optimizer.step()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters, in the order of their numbers in `tensors`."""
@@ -140,14 +139,6 @@ def _num_parameters(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
-def _halves(matrices: Sequence[nn.Parameter]) -> list[Sequence[nn.Parameter]]:
-    """Consecutive parts of matrices, two where there are two, for which Muon does about as much work."""
-    work = [matrix.numel() * min(matrix.shape) for matrix in matrices]
-    cuts = range(1, len(matrices))
-    cut = min(cuts, key=lambda cut: max(sum(work[:cut]), sum(work[cut:])), default=len(matrices))
-    return [part for part in (matrices[:cut], matrices[cut:]) if part]
-
-
 def make_optimizer(
     name: str, parameters: Sequence[nn.Parameter], hidden_matrices: Sequence[nn.Parameter], learning_rate: float
 ) -> Optimizer:
@@ -172,13 +163,11 @@ def make_optimizer(
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    # Scale Muon's updates to the size of AdamW's, so that both can share a learning rate. Its products are small: two
-    # threads that divide the matrices are faster than two that divide each product.
-    muons = [
-        torch.optim.Muon(half, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
-        for half in _halves(hidden_matrices)
-    ]
-    return Optimizer([*muons, _adamw(others, learning_rate)])
+    # Scale Muon's updates to the size of AdamW's, so that both can share a learning rate.
+    muon = torch.optim.Muon(
+        hidden_matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
+    )
+    return Optimizer([muon, _adamw(others, learning_rate)])
 
 
 def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
