@@ -263,7 +263,8 @@ def test_every_word_of_real_sentences_is_near_the_exact_one(sentences: list[list
                     for dtype in ("float32", "int8"))  # fmt: skip
     cosines = torch.cosine_similarity(*(torch.from_numpy(layers).double() for layers in (exact, found)), dim=-1)
     assert cosines.shape[1] > 700
-    assert (cosines.min(dim=1).values > 0.999).all() and (cosines.mean(dim=1) > 0.9999).all()
+    # How near depends on the model: the earlier one of 20 million words had 0.999 and 0.9999.
+    assert (cosines.min(dim=1).values > 0.995).all() and (cosines.mean(dim=1) > 0.999).all()
 
 
 @needs_int8
