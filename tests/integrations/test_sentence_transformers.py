@@ -278,7 +278,7 @@ def test_the_trainer_learns_the_bilm_where_it_is_not_frozen(tmp_path: Path) -> N
     assert np.abs(model.encode(TEXTS) - before).max() > 1e-4
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = Embedder(tmp_path / "saved" / "0_ElmoModule")
-    np.testing.assert_allclose(native.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(native.encode(TEXTS), model.encode(TEXTS), atol=1e-4)  # kernels of either kind
 
 
 def test_an_evaluator_gives_the_correlation_of_cosines(model: SentenceTransformer, embedder: Embedder) -> None:

@@ -148,7 +148,7 @@ def test_feature_names_and_pandas_output(vectorizer: ElmoVectorizer) -> None:
     column = pandas.Series(TEXTS, index=[f"row {number}" for number in range(len(TEXTS))])
     frame = clone(vectorizer).set_output(transform="pandas").fit_transform(column)
     assert list(frame.columns) == list(vectorizer.get_feature_names_out())
-    assert frame.columns[0] == "elmovectorizer0" and frame.columns[-1] == "elmovectorizer255"
+    assert frame.columns[0] == "elmovectorizer0" and frame.columns[-1] == "elmovectorizer511"
     assert list(frame.index) == list(column.index)
     np.testing.assert_allclose(frame.to_numpy(), vectorizer.transform(TEXTS), atol=1e-5)
 
@@ -161,7 +161,7 @@ def test_columns_of_a_frame_are_embedded_by_a_column_transformer(vectorizer: Elm
     vectors = vectorizer.transform(TEXTS)
     np.testing.assert_allclose(by_name.fit_transform(frame), np.c_[vectors, range(len(TEXTS))], atol=1e-5)
     np.testing.assert_allclose(as_frame.fit_transform(frame), vectors, atol=1e-5)
-    assert by_name.get_feature_names_out()[-2:].tolist() == ["elmo__elmovectorizer255", "rest__stars"]
+    assert by_name.get_feature_names_out()[-2:].tolist() == ["elmo__elmovectorizer511", "rest__stars"]
     with pytest.raises(ValueError, match="one column of texts"):
         vectorizer.transform(frame)
 
