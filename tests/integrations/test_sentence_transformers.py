@@ -234,7 +234,7 @@ PAIRS = {
 }
 
 
-def train(model: SentenceTransformer, output: Path, steps: int) -> list[float]:
+def train(model: SentenceTransformer, output: Path, steps: int, learning_rate: float = 0.01) -> list[float]:
     """Losses of a few steps of sentence-transformers' own trainer."""
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
     pytest.importorskip("accelerate", reason="accelerate is not installed: make test-integrations")
@@ -242,8 +242,8 @@ def train(model: SentenceTransformer, output: Path, steps: int) -> list[float]:
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(output), max_steps=steps, per_device_train_batch_size=4, learning_rate=0.01, logging_steps=1,
-        report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
+        output_dir=str(output), max_steps=steps, per_device_train_batch_size=4, learning_rate=learning_rate,
+        logging_steps=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = SentenceTransformerTrainer(
         model, args=arguments, train_dataset=datasets.Dataset.from_dict(PAIRS), loss=CosineSimilarityLoss(model)
@@ -274,11 +274,11 @@ def test_the_trainer_learns_the_mix_and_saves_it(tmp_path: Path) -> None:
 def test_the_trainer_learns_the_bilm_where_it_is_not_frozen(tmp_path: Path) -> None:
     model = sentence_transformer(load_model(softmax=False), freeze=False)
     before = model.encode(TEXTS)
-    train(model, tmp_path / "run", steps=1)
+    train(model, tmp_path / "run", steps=1, learning_rate=1e-3)  # a larger one would amplify rounding
     assert np.abs(model.encode(TEXTS) - before).max() > 1e-4
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = Embedder(tmp_path / "saved" / "0_ElmoModule")
-    np.testing.assert_allclose(native.encode(TEXTS), model.encode(TEXTS), atol=1e-4)  # kernels of either kind
+    np.testing.assert_allclose(native.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
 
 
 def test_an_evaluator_gives_the_correlation_of_cosines(model: SentenceTransformer, embedder: Embedder) -> None:

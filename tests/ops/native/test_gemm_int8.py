@@ -263,8 +263,9 @@ def test_every_word_of_real_sentences_is_near_the_exact_one(sentences: list[list
                     for dtype in ("float32", "int8"))  # fmt: skip
     cosines = torch.cosine_similarity(*(torch.from_numpy(layers).double() for layers in (exact, found)), dim=-1)
     assert cosines.shape[1] > 700
-    # How near depends on the model: the earlier one of 20 million words had 0.999 and 0.9999.
-    assert (cosines.min(dim=1).values > 0.995).all() and (cosines.mean(dim=1) > 0.999).all()
+    # By layer. How near the upper ones are depends on the model: that of 20 million words had 0.999 and 0.9999 in all.
+    least, mean = torch.tensor([[0.999, 0.995, 0.995], [0.9998, 0.9995, 0.9992]])
+    assert (cosines.min(dim=1).values > least).all() and (cosines.mean(dim=1) > mean).all()
 
 
 @needs_int8
