@@ -243,7 +243,8 @@ def train(model: SentenceTransformer, output: Path, steps: int, learning_rate: f
 
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(output), max_steps=steps, per_device_train_batch_size=4, learning_rate=learning_rate,
-        logging_steps=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
+        logging_steps=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True,
+        dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = SentenceTransformerTrainer(
         model, args=arguments, train_dataset=datasets.Dataset.from_dict(PAIRS), loss=CosineSimilarityLoss(model)
