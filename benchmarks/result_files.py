@@ -56,12 +56,22 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
+def without_directories(figures: Any) -> Any:
+    """Figures in which absolute paths are names: where a file lay on the machine of the run says nothing to others."""
+    if isinstance(figures, str):
+        return Path(figures).name if Path(figures).is_absolute() else figures
+    if isinstance(figures, list | tuple):
+        return [without_directories(each) for each in figures]
+    if isinstance(figures, dict):
+        return {name: without_directories(each) for name, each in figures.items()}
+    return figures
+
+
 def command() -> str:
     """How this process was started, the script relative to the repository."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(BENCHMARKS.parent) if script.is_relative_to(BENCHMARKS.parent) else script.name
-    arguments = (Path(part).name if part.startswith("/") else part for part in sys.argv[1:])  # no path of a machine
-    return " ".join(["python", str(name), *arguments])
+    return " ".join(["python", str(name), *without_directories(sys.argv[1:])])
 
 
 def write_result(path: Path | None, figures: Figures, *part: str) -> None:
@@ -83,6 +93,6 @@ def write_result(path: Path | None, figures: Figures, *part: str) -> None:
     for name in part:
         target = target.setdefault(name, {})
     target.clear()
-    target.update(stamped)
+    target.update(without_directories(stamped))
     with atomic_path(path) as partial:
         partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

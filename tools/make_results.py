@@ -256,7 +256,7 @@ def model_bars() -> Iterator[Bar]:
     claim = (
         f"Pretraining to a perplexity of {figures['earlier']['perplexity']:.1f}: times as fast as the earlier recipe"
     )
-    yield at_least(claim, 2, figures["ratio"]["hours"], times, figures)
+    yield at_least(claim, 2, figures["ratio"]["hours"], "{:.2f}".format, figures)
     figures = read("two_models")["float32"]
     claim = "`en-small`: speed of embedding in float32, as a share of the earlier model's"
     yield at_least(claim, 0.5, figures["ratio"], percent, figures)
@@ -887,7 +887,7 @@ def readme_table() -> str:
     trained = f"{training['elmokit']['words_per_second']:,.0f} words/s"
     rows.append(["Pretraining, `small`, bfloat16", trained, f"{training['ratio']['median']:.1f} x bilm-tf"])
     total = read("heldout_perplexity")["carry"]["all"]
-    rows.append(["`en-small`: held-out perplexity, seven domains", f"{total['mean']:.0f}", f"{total['words']:,} words"])
+    rows.append(["`en-small`: held-out perplexity, seven domains", f"{total['mean']:.1f}", f"{total['words']:,} words"])
     scores = {(row["task"], row["words"]): row for row in task_summary(read("tasks"))}
     for task in ("conll2003", "conll2000", "sick_entailment"):
         model, which = ("en-small", "") if (task, "en-small") in scores else (EARLIER, ", earlier `en-small`")

@@ -181,7 +181,7 @@ def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
     benchmark, model = BENCHMARKS[NER], load(model_of(encoder, arguments), softmax=False)
     sets, seeds = benchmark.read(benchmark.task, arguments.eval), {}
     for seed in arguments.seeds:
-        config = replace(benchmark.task.fit_config, seed=seed, device="cpu")
+        config = replace(benchmark.fit_config, seed=seed, device="cpu")
         config = replace(config, max_epochs=arguments.max_epochs or config.max_epochs)
         options = {"words": benchmark.words_for(True), "config": config, "cache": arguments.cache}
         output = arguments.runs / encoder / "ner" / f"seed-{seed}"

@@ -4,13 +4,16 @@ Where a data set has no split of its own, examples or documents are split here, 
 random into 80, 10 and 10 %; CoNLL-2000's training part, of which the last tenth is the development set; SNLI's
 development set, for want of a training part, by its first 80 %; SQuAD's development set by articles (36, 6 and 6), so
 that XQuAD, whose passages are a part of it, cannot serve as a test set; LitBank by documents (80, 10 and 10).
+
+The largest sets are read a few times only (`Benchmark.training`), so that a run takes half an hour to an hour of one
+core.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.tasks.classification import ClassificationTask, LabelledText
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
 from elmokit.tasks.pairs import PairsConfig, PairsTask
 from elmokit.tasks.reading import ReadingTask, word_offsets, words_of_answer
@@ -47,6 +50,7 @@ class Benchmark:
         words: Settings of words with ELMo; without it, all else is the same.
         paper: The paper's own figures in percent, without and with ELMo, where it has any for the data set.
         more_scores: Further scores of a trained model, from the directory of all data sets.
+        training: Settings of the training that are not the task's own.
     """
 
     task: Task
@@ -55,6 +59,12 @@ class Benchmark:
     words: WordsConfig = WORDS
     paper: tuple[float, float] | None = None
     more_scores: Callable[[TaskModel, Path], dict[str, float]] | None = field(default=None, repr=False)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fit_config(self) -> FitConfig:
+        """The settings of the training."""
+        return replace(self.task.fit_config, **self.training)
 
     def words_for(self, elmo: bool) -> WordsConfig:
         """The settings of words with or without ELMo."""
@@ -209,7 +219,9 @@ BENCHMARKS = {
         "f1",
         CHARACTERS,
     ),
-    "sst5": Benchmark(ClassificationTask(), sst("fine"), "accuracy", paper=(51.4, 54.7)),
+    "sst5": Benchmark(
+        ClassificationTask(), sst("fine"), "accuracy", paper=(51.4, 54.7), training={"batch_size": 128, "max_epochs": 2}
+    ),
     "sst2": Benchmark(ClassificationTask(), sst("binary"), "accuracy"),
     "mr": Benchmark(ClassificationTask(), senteval("rt-polarity.all"), "accuracy"),
     "subj": Benchmark(ClassificationTask(), senteval("subj.all"), "accuracy"),
@@ -226,11 +238,21 @@ BENCHMARKS = {
     ),
     "snli": Benchmark(PairsTask(), snli, "accuracy", replace(WORDS, elmo="both"), (88.0, 88.7)),
     "propbank": Benchmark(
-        RolesTask(), files(*(f"propbank_ewt/ewt_srl_{name}.conll" for name in PARTS)), "f1", CHARACTERS, (81.4, 84.6)
+        RolesTask(),
+        files(*(f"propbank_ewt/ewt_srl_{name}.conll" for name in PARTS)),
+        "f1",
+        CHARACTERS,
+        (81.4, 84.6),
+        training={"max_epochs": 4},
     ),
-    "squad": Benchmark(ReadingTask(), squad, "f1", replace(WORDS, elmo="both"), (81.1, 85.8)),
+    "squad": Benchmark(
+        ReadingTask(), squad, "f1", replace(WORDS, elmo="both"), (81.1, 85.8), training={"max_epochs": 3}
+    ),
     "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap),
     "multi30k": Benchmark(
-        TranslationTask(), files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))), "bleu"
+        TranslationTask(),
+        files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))),
+        "bleu",
+        training={"max_epochs": 5},
     ),
 }

@@ -104,8 +104,8 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def config_of(benchmark: Benchmark, arguments: argparse.Namespace) -> FitConfig:
-    """The settings of the training: the task's own, with the limits that the command names."""
-    config = replace(benchmark.task.fit_config, max_minutes=arguments.max_minutes, device="cpu")
+    """The settings of the training, with the limits that the command names."""
+    config = replace(benchmark.fit_config, max_minutes=arguments.max_minutes, device="cpu")
     return config if arguments.max_epochs is None else replace(config, max_epochs=arguments.max_epochs)
 
 

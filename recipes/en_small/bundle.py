@@ -47,10 +47,11 @@ BEFORE = ", {words:,} of them by the model whose weights the run began with"
 WEAKNESSES = """
 ## Weak points
 
-It tells senses apart that grammar tells apart (*they play*, *the play*) better than those of two nouns. Of {of} uses of
-ambiguous words, each among two others in its sense and three in another, {right} are most similar to one in their own
-sense; by chance it would be {chance:.0f}. The mean of a text's vectors says little of its sentiment: a linear
-classifier on it is right for {mean_vectors:.1f} % of the test sentences of SST-2, one on TF-IDF for {tf_idf:.1f} %.
+It separates senses that also differ in part of speech (*they play*, *the play*) better than two senses of one noun. In
+a test of ten ambiguous words, with three sentences for each of two senses, the nearest other use has the same sense for
+{right} of {of} uses (mean of the layers above 0); by chance it would be {chance:.0f}. The mean of a text's vectors says
+little of its sentiment: a linear classifier on it is right for {mean_vectors:.1f} % of the test sentences of SST-2, one
+on TF-IDF for {tf_idf:.1f} %.
 """
 PERPLEXITIES = """
 ## Held-out perplexity

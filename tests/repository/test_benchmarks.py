@@ -109,6 +109,14 @@ def test_write_result_keeps_other_parts_and_adds_the_origin_to_each(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["seconds"] == 5
 
 
+def test_write_result_names_files_without_their_directories(tmp_path):
+    from result_files import write_result
+
+    write_result(tmp_path / "r.json", {"model": "/home/me/models/en", "files": ["/data/a.txt", "b/c.txt"], "rate": 0.5})
+    report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert (report["model"], report["files"], report["rate"]) == ("en", ["a.txt", "b/c.txt"], 0.5)
+
+
 def report_of(script, arguments, monkeypatch, *options):
     """What a benchmark writes that embeds the text in a process of its own."""
     output = arguments.text.with_name("report.json")
