@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import zstandard
 
 from elmokit import cli
 from elmokit.checkpoints.loading import Pretrained, save
@@ -90,6 +93,45 @@ def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: P
     printed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True).stdout
     _, first, second, _ = map(str.split, printed.splitlines())
     assert first[0].endswith("standard-input.txt") and first[1:] == second[1:]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_prepare_reads_json_lines_from_standard_input(
+    compress: Callable[[bytes], bytes], run: Callable[[str, bytes], int], tmp_path: Path
+) -> None:
+    documents = ["The cat sees a dog in the garden. It runs.", "A bird sings in the tree."]
+    lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
+    command = "prepare - --output shards --drop-duplicates none --no-drop-paragraphs --num-shards 1"
+    assert run(command, compress(lines.encode())) == 0
+    assert json.loads((tmp_path / "shards" / "corpus.json").read_text())["documents"] == 2
+    shard = zstandard.ZstdDecompressor().stream_reader((tmp_path / "shards" / "shard-00000.txt.zst").read_bytes())
+    words = shard.read().split()
+    assert b"cat" in words and b"bird" in words and b"{" not in words
+
+
+@pytest.mark.parametrize(("command", "resumes"), [("prepare text.txt", True), ("prepare -", False)])
+def test_only_a_run_whose_input_can_be_read_again_is_said_to_resume(
+    command: str, resumes: bool, run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    with patch("elmokit.data.prepare.prepare", side_effect=KeyboardInterrupt):
+        assert run(f"{command} --output shards", TEXT.encode()) == 130
+    assert ("to resume" in capsys.readouterr().err) == resumes
+
+
+def test_a_pipe_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    command = f'"{sys.executable}" -m elmokit score text.txt --output >(cat >/dev/null)'
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ended.returncode == 2 and "output is written to a file" in ended.stderr
+
+
+def test_words_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a café\n", encoding="utf-8")
+    command = [sys.executable, "-m", "elmokit", "compare", "café", "a café", "the café"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert ended.returncode == 0 and "caf\\xe9" in ended.stdout
 
 
 @pytest.mark.parametrize(

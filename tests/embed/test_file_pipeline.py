@@ -24,6 +24,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.job import FileJob, Progress
 from elmokit.embed.pipeline import Pipeline, Sizes
+from elmokit.fs.lock import only_one_in
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.npy import read_npy_index
 from elmokit.storage.shard import ShardWriter
@@ -332,6 +333,88 @@ def test_numbers_that_float16_cannot_hold_stop_the_run(tmp_path: Path, text: Pat
     assert sorted(contents(tmp_path / "out")) == ["index.json"]
 
 
+def leave_unfinished(text: Path, store: Path, embedder: Embedder) -> None:
+    """A store as a run leaves it that is killed before its end."""
+    embed_file(text, store, embedder)
+    replace(read_index(store), complete=False).write(store)
+
+
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
+def test_a_directory_that_only_has_the_name_of_a_store_between_is_kept(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str
+) -> None:
+    write, parts = encode_file if name.endswith("npy") else embed_file, tmp_path / f"{name}.parts"
+    write(text, tmp_path / name, embedder, sentences_per_part=5)
+    for overwrite in (False, True):
+        parts.mkdir()
+        (parts / "thesis.tex").write_text("mine")
+        write(text, tmp_path / name, embedder, sentences_per_part=5, overwrite=overwrite)
+        assert (parts / "thesis.tex").read_text() == "mine"
+        (parts / "thesis.tex").unlink()
+        parts.rmdir()
+    embed_file(text, parts, embedder, layers=1)
+    write(text, tmp_path / name, embedder, sentences_per_part=5)
+    assert len(EmbeddingStore(parts)) == 23
+
+
+def test_a_directory_in_which_a_run_writes_is_not_overwritten(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    embed_file(text, tmp_path / "out", embedder)
+    before = contents(tmp_path / "out")
+    with only_one_in(tmp_path / "out"), pytest.raises(ValueError, match=r"another process is writing in .*out"):
+        embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_overwriting_begins_anew_where_a_kill_left_a_part_half_written(
+    tmp_path: Path, text: Path, embedder: Embedder
+) -> None:
+    leave_unfinished(text, tmp_path / "out.hdf5.parts", embedder)
+    (tmp_path / "out.hdf5.parts" / ".partial-01234567-part-00001.safetensors").mkdir()
+    embed_file(text, tmp_path / "out.hdf5", embedder, layers=1, overwrite=True)
+    embed_file(text, tmp_path / "fresh.hdf5", embedder, layers=1)
+    assert (tmp_path / "out.hdf5").read_bytes() == (tmp_path / "fresh.hdf5").read_bytes()
+    assert not list(tmp_path.glob("*.parts"))
+
+
+@pytest.mark.parametrize("name", ["out", "out.hdf5"])
+def test_an_output_behind_a_link_is_written_where_it_leads(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    embed_file(text, tmp_path / "elsewhere" / name, embedder)
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    stores: list[Path] = []
+    monkeypatch.setattr(files, "EmbeddingStore", lambda path: stores.append(path) or EmbeddingStore(path))
+    embed_file(text, tmp_path / name, embedder, layers=1, overwrite=True)
+    assert stores == [tmp_path / "elsewhere" / f"{name}.parts"]
+    assert (tmp_path / name).is_symlink() and not list(tmp_path.rglob("*.parts"))
+
+
+def test_a_file_starts_from_a_policy_since_a_state_cannot_be_known_again(
+    tmp_path: Path, text: Path, embedder: Embedder
+) -> None:
+    state = embedder.embed(["a b"], state="carry").state
+    with pytest.raises(ValueError, match="starts from zeros, warm or carry, not from a BiLMState"):
+        embed_file(text, tmp_path / "out", embedder, state=state)  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "out").exists()
+
+
+def test_suffixes_of_outputs_count_whatever_their_case(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    embed_file(text, tmp_path / "a.HDF5", embedder)
+    embed_file(text, tmp_path / "b.hdf5", embedder)
+    assert (tmp_path / "a.HDF5").read_bytes() == (tmp_path / "b.hdf5").read_bytes()
+    encode_file(text, tmp_path / "c.NPY", embedder)
+    assert np.load(tmp_path / "c.NPY").shape == (23, embedder.dim)
+    with pytest.raises(ValueError, match=r"out\.hdf5\.gz would be a directory: name one without \.gz"):
+        embed_file(text, tmp_path / "out.hdf5.gz", embedder)
+
+
+def test_a_model_that_another_embedder_prepacked_cannot_be_written_for(tmp_path: Path, text: Path) -> None:
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
+    with pytest.raises(ValueError, match="another embedder prepacked this model"):
+        embed_file(text, tmp_path / "out", Embedder(tmp_path / "model", device="cpu").model)
+
+
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
 def test_a_finished_output_is_done_and_another_needs_overwrite(
     tmp_path: Path, text: Path, embedder: Embedder, name: str
@@ -344,7 +427,7 @@ def test_a_finished_output_is_done_and_another_needs_overwrite(
     first = write(text, output, embedder, sentences_per_part=5)
     top, litter = made(), tmp_path / f".partial-01234567-{name}"
     litter.mkdir()  # as a kill leaves it, after the last rename
-    embed_file(text, tmp_path / f"{name}.parts", embedder)
+    leave_unfinished(text, tmp_path / f"{name}.parts", embedder)
     again = write(text, output, embedder, sentences_per_part=5)
     assert (again.parts_kept, again.words, again.sentences) == (first.parts, first.words, first.sentences)
     assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])

@@ -43,7 +43,8 @@ def test_rows_hold_the_words_and_vectors_of_lines(
     layers: str, storage_dtype: str, text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     word = embedder.embed([["a"]], layers)[0].astype(storage_dtype)
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 4 * word.nbytes)  # several groups, one of a line that is longer
+    monkeypatch.setattr(parquet, "ROW_BYTES", 0)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 5 * word.nbytes - 1)  # several groups, one of a line that is longer
     settings = {"layers": layers, "storage_dtype": storage_dtype, "sentences_per_part": 2}
     embed_file(text, tmp_path / "out.parquet", embedder, **settings)
     embed_file(text, tmp_path / "store", embedder, **settings)
@@ -53,6 +54,15 @@ def test_rows_hold_the_words_and_vectors_of_lines(
         np.testing.assert_array_equal(np.array(of_row, storage_dtype).reshape(vectors.shape), vectors)
     assert arrow.ParquetFile(tmp_path / "out.parquet").num_row_groups == 3
     assert read_parquet_index(tmp_path / "out.parquet") == read_index(tmp_path / "store")
+
+
+def test_blank_lines_end_a_group_too(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 10 * parquet.ROW_BYTES)
+    (tmp_path / "blank.txt").write_text("a\n" + 99 * "\n", encoding="utf-8")
+    embed_file(tmp_path / "blank.txt", tmp_path / "out.parquet", embedder)
+    metadata = arrow.read_metadata(tmp_path / "out.parquet")
+    assert metadata.num_rows == 100
+    assert max(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) == 10
 
 
 def test_an_index_is_read_of_no_other_file(tmp_path: Path) -> None:

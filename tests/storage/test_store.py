@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from elmokit.storage import store as storage
 from elmokit.storage.hdf5 import write_allennlp_hdf5
 from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_shards, write_shard
 from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
@@ -115,6 +116,25 @@ def test_a_part_with_one_changed_bit_is_written_again_and_found_where_it_is_aske
     assert part.read_bytes() == whole
     verified = EmbeddingStore(tmp_path / "out", verify=True)
     assert [words for words, _ in pickle.loads(pickle.dumps(verified))] == [words for words, _ in store]
+
+
+def test_a_part_is_checked_once_however_often_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "out", TOP)
+    checked: list[str] = []
+    monkeypatch.setattr(storage, "is_intact", lambda path: not checked.append(path.name))
+    store = EmbeddingStore(tmp_path / "out", verify=True)
+    for _ in range(2):
+        store._shard.cache_clear()  # as when more parts are read than are kept open
+        assert len(list(store)) == len(SENTENCES)
+    assert sorted(checked) == [f"part-0000{number}.safetensors" for number in range(3)]
+
+
+def test_a_store_is_read_after_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "out", TOP)
+    monkeypatch.chdir(tmp_path)
+    store = EmbeddingStore("out")
+    monkeypatch.chdir("/")
+    assert store.words(0) == SENTENCES[0]
 
 
 @pytest.mark.parametrize(

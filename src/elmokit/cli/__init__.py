@@ -1,5 +1,6 @@
 """The command line `elmokit VERB`: argument parsing, exit codes and one-line error messages."""
 
+import io
 import os
 import signal
 import sys
@@ -9,27 +10,28 @@ import tyro
 
 import elmokit
 from elmokit.cli.messages import is_debugging, one_line, one_line_warnings, reopen_closed_streams
-from elmokit.cli.standard_input import spool_standard_input
+from elmokit.cli.standard_input import reads_stream, spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 from elmokit.compat.commands import TYRO_CONFIG
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
-    "`elmokit --version` prints the version. In the place of a text file, - is standard input."
+    "`elmokit --version` prints the version. In the place of a text file, - is standard input: text or JSON lines."
 )
 
 
 def _run(verb: Verb) -> int:
+    can_resume = isinstance(verb, RESUMABLE) and not reads_stream(verb)
     try:
         with one_line_warnings(), spool_standard_input(verb) as with_files:
             with_files.run()
     except KeyboardInterrupt as error:
-        advice = "run the same command again to resume" if isinstance(verb, RESUMABLE) else ""
+        advice = "run the same command again to resume" if can_resume else ""
         print("elmokit: " + "; ".join(filter(None, ("interrupted", str(error) or advice))), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         _print_nowhere()
-        if not isinstance(verb, RESUMABLE):
+        if not can_resume:
             return 0
         print("elmokit: stopped, as its output was closed; run the same command again to resume", file=sys.stderr)
         return 128 + signal.SIGPIPE
@@ -39,6 +41,13 @@ def _run(verb: Verb) -> int:
 def _print_nowhere() -> None:
     """Let what is printed from now on, and what Python still holds of it, go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_anything() -> None:
+    """Let words that the encoding of the terminal lacks be printed as escapes, in the place of an error at the end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopped because its output was closed.
     """
     reopen_closed_streams()
+    _print_anything()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

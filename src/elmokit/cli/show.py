@@ -32,8 +32,7 @@ def show(result: Any) -> None:
     """Print a mapping, or a dataclass without a `__str__`, as one `name: value` per line; anything else as `str`."""
     if is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
-    text = "\n".join(_lines(result)) if isinstance(result, Mapping) else str(result)
-    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # file names need not be valid UTF-8
+    print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:

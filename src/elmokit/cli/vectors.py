@@ -20,7 +20,7 @@ from elmokit.cli.options import (
 from elmokit.cli.show import show
 
 EMBED_OUTPUT = (
-    "Directory for the vectors, or a file name ending in .hdf5 for AllenNLP's layout, or in .parquet for a table; with "
+    "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in .parquet for a table; with "
     "--fasta a file name ending in .npz or .h5, for an array per sequence."
 )
 RAY = (

@@ -155,6 +155,11 @@ class Embedder:
         settings = (repr(model.mix), model.state_policy, model.tokenizer, model.warm_state, model.vocab)
         if settings not in self._fingerprints:
             source = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=False)
+            if source.bilm.is_prepacked:
+                raise ValueError(
+                    "another embedder prepacked this model, whose weights are no longer there to be known again: give "
+                    "that embedder itself, or the name or path of its model"
+                )
             if _state_of(self._source) != self._source_state:
                 place = self._source.path if isinstance(self._source, Detected) else "the model"
                 raise ValueError(f"{place} has changed since this embedder prepacked its weights: make a new embedder")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +20,9 @@ from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
-from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers
+from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers, resolve_link
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.reading import suffixes_of
 from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
 from elmokit.storage.npz import read_npz_index, write_npz
@@ -94,7 +95,7 @@ def embed_file(
             a row for each line (extra parquet).
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         layers: As for `Embedder.embed`.
-        state: As for `Embedder.embed`, with one row for "carry"; None: the model's own policy.
+        state: "zeros", "warm", or "carry" (with one row), as for `Embedder.embed`; None: the model's own policy.
         tokenize: Split raw lines as the model's training text was; else, and for text of `elmokit prepare`, at white
             space.
         device: Where to compute, unless `model` is an embedder.
@@ -112,21 +113,21 @@ def embed_file(
         FileExistsError: A file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
-    output = Path(output)
-    if output.suffix in OTHER_SUFFIXES:
+    output, (kind, compression) = Path(output), suffixes_of(output)
+    if compression or kind in OTHER_SUFFIXES:
         raise ValueError(
-            f"{output} would be a directory: name one without {output.suffix}, or a file with .hdf5 or .parquet "
+            f"{output} would be a directory: name one without {compression or kind}, or a file with .hdf5 or .parquet "
             "(`elmokit encode` writes one vector a line as .npy)"
         )
-    is_hdf5 = output.suffix in HDF5_SUFFIXES
+    is_hdf5 = kind in HDF5_SUFFIXES
     if is_hdf5 and storage_dtype != "float32":
         raise ValueError(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
-    format = HDF5 if is_hdf5 else PARQUET if output.suffix == ".parquet" else DIRECTORY
+    format = HDF5 if is_hdf5 else PARQUET if kind == ".parquet" else DIRECTORY
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
     (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True)
     job = FileJob(text, embedder, layers, state, storage_dtype, tokenizer)
     return _write(job, output, format, overwrite)
@@ -168,12 +169,12 @@ def encode_file(
     output = Path(output)
     if layers == "all":
         raise ValueError('one vector a line needs one representation: layers="all" is not one')
-    if output.suffix != ".npy":
+    if suffixes_of(output) != (".npy", ""):
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled = Pooling(pooling, normalize_embeddings)
     _check(output, file, NPY, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state, text = state or embedder.model.state_policy, TextFile.read(file, sentences_per_part)
+    state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
     (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True, long_lines=True)
     job = FileJob(text, embedder, layers, state, "float32", tokenizer, pooled)
     return _write(job, output, NPY, overwrite)
@@ -197,8 +198,8 @@ def embed_fasta(
 ) -> FileReport:
     """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
 
-    A residue is a word of one letter, a sequence a sentence. Memory holds the sequences of a part, and the vectors of
-    several thousand residues. A run that was stopped is resumed as in `embed_file`.
+    A residue is a word of one letter, a sequence a sentence. Memory holds the names of all sequences, the sequences of a
+    part, and the vectors of several thousand residues. A run that was stopped is resumed as in `embed_file`.
 
     Args:
         file: FASTA, plain, .gz or .zst; residues are read in upper case.
@@ -225,7 +226,8 @@ def embed_fasta(
     output = Path(output)
     if sentences_per_part < 1:
         raise ValueError(f"sentences_per_part must be at least 1, not {sentences_per_part}")
-    if output.suffix not in (".npz", *HDF5_SUFFIXES):
+    kind, compression = suffixes_of(output)
+    if compression or kind not in (".npz", *HDF5_SUFFIXES):
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
     if protein and (layers == "all" or storage_dtype != "float32"):
         raise ValueError(
@@ -234,19 +236,26 @@ def embed_fasta(
         )
     # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
     lines = read_identifiers(file, split_char, id_field, sentences_per_part)
-    if output.suffix in HDF5_SUFFIXES:
+    if kind in HDF5_SUFFIXES:
         check_hdf5_names(lines)
         format = _Format(partial(write_named_hdf5, lines=lines, pooled=protein), read_hdf5_index)
     else:
         format = _Format(partial(write_npz, lines=lines, pooled=protein), read_npz_index)
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    if (state := state or embedder.model.state_policy) == "carry":
+    if (state := _policy(state, embedder)) == "carry":
         raise ValueError("a protein does not go on from the one before it: choose the state zeros or warm")
     text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
     pooling = Pooling("mean") if protein else None
     job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
     return _write(job, output, format, overwrite)
+
+
+def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
+    """The policy that is asked for, or else the model's own; a state could not be known again when a run is resumed."""
+    if state is not None and not isinstance(state, str):
+        raise ValueError(f"a file starts from zeros, warm or carry, not from a {type(state).__name__}")
+    return state or embedder.model.state_policy
 
 
 # --- The output ------------------------------------------------------------------------------------------------------
@@ -266,15 +275,16 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
     other vectors.
     """
     index = job.index  # errors in the job are raised here, before anything is written
-    parts = output.with_name(f"{output.name}.parts")
+    target = resolve_link(output)  # its parts are to be on the same file system
+    parts = target.with_name(f"{target.name}.parts")
     stored = format.index_of(output)
     is_same = stored is not None and not index.differences(stored)
     if format.is_directory and (is_same or not overwrite or not (output / INDEX_NAME).exists()):
         with only_one_in(output):
             report = write_parts(job, output, output)
-        _discard(parts)
+        _discard(parts, None)
         return report
-    with only_one_in(parts):
+    with only_one_in(parts), only_one_in(output) if format.is_directory else nullcontext():
         stored = format.index_of(output)  # once more, as another process may have written it before the lock was free
         if stored is not None and not index.differences(stored):
             report = _count(job, output)
@@ -284,11 +294,12 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
         else:
             unfinished = _index_of_directory(parts)
             if overwrite and unfinished is not None and index.differences(unfinished):
+                remove_leftovers(parts)
                 for path in _index_last(parts):
                     path.unlink()
             report = write_parts(job, parts, output)
             format.write(EmbeddingStore(parts), output)
-    _discard(parts)
+    _discard(parts, None if format.is_directory else index)
     return report
 
 
@@ -301,9 +312,21 @@ def _count(job: FileJob, output: Path) -> FileReport:
     return progress.report(output, job, parts_kept=job.num_parts)
 
 
-def _discard(parts: Path) -> None:
-    """Remove the store of an output that is complete, or what a kill left of it, unless another process is at work."""
+def _discard(parts: Path, written: StoreIndex | None) -> None:
+    """Remove what is left of the store of an output that is complete, unless another process is at work in it.
+
+    Args:
+        parts: Where the store is. Another directory of that name is kept: one without a store, or with a finished one.
+        written: The index of the store that became the output, which is removed although it is finished; None: its
+            files were moved into the output.
+    """
     if parts.is_dir():
         with suppress(ValueError), only_one_in(parts):
-            remove_directory(parts)
+            left = _index_of_directory(parts)
+            if left is None:
+                is_ours = not any(parts.iterdir())
+            else:
+                is_ours = not left.complete or (written is not None and not written.differences(left))
+            if is_ours:
+                remove_directory(parts)
     remove_leftovers(parts.parent, parts.name)

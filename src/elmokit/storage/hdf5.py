@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from elmokit.fs.hdf5 import atomic_hdf5
-from elmokit.fs.json_files import from_json
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
 CHUNK_ROWS = 4096
@@ -44,7 +42,7 @@ def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
             line_of[" ".join(store.words(line))] = str(line)
         text = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
         text[0] = json.dumps(line_of)
-        file.attrs[INDEX_ATTRIBUTE] = json.dumps(asdict(store.index))
+        file.attrs[INDEX_ATTRIBUTE] = store.index.to_json()
 
 
 def check_hdf5_names(names: Iterable[str]) -> None:
@@ -78,7 +76,7 @@ def write_named_hdf5(store: EmbeddingStore, path: str | Path, lines: Mapping[str
                 file[name] = store.vectors(line)[0]
             else:
                 _write_line(file, name, store, line, store.index.dtype)
-        file.attrs[INDEX_ATTRIBUTE] = json.dumps(asdict(store.index))
+        file.attrs[INDEX_ATTRIBUTE] = store.index.to_json()
 
 
 def read_hdf5_index(path: Path) -> StoreIndex | None:
@@ -87,6 +85,6 @@ def read_hdf5_index(path: Path) -> StoreIndex | None:
         if not path.is_file():
             return None
         with h5py.File(path) as file:
-            return from_json(StoreIndex, json.loads(str(file.attrs[INDEX_ATTRIBUTE])))
+            return StoreIndex.from_json(str(file.attrs[INDEX_ATTRIBUTE]))
     except (OSError, RuntimeError, KeyError, ValueError, RecursionError):
         return None

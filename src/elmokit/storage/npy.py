@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
@@ -23,7 +20,7 @@ def write_npy(store: EmbeddingStore, path: str | Path) -> None:
         np.lib.format.write_array_header_1_0(stream, header)
         for line in range(len(store)):
             stream.write(store.vectors(line).astype("<f4").tobytes())
-        stream.write(json.dumps(asdict(store.index)).encode() + b"\n")
+        stream.write(store.index.to_json().encode() + b"\n")
 
 
 def read_npy_index(path: Path) -> StoreIndex | None:
@@ -33,6 +30,6 @@ def read_npy_index(path: Path) -> StoreIndex | None:
             np.lib.format.read_magic(stream)
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
             stream.seek(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
-            return from_json(StoreIndex, json.loads(stream.read(MAX_INDEX_BYTES)))
+            return StoreIndex.from_json(stream.read(MAX_INDEX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None

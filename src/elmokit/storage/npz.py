@@ -5,16 +5,13 @@ An .npz file is a zip archive of arrays, which are written one after the other, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
@@ -50,13 +47,13 @@ def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int],
                 np.lib.format.write_array_header_1_0(stream, header)
                 for vectors in _chunks(store, line):
                     stream.write(vectors.astype(dtype, copy=False).tobytes())
-        archive.comment = json.dumps(asdict(store.index)).encode()
+        archive.comment = store.index.to_json().encode()
 
 
 def read_npz_index(path: Path) -> StoreIndex | None:
     """The index in a file that `write_npz` wrote; None for any other file."""
     try:
         with open_regular(path) as stream, ZipFile(stream) as archive:
-            return from_json(StoreIndex, json.loads(archive.comment))
+            return StoreIndex.from_json(archive.comment)
     except (OSError, BadZipFile, ValueError, RecursionError):
         return None

@@ -9,9 +9,7 @@ whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.json_files import from_json
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
-GROUP_BYTES = 1 << 26  # of the vectors of a row group, which is in memory as a whole; a longer line is alone
+GROUP_BYTES = 1 << 26  # of a row group, which is in memory as a whole; a longer line is alone
+ROW_BYTES = 64  # of a row besides its words and vectors, at least
 INDEX_KEY = b"elmokit"
 
 
@@ -59,11 +57,12 @@ def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]
     """The lines of a store, some megabytes at a time."""
     group, size = [], 0
     for tokens, vectors in store:
-        if group and size + vectors.nbytes > GROUP_BYTES:
+        row_bytes = ROW_BYTES + sum(map(len, tokens)) + vectors.nbytes
+        if group and size + row_bytes > GROUP_BYTES:
             yield group
             group, size = [], 0
         group.append((tokens, vectors))
-        size += vectors.nbytes
+        size += row_bytes
     yield group
 
 
@@ -72,7 +71,7 @@ def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    of_index = {INDEX_KEY: json.dumps(asdict(store.index)).encode()}
+    of_index = {INDEX_KEY: store.index.to_json().encode()}
     empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
     schema = arrow.table(embedding_columns([[]], [empty])).schema.with_metadata(of_index)
     with atomic_path(path) as partial, parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
@@ -88,7 +87,7 @@ def read_parquet_index(path: Path) -> StoreIndex | None:
 
     try:
         metadata = parquet.read_schema(path).metadata or {}
-        return from_json(StoreIndex, json.loads(metadata[INDEX_KEY]))
+        return StoreIndex.from_json(metadata[INDEX_KEY])
     except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
         return None
 

@@ -44,7 +44,7 @@ class StoreIndex:
     dtype: str = "float32"
     sentences_per_part: int = 1000
     source_bytes: int = 0  # size of the text file
-    arguments: str = ""  # hash of every other argument that the vectors depend on
+    arguments: str = ""  # every other one that the vectors depend on, as text
     num_parts: int = 0
     num_sentences: int = 0
     num_words: int = 0
@@ -73,6 +73,15 @@ class StoreIndex:
         before, now = stored.identity, self.identity
         return "; ".join(f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name])
 
+    def to_json(self) -> str:
+        """The index as the formats of one file hold it."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> StoreIndex:
+        """Read what `to_json` wrote; ValueError or RecursionError for anything else."""
+        return from_json(StoreIndex, json.loads(text))
+
     def write(self, directory: Path) -> None:
         """Write index.json, atomically."""
         with atomic_path(directory / INDEX_NAME) as path:
@@ -92,7 +101,10 @@ def read_index(directory: str | Path) -> StoreIndex:
     try:
         return from_json(StoreIndex, read_json(path, MAX_INDEX_BYTES))
     except ValueError as error:
-        raise ValueError(f"{path} is not an index of embeddings ({error}): embed the text again") from error
+        raise ValueError(
+            f"{path} is not an index of embeddings ({error}): remove the directory, or embed the text again and ask "
+            "to overwrite it"
+        ) from error
 
 
 # --- Writing, shard by shard -------------------------------------------------------------------------------------
@@ -185,15 +197,17 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
         ValueError: A shard is missing, or one before the last has too few sentences.
     """
     directory = Path(directory)
-    shards = {number: _readable(_shard_path(directory, number)) for number in range(num_parts)}
-    if missing := [number for number, shard in shards.items() if shard is None]:
-        raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")
-    num_sentences = num_words = 0
-    for number, shard in shards.items():
-        assert shard is not None
+    missing, num_sentences, num_words = [], 0, 0
+    for number in range(num_parts):
+        shard = _readable(_shard_path(directory, number))
+        if shard is None:
+            missing.append(number)
+            continue
         if shard.num_sentences != index.sentences_per_part and number < num_parts - 1:
             raise ValueError(f"only the last part may be short, part {number} of {directory} is: remove and repeat it")
         num_sentences, num_words = num_sentences + shard.num_sentences, num_words + shard.num_words
+    if missing:
+        raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")
     totals = {"num_parts": num_parts, "num_sentences": num_sentences, "num_words": num_words}
     finished = replace(index, complete=True, **totals)
     finished.write(directory)
@@ -220,16 +234,19 @@ class EmbeddingStore:
     """
 
     def __init__(self, directory: str | Path, verify: bool = False) -> None:
-        self.directory, self.verify = Path(directory), verify
+        self.directory, self.verify = Path(directory).absolute(), verify
         self.index = read_index(directory)
+        self._verified: set[int] = set()
         if not self.index.complete:
             raise ValueError(f"{directory} is not complete: run the same command again, which resumes")
         self._shard = lru_cache(maxsize=64)(self._open)
 
     def _open(self, number: int) -> Shard:
         path, index = _shard_path(self.directory, number), self.index
-        if self.verify and not is_intact(path):
-            raise ValueError(f"{path} is damaged: embed the text again with the same command, which repairs it")
+        if self.verify and number not in self._verified:
+            if not is_intact(path):
+                raise ValueError(f"{path} is damaged: embed the text again with the same command, which repairs it")
+            self._verified.add(number)
         shard, stored = open_shard(path), index.sentences_per_part
         expected = min(stored, index.num_sentences - number * stored), index.vector_shape, index.dtype
         vectors = shard.tensors["vectors"]
