@@ -1,5 +1,7 @@
 """Names of models: paths, files of a model, the directory of a run, the home directory."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,30 @@ def test_files_under_other_names_are_a_model(options: str, weights: str, bilm: B
         assert all(torch.equal(tensor, found[name]) for name, tensor in bilm.state_dict().items())
 
 
+@pytest.mark.parametrize("weights", ["weights.hdf5", "weights.h5", "weights_file"])
+def test_config_of_another_program_does_not_hide_the_model(weights: str, bilm: BiLM, tmp_path: Path) -> None:
+    write_bilm_hdf5(bilm, tmp_path)
+    (tmp_path / "weights.hdf5").rename(tmp_path / weights)
+    (tmp_path / "config.json").write_text('{"model_type": "elmo"}')
+    found = load(tmp_path).bilm.state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in bilm.state_dict().items())
+
+
+def test_config_of_another_program_does_not_hide_a_tensorflow_checkpoint(
+    goldens: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(goldens("bilm_tf_training/tf_checkpoint"), tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert locate(tmp_path / "model").format.name == "TensorFlow variables"
+
+
+def test_config_of_another_program_alone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tf_model.h5").write_bytes(b"weights of BERT")
+    with pytest.raises(CheckpointError, match=r"no format_version, so it is the config\.json of another program"):
+        load(tmp_path)
+
+
 def test_several_candidates_are_listed(bilm: BiLM, tmp_path: Path) -> None:
     write_bilm_hdf5(bilm, tmp_path)
     (tmp_path / "weights.hdf5").rename(tmp_path / "weights")
@@ -78,4 +104,10 @@ def test_several_candidates_are_listed(bilm: BiLM, tmp_path: Path) -> None:
     (tmp_path / "options.json").rename(tmp_path / "a_options.json")
     (tmp_path / "b_options.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"several files of options: .*a_options\.json, \S*/b_options\.json"):
+        load(tmp_path)
+    (tmp_path / "weights").rename(tmp_path / "model.hdf5")
+    with pytest.raises(CheckpointError, match=r"rename one to options\.json, of"):
+        load(tmp_path)
+    (tmp_path / "model.hdf5").rename(tmp_path / "c_weights.hdf5")
+    with pytest.raises(CheckpointError, match=r"rename one to c_options\.json, of"):
         load(tmp_path)

@@ -91,6 +91,12 @@ def assert_is(found: Pretrained, saved: Path) -> None:
         ("./owner/name", None),
         ("owner/name/more", None),
         ("folder/weights.hdf5", None),
+        ("folder/model.tar.gz", None),
+        ("folder/model.tgz", None),
+        ("folder/model.tar", None),
+        ("folder/weights.th", None),
+        ("folder/options.json", None),
+        ("folder/model.safetensors", None),
         ("", None),
     ],
 )
@@ -167,6 +173,7 @@ def test_download_requests_only_files_of_models(asked: list[dict[str, Any]]) -> 
         "checkpoint", "model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001",
         "variables/variables.index", "variables/variables.data-00000-of-00001",
         "char.dic", "word.dic", "token_embedder.pkl", "encoder.pkl", "cnn_50_100_512_4096_sample.json",
+        "best.th", "weights.th", "fta/model.token_embedders.elmo.options_file",
     ]  # fmt: skip
     others = [
         "modeling.py",

@@ -304,7 +304,9 @@ def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "format_version is 2"),
+        ({"format_version": 2}, "format_version is 2, not 1: upgrade elmokit"),
+        ({"format_version": "1"}, "format_version is 1, not 1: fetch it again"),
+        ({"format_version": None}, "no format_version, so it is the config.json of another program"),
         ({"extra": 1}, "missing or unknown settings extra"),
         ({"tokenizer": 3}, "tokenizer must be str, not 3"),
         ({"tokenizer": ["english-1"]}, "tokenizer must be str"),

@@ -15,9 +15,10 @@ import torch
 import yaml
 from hub_server import TOKEN, Hub, running_hub, take_for_the_hub
 from huggingface_hub import constants
+from safetensors.torch import load_file
 
 import elmokit
-from elmokit.checkpoints.loading import describe, fingerprint, load
+from elmokit.checkpoints.loading import describe, fingerprint, load, locate
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.checkpoints.push import card_with_metadata, push_to_hub
 from elmokit.config import BiLMConfig
@@ -116,7 +117,19 @@ def test_save_pretrained_writes_a_directory_and_pushes_where_that_is_asked_for(
     assert fingerprint(load("owner/name")) == fingerprint(model)
     with pytest.raises(ValueError, match="repo_id='OWNER/NAME'"):
         model.save_pretrained(tmp_path / "other", push_to_hub=True)
+    with pytest.raises(TypeError, match="has no argument storage_dtpe"):
+        model.save_pretrained(tmp_path / "other", storage_dtpe="float16")
     assert not (tmp_path / "other").exists()
+
+
+def test_save_pretrained_stores_in_the_dtype_asked_for_here_and_on_the_hub(
+    hub: Hub, model: Pretrained, tmp_path: Path
+) -> None:
+    model.save_pretrained(
+        tmp_path / "saved", storage_dtype="float16", push_to_hub=True, repo_id="owner/name", token=TOKEN
+    )
+    for directory in (tmp_path / "saved", locate("owner/name").path):
+        assert {tensor.dtype for tensor in load_file(directory / "model.safetensors").values()} == {torch.float16}
 
 
 # --- The card --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """AllenNLP's arguments, against the biLM itself; and the files of its command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -8,19 +9,23 @@ import numpy as np
 import pytest
 import torch
 from allennlp_state import allennlp_state_dict
+from efml_files import changed, write_efml
 from torch import Tensor, nn
 
+from elmokit.checkpoints.loading import load
 from elmokit.compat.allennlp import (
     ConfigurationError,
     Elmo,
     ElmoEmbedder,
     ElmoTokenEmbedder,
     _ElmoBiLm,
+    _ElmoCharacterEncoder,
     allennlp_elmo,
     batch_to_ids,
 )
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import add_boundaries
+from elmokit.text.characters import encode_words
 
 SENTENCES = [["the", "cat", "is", "on"], [], ["dogs", "are"], [""]]
 
@@ -226,6 +231,88 @@ def test_embed_file_raises_for_bad_lines_and_writes_nothing(files: tuple[Path, P
     with pytest.raises(ValueError, match="output_format"):
         embedder.embed_file(["dogs"], out, output_format="mix")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sentences_that_cannot_be_keys_are_errors_that_name_their_line(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    embedder = ElmoEmbedder(*files)
+    with pytest.warns(UserWarning, match="with a slash"):
+        for lines in (["a", "a/b"], ["dogs", "."], ["a/b", "a"]):
+            with pytest.raises(ConfigurationError, match="line 1 cannot be a key of HDF5: use line numbers"):
+                embedder.embed_file(lines, tmp_path / "out.hdf5", use_sentence_keys=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_of_no_sentences_are_refused_at_the_call(files: tuple[Path, Path], tmp_path: Path) -> None:
+    embedder = ElmoEmbedder(*files)
+    with pytest.raises(ConfigurationError, match="batch_size must be at least 1, not 0"):
+        embedder.embed_sentences([["the"]], batch_size=0)
+    with pytest.raises(ConfigurationError, match="batch_size must be at least 1, not -1"):
+        embedder.embed_file(["the"], tmp_path / "out.hdf5", batch_size=-1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tokens_in_numpy_arrays_are_embedded(files: tuple[Path, Path]) -> None:
+    found = ElmoEmbedder(*files).embed_batch([np.array(["the", "cat"]), np.array([], dtype=str)])
+    expected = ElmoEmbedder(*files).embed_batch([["the", "cat"], []])
+    assert all(map(np.array_equal, found, expected))
+
+
+# --- Models that read another number of characters ---------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow(files: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """The files of the same weights in a model that reads 8 characters of a word."""
+    options = json.loads(files[0].read_text())
+    options["char_cnn"]["max_characters_per_token"] = 8
+    (tmp_path / "narrow.json").write_text(json.dumps(options))
+    return tmp_path / "narrow.json", files[1]
+
+
+def test_ids_of_more_characters_than_a_model_reads_are_refused(narrow: tuple[Path, Path]) -> None:
+    ids = batch_to_ids([["the", "cat"]])
+    for module in (Elmo(*narrow, 1), _ElmoBiLm(*narrow), _ElmoCharacterEncoder(*narrow)):
+        with pytest.raises(ConfigurationError, match="this model reads 8 characters of a word, not 50"):
+            module(ids)
+
+
+def test_elmo_embedder_encodes_words_as_its_model_reads_them(narrow: tuple[Path, Path]) -> None:
+    bilm = load(narrow[1].parent).bilm
+    with pytest.warns(UserWarning, match="more than 6 bytes"):
+        (found,) = ElmoEmbedder(*narrow).embed_batch([["the", "sentences"]])
+    # A word of 6 bytes fills all 8 characters; in a model of 50 only its padding makes the word another one.
+    config = replace(bilm.config, char_cnn=replace(bilm.config.char_cnn, max_characters=8))
+    model = BiLM(config)
+    model.load_state_dict(bilm.state_dict())
+    with torch.no_grad():
+        layers = model(torch.from_numpy(encode_words(["<S>", "the", "senten", "</S>"], 8)).long()[None]).layers
+    np.testing.assert_allclose(found, layers[:, 0, 1:-1], atol=1e-6)
+
+
+def test_a_model_that_reads_no_bytes_is_refused(tmp_path: Path) -> None:
+    characters_only = write_efml(tmp_path / "model", changed(token_embedder={"word_dim": 0}))
+    assert load(characters_only).bilm.token_encoder.input == "characters"
+    with pytest.raises(ConfigurationError, match="reads the UTF-8 bytes of words but this biLM does not"):
+        _ElmoBiLm(None, characters_only)
+
+
+def test_cached_words_are_encoded_as_the_model_reads_them(narrow: tuple[Path, Path]) -> None:
+    words = ["pad", "the", "sentence"]
+    cached, plain = _ElmoBiLm(*narrow, vocab_to_cache=words), _ElmoBiLm(*narrow)
+    found = cached(torch.tensor([[1, 2]]), torch.tensor([[1, 2]]))["activations"]
+    expected = plain(torch.from_numpy(encode_words(words[1:], 8)).long()[None])["activations"]
+    for layer, known in zip(found, expected, strict=True):
+        torch.testing.assert_close(layer, known)
+
+
+def test_home_directory_is_expanded_in_paths(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(files[0].parent))
+    found = ElmoEmbedder(f"~/{files[0].name}", f"~/{files[1].name}").embed_sentence(["the"])
+    np.testing.assert_array_equal(found, ElmoEmbedder(*files).embed_sentence(["the"]))
 
 
 def test_elmo_embedder_raises_for_a_url_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

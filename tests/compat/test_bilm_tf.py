@@ -1,5 +1,6 @@
 """bilm-tf's batchers, state, mixes and dumps, and its silent errors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.compat.bilm_tf import (
     Batcher,
     BidirectionalLanguageModel,
@@ -67,6 +69,11 @@ def test_a_placeholder_of_a_graph_is_an_error_that_says_what_to_pass(model: Bidi
         model(type("SymbolicTensor", (), {"shape": (None, None, 50)})())
 
 
+def test_ids_of_more_characters_than_the_model_reads_are_refused(model: BidirectionalLanguageModel) -> None:
+    with pytest.raises(ValueError, match=r"reads 50 characters of a word, not 60: use Batcher\(vocab_file, 50\)"):
+        model(Batcher(None, 60).batch_sentences(SENTENCES))
+
+
 def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:
     ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
     result = weight_layers("input", ops, l2_coef=0.5)
@@ -108,6 +115,26 @@ def test_dump_bilm_embeddings_writes_blank_lines(old_model: Path, tmp_path: Path
         for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):
             expected = model(Batcher(None, 50).batch_sentences([sentence]))["lm_embeddings"][0]
             np.testing.assert_allclose(file[str(line)], expected, atol=1e-5)
+
+
+def test_dumps_do_not_overwrite_their_vocabulary(old_model: Path, tmp_path: Path) -> None:
+    files = old_model / "options.json", old_model / "model.hdf5"
+    words = vocabulary(tmp_path, "<S> </S> the")
+    (tmp_path / "text.txt").write_text("the\n")
+    with pytest.raises(ValueError, match=r"is the input .*words\.txt"):
+        dump_token_embeddings(words, *files, words)
+    with pytest.raises(ValueError, match=r"is the input .*words\.txt"):
+        dump_bilm_embeddings(words, tmp_path / "text.txt", *files, words)
+    assert words.read_text().split() == ["<S>", "</S>", "the"]
+
+
+def test_dump_token_embeddings_refuses_a_model_of_word_ids(bilm: BiLM, tmp_path: Path) -> None:
+    words = vocabulary(tmp_path, "<S> </S> the")
+    by_words = BiLM(replace(bilm.config, char_cnn=None, num_words=3))
+    write_bilm_hdf5(by_words, tmp_path)
+    with pytest.raises(ValueError, match="reads words, not characters"):
+        dump_token_embeddings(words, tmp_path / "options.json", tmp_path / "weights.hdf5", tmp_path / "out.hdf5")
+    assert not (tmp_path / "out.hdf5").exists()
 
 
 def test_a_mix_of_the_top_layer_learns_gamma_only(model: BidirectionalLanguageModel) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -74,6 +75,62 @@ def test_training_writes_a_model_whose_weights_load(data: BidirectionalLMDataset
     dumped = BidirectionalLanguageModel(tmp_path / "options.json", tmp_path / "weights.hdf5")(ids)
     (layers,) = [BidirectionalLanguageModel(None, run / "model")(ids)["lm_embeddings"]]
     np.testing.assert_array_equal(dumped["lm_embeddings"], layers)
+
+
+def test_checkpoint_of_an_unfinished_run_gives_its_weights_and_perplexity(
+    data: BidirectionalLMDataset, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    bilm.train({**OPTIONS, "n_epochs": 1}, data, 1, run, run)
+    shutil.copytree(run / "model", tmp_path / "old")  # with the times of its files
+    bilm.train({**OPTIONS, "n_epochs": 3}, data, 1, run, run)
+    expected = load(run / "model")
+    perplexity = bilm.test(OPTIONS, run / "model", data, batch_size=1)
+    shutil.rmtree(run / "model")
+    for has_old_model in (False, True):
+        if has_old_model:
+            (tmp_path / "old").rename(run / "model")
+        options, checkpoint = bilm.load_options_latest_checkpoint(run)
+        assert options["n_epochs"] == 3 and Path(checkpoint).name.startswith("step-")
+        assert bilm.test(options, checkpoint, data, batch_size=1) == pytest.approx(perplexity, rel=1e-6)
+        bilm.dump_weights(run, tmp_path / "weights.hdf5")
+        with h5py.File(tmp_path / "weights.hdf5") as file:
+            found = np.array(file["char_embed"])
+        np.testing.assert_array_equal(found, expected.bilm.state_dict()["token_encoder.char_embedding"])
+    (tmp_path / "other.txt").write_text("\n".join([*WORDS[:-2], "mat", "on"]) + "\n")
+    other = BidirectionalLMDataset(str(tmp_path / "text.txt"), bilm.load_vocab(tmp_path / "other.txt", 12))
+    with pytest.raises(ValueError, match="is not the vocabulary of"):
+        bilm.test(options, checkpoint, other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unroll_steps": 0}, "unroll_steps"),
+        ({"lstm": {"dim": 8, "n_layers": 2}}, r"it lacks lstm\.projection_dim"),
+        ({"lstm": {**OPTIONS["lstm"], "n_layers": 1}}, "a run of another architecture, .* choose another directory"),
+    ],
+)
+def test_invalid_options_change_nothing_in_a_run(
+    changes: dict[str, Any],
+    message: str,
+    data: BidirectionalLMDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.setattr(bilm, "pretrain", lambda settings: None)
+    bilm.train(OPTIONS, data, 1, run, run)
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    before = {path.name: path.read_bytes() for path in run.glob("*.json")}
+    with pytest.raises(ValueError, match=message):
+        bilm.train({**OPTIONS, **changes}, data, 1, run, run)
+    assert before == {path.name: path.read_bytes() for path in run.glob("*.json")}
+    assert len(before) == 2
+    bilm.train({**OPTIONS, "n_epochs": 3}, data, 1, run, run)  # the same architecture goes on
+    (run / "architecture.json").write_text('{"model": ')  # of a kill, before it was written atomically
+    bilm.train(OPTIONS, data, 1, run, run)
+    assert (run / "architecture.json").read_bytes() == before["architecture.json"]
 
 
 @pytest.mark.parametrize(("changes", "num_samples"), [({}, 4), ({"sample_softmax": False}, 0)])

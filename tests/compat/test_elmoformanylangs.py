@@ -122,12 +122,24 @@ def arguments(model: Path, folder: Path) -> dict[str, Any]:
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
+def one_by_one(model: Path, sentences: list[list[str]], batch_size: int) -> list[np.ndarray]:
+    """All layers of each sentence, which starts from the final state of the one `batch_size` before it."""
+    bilm, states, layers = elmokit.load(model).bilm, [None] * batch_size, []
+    for number, words in enumerate(sentences):
+        ids = bilm.token_encoder.ids(["<S>", *words, "</S>"])
+        with torch.no_grad():
+            out = bilm(ids[None], state=states[number % batch_size])
+        states[number % batch_size] = out.state
+        layers.append(out.layers[:, 0, 1:-1].numpy())
+    return layers
+
+
 def test_command_writes_every_layer_in_every_format(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join("\t".join(words) + "\n" for words in SENTENCES), encoding="utf-8")
     command = f"compat elmoformanylangs test --input_format plain --input {tmp_path}/in.txt --model {model}"
     command += f" --output_prefix {tmp_path}/out --output_format hdf5,txt --output_layer 0,1,-1 --gpu -1 --batch 3"
     assert cli.main(command.split()) == 0
-    expected = Embedder(model, 3).sents2elmo(SENTENCES, -2)
+    expected = one_by_one(model, SENTENCES, 3)
     for layer, choose in ((0, lambda x: x[0]), (1, lambda x: x[1]), (-1, lambda x: x.mean(axis=0))):
         lines = (tmp_path / f"out.ly{layer}.txt").read_text(encoding="utf-8").split("\n\n")
         with h5py.File(tmp_path / f"out.ly{layer}.hdf5") as file:
@@ -139,6 +151,21 @@ def test_command_writes_every_layer_in_every_format(model: Path, tmp_path: Path)
                 assert [row[0] for row in rows] == words
                 np.testing.assert_allclose(np.array([row[1:] for row in rows], float), choose(layers), atol=1e-6)
     assert len(list(tmp_path.glob("out.*"))) == 6
+
+
+@pytest.mark.parametrize("chunk_sentences", [2, 5, 256])
+def test_command_reads_sentences_in_the_order_of_the_file(
+    chunk_sentences: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.compat.elmoformanylangs.command.CHUNK_SENTENCES", chunk_sentences)
+    sentences = [["the"] * (number * 5 % 7 + 1) + [f"w{number}"] for number in range(9)]
+    (tmp_path / "in.txt").write_text("".join("\t".join(words) + "\n" for words in sentences))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "batches are processed longest first")
+        elmoformanylangs_test(**arguments(model, tmp_path), batch_size=2)
+    with h5py.File(tmp_path / "out.ly1.hdf5") as file:
+        for words, layers in zip(sentences, one_by_one(model, sentences, 2), strict=True):
+            np.testing.assert_allclose(file["\t".join(words)], layers[1], atol=3e-6)
 
 
 CONLL = "# text = abc cat\n1-2\tabc\n1\tab c\t_\n2\tcat\n2.1\tnone\n\n\n1\tthe\n"
@@ -163,7 +190,7 @@ def test_command_warns_of_repeated_sentences_and_blank_lines(model: Path, tmp_pa
     (tmp_path / "in.txt").write_text("the\tcat\n\nthe\tcat\n")
     with pytest.warns(UserWarning, match="are repeated"), pytest.warns(UserWarning, match="blank lines are omitted"):
         elmoformanylangs_test(**arguments(model, tmp_path), output_format="hdf5,txt")
-    first, *_, last = Embedder(model, 1).sents2elmo([["the", "cat"], [], ["the", "cat"]], 1)
+    first, *_, last = (layers[1] for layers in one_by_one(model, [["the", "cat"], [], ["the", "cat"]], 1))
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
         assert list(file) == ["the\tcat"]
         np.testing.assert_allclose(file["the\tcat"], first, atol=1e-6)

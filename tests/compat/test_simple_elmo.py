@@ -4,13 +4,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
-from elmokit.compat.simple_elmo import ElmoModel
+from elmokit.compat.simple_elmo import ElmoModel, weight_layers
 
 SENTENCES = [["the", "cat", "is", "on"], ["dogs"], ["They", "give", "state"], ["Another", "."], ["fog"]]
 
@@ -121,6 +122,47 @@ def test_get_elmo_substitutes_includes_delimiters_on_request(language_model: Pat
     for word in everything[0]:
         assert set(word["forward"]["candidate_words"]) == set(model.vocab.words)
         assert np.exp(word["forward"]["logp"]).sum() == pytest.approx(1, abs=1e-2)
+
+
+def test_get_elmo_substitutes_of_the_whole_vocabulary_leave_out_delimiters(language_model: Path) -> None:
+    model = ElmoModel()
+    model.load(language_model, full=True)
+    assert model.vocab is not None
+    for word in model.get_elmo_substitutes(["the cat"], topn=1000)[0]:
+        for direction in ("forward", "backward"):
+            assert set(word[direction]["candidate_words"]) == set(model.vocab.words) - {"<S>", "</S>"}
+            assert np.isfinite(word[direction]["logp"]).all()
+
+
+def test_weight_layers_chooses_layers_as_simple_elmo_does(old_model: Path) -> None:
+    bilm = BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5")
+    ops = bilm(Batcher(None, 50).batch_sentences(SENTENCES))
+    layers = ops["lm_embeddings"]
+    for use_layers, expected in (("top", layers[:, -1]), ("average", layers.mean(dim=1)), ("all", layers)):
+        found = weight_layers("input", ops, 0.5, use_layers)
+        torch.testing.assert_close(found["weighted_op"].detach(), expected)
+        assert found["regularization_op"].item() == 0
+    with torch.no_grad():
+        bilm.mixes["input_ELMo"].gamma.fill_(2.0)
+        bilm.mixes["input_ELMo"].weights[:] = torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(weight_layers("input", ops, use_layers="all")["weighted_op"].detach(), 2 * layers)
+    assert weight_layers("input", ops, 0.5)["regularization_op"].item() == pytest.approx(7)
+    with pytest.raises(ValueError, match="use_layers must be average, top or all"):
+        weight_layers("input", ops, use_layers="mix")
+    with pytest.raises(ValueError, match="do_layer_norm normalizes what is mixed"):
+        weight_layers("input", ops, use_layers="all", do_layer_norm=True)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_load_passes_names_and_addresses_on_as_they_are(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "https://huggingface.co/owner/name"
+
+    def snapshot_download(name: str, **options: object) -> str:
+        raise ConnectionError(f"asked for {name}")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(OSError, match="asked for owner/name"):
+        ElmoModel().load(address, full=full)
 
 
 def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Path], tmp_path: Path) -> None:

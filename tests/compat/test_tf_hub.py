@@ -99,6 +99,20 @@ def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module,
     assert everything(TEXTS).keys() == expected.keys()
 
 
+@pytest.mark.parametrize("value", [None, float("nan"), 3])
+def test_values_that_are_no_strings_are_refused(value: object, module: hub.Module) -> None:
+    with pytest.raises(ValueError, match=f"texts must be strings, but one is {value!r}"):
+        module(["the cat", value])
+    with pytest.raises(ValueError, match=f"tokens must be strings, but one is {value!r}"):
+        module({"tokens": [["the", value]], "sequence_len": [2]}, "tokens")
+
+
+@pytest.mark.parametrize("length", [-1, 3])
+def test_lengths_that_no_row_has_are_refused(length: int, module: hub.Module) -> None:
+    with pytest.raises(ValueError, match=rf"sequence_len is \[{length}\]: give the number of words"):
+        module({"tokens": [["the", "cat"]], "sequence_len": [length]}, "tokens")
+
+
 def test_keras_layer_takes_tokens(module: hub.Module, language_model: Path) -> None:
     layer = hub.KerasLayer(language_model, signature="tokens", output_key="elmo", trainable=True)
     inputs = {"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}

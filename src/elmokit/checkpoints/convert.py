@@ -75,7 +75,7 @@ def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None, ov
     words = model.vocab if vocab is None else Vocab.read(vocab)
     if words is None:
         raise ValueError("the model has no vocabulary: give a file of words, one a line")
-    write_token_embeddings(model.bilm, words, path, overwrite)
+    write_token_embeddings(model.bilm, words.words, path, overwrite)
 
 
 def convert(

@@ -64,7 +64,8 @@ def options_of(weights: Path) -> Path:
     others = sorted(weights.parent.glob("*options*.json"))
     if len(others) > 1:
         listed = ", ".join(map(str, others))
-        raise CheckpointError(f"{weights} has several files of options: rename one to {same_name.name}, of {listed}")
+        name = same_name.name if weights.name.endswith("weights.hdf5") else OPTIONS[0]
+        raise CheckpointError(f"{weights} has several files of options: rename one to {name}, of {listed}")
     return others[0] if others else weights.with_name("options.json")
 
 
@@ -134,6 +135,23 @@ def _tensorflow_files(prefix: Path) -> list[Path]:
     return [*sorted(prefix.parent.glob(f"{prefix.name}.*")), *([options] if options else [])]
 
 
+# --- elmokit -----------------------------------------------------------------------------------------------------
+
+
+def _find_native(path: Path) -> Path | None:
+    """A directory with config.json, unless its weights are of another format: then config.json is another program's.
+
+    Repositories on the Hub often have such a one.
+    """
+    if not (path / "config.json").is_file():
+        return None
+    if (path / "model.safetensors").is_file():
+        return path
+    weights = _find_hdf5(path)
+    is_other = find_prefix(path) is not None if weights is None else options_of(weights).is_file()
+    return None if is_other else path
+
+
 # --- All formats -------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +177,7 @@ def _all_in(directory: Path) -> list[Path]:
 EFML = Format(
     "ELMoForManyLangs", lambda path: path if any((path / name).is_file() for name in EFML_WEIGHTS) else None, _all_in
 )
-NATIVE = Format("elmokit 1", lambda path: path if (path / "config.json").is_file() else None, _all_in)
+NATIVE = Format("elmokit 1", _find_native, _all_in)
 ALLENNLP = Format("AllenNLP model", _find_allennlp, _allennlp_files)
 HDF5 = Format("AllenNLP / bilm-tf HDF5", _find_hdf5, lambda weights: [options_of(weights), weights])
 NLPL_ZIP = Format(

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-# The files that loaders read: never code, and of pickles only the two of ELMoForManyLangs, which are not executed.
+# The files that loaders read: never code, and of pickles only those of ELMoForManyLangs and AllenNLP, in which nothing
+# is executed.
 FILES = (
     "*.json", "README.md", "vocab.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
     "*.hdf5",
     "checkpoint", "*.index", "*.data-?????-of-?????",
     "token_embedder.pkl", "encoder.pkl",
+    "best.th", "weights.th", "fta/*options_file",
 )  # fmt: skip
 # A star matches slashes too. Weights in a subdirectory are those of another model.
 IGNORED = ("*/*.hdf5",)
@@ -23,7 +25,7 @@ NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 ADDRESS = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII)
 PREFIX = "hf:"
 # Not names on the Hub, but of files that are missing on this disk.
-FILE = re.compile(r".*\.(?:hdf5|h5|zip|index)")
+FILE = re.compile(r".*\.(?:hdf5|h5|json|safetensors|th|zip|tar|tar\.gz|tgz|index)")
 
 
 @dataclass(frozen=True)

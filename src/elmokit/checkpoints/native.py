@@ -135,8 +135,11 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
     try:
         content = from_json(dict[str, Any], read_json(path))
         version = content.get("format_version")
+        if version is None:
+            raise ValueError("it has no format_version, so it is the config.json of another program")
         if version != FORMAT_VERSION:
-            raise ValueError(f"its format_version is {version}, not {FORMAT_VERSION}: upgrade elmokit")
+            advice = "upgrade elmokit" if isinstance(version, int) and version > FORMAT_VERSION else "fetch it again"
+            raise ValueError(f"its format_version is {version}, not {FORMAT_VERSION}: {advice}")
         values: _Config = from_json(_Config, content)
         if encoder := values.model.get(EFML_ON_DISK) or values.model.get("efml"):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))

@@ -29,16 +29,15 @@ class Layout:
         return isinstance(content, dict) and self.keys <= content.keys()
 
 
+# Of a native model, without settings and card.
+NATIVE_FILES = frozenset(
+    {"model.safetensors", "dictionaries.json", "vocab.txt", "softmax.safetensors", "state.safetensors"}
+)
 NATIVE = Layout(
     "config.json",
     frozenset({"format_version", "model"}),
-    frozenset(
-        (
-            "model.safetensors", "dictionaries.json", "vocab.txt", "softmax.safetensors", "state.safetensors",
-            "README.md", "elmo_module.json",  # the last is added by elmokit's module for sentence-transformers
-        )
-    ),
-)  # fmt: skip
+    NATIVE_FILES | {"README.md", "elmo_module.json"},  # elmokit's module for sentence-transformers adds the last
+)
 HDF5 = Layout("options.json", frozenset({"lstm"}), frozenset({"weights.hdf5", "vocab.txt", "README.md"}))
 
 

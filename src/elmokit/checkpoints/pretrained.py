@@ -72,26 +72,36 @@ class Pretrained:
         return load(model, **options)
 
     def save_pretrained(
-        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **options: Any
+        self,
+        save_directory: str | Path,
+        *,
+        storage_dtype: str = "float32",
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        **options: Any,
     ) -> None:
         """Write the model to a directory, where it replaces one that is there.
 
         Args:
             save_directory: As for `elmokit.save`.
+            storage_dtype: As for `elmokit.save`.
             push_to_hub: Put it on the Hugging Face Hub too.
             repo_id: OWNER/NAME there.
-            options: Those of `push_to_hub`.
+            options: The others of `push_to_hub`.
 
         Raises:
+            TypeError: There are options, but nothing is put on the Hub.
             ValueError, OSError: As `elmokit.save` and `push_to_hub`.
         """
         from elmokit.checkpoints.loading import save
 
         if push_to_hub and repo_id is None:
             raise ValueError("push_to_hub=True needs the name of the repository: repo_id='OWNER/NAME'")
-        save(self, save_directory, overwrite=True, storage_dtype=options.get("storage_dtype", "float32"))
+        if options and not push_to_hub:
+            raise TypeError(f"without push_to_hub=True, save_pretrained has no argument {', '.join(options)}")
+        save(self, save_directory, overwrite=True, storage_dtype=storage_dtype)
         if push_to_hub and repo_id is not None:
-            self.push_to_hub(repo_id, **options)
+            self.push_to_hub(repo_id, storage_dtype=storage_dtype, **options)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Put the model on the Hugging Face Hub: `elmokit.push_to_hub`, with its arguments."""

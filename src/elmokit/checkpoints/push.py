@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 from elmokit import __version__
 from elmokit.checkpoints.hub import hub_model
 from elmokit.checkpoints.loading import ModelSource, resolve_model, save
+from elmokit.checkpoints.overwriting import NATIVE, NATIVE_FILES
 from elmokit.checkpoints.pretrained import Pretrained
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 # The files that `save` may write: those that the new model lacks are removed from the repository.
-OWN_FILES = (
-    "config.json", "model.safetensors", "dictionaries.json", "vocab.txt", "softmax.safetensors", "state.safetensors",
-)  # fmt: skip
+OWN_FILES = NATIVE_FILES | {NATIVE.settings}
 METADATA = re.compile(r"\A---\n")
 TAGS = ("elmo", "word-embeddings")
 
@@ -70,7 +69,7 @@ def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str 
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     files = {path.name: path for path in sorted(directory.iterdir())}
-    outdated = set(api.list_repo_files(name, revision=revision)) & set(OWN_FILES) - set(files)
+    outdated = set(api.list_repo_files(name, revision=revision)) & OWN_FILES - set(files)
     operations = [
         *(CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()),
         *(CommitOperationDelete(path_in_repo=name) for name in sorted(outdated)),

@@ -20,8 +20,8 @@ from elmokit.cli.options import (
 from elmokit.cli.show import show
 
 EMBED_OUTPUT = (
-    "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in .parquet for a table; with "
-    "--fasta a file name ending in .npz or .h5, for an array per sequence."
+    "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in .parquet for a "
+    "table; with --fasta a file name ending in .npz or .h5, for an array per sequence."
 )
 RAY = (
     "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster that RAY_ADDRESS "

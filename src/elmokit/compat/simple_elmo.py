@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.detect import find_prefix
-from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
+from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
+from elmokit.compat.bilm_tf import weight_layers as mix_or_top
+from elmokit.compat.bilm_tf.elmo import mix_named
 from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
+from elmokit.fs.paths import expand_user
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -23,6 +26,7 @@ from elmokit.text.vocab import Vocab
 __all__ = ["Batcher", "BidirectionalLanguageModel", "ElmoModel", "weight_layers"]
 
 Sentences = Sequence[Sequence[str]]
+USE_LAYERS = ("average", "top", "all")
 BATCH_WORDS = 4096
 CHUNK_LOGITS = 2**26  # 256 MB in float32
 
@@ -34,11 +38,45 @@ def _tokenized(texts: Sentences) -> list[list[str]]:
     return [list(text) for text in texts]
 
 
-def _weights_in(directory: Path, full: bool) -> Path:
+def weight_layers(
+    name: str,
+    bilm_ops: dict[str, Any],
+    l2_coef: float | None = None,
+    use_layers: str = "average",
+    do_layer_norm: bool = False,
+) -> dict[str, Tensor]:
+    """Mix the layers with trainable weights: bilm-tf's `weight_layers`, with simple_elmo's choice of layers.
+
+    Args:
+        name: Name of the mix, as in bilm-tf.
+        bilm_ops: Output of `BidirectionalLanguageModel`.
+        l2_coef: Weight of the L2 penalty on the mix weights.
+        use_layers: "average" for the mix of all layers, "top" for the top layer, "all" for all of them; the last two
+            are only multiplied by gamma.
+        do_layer_norm: Normalize the layers of the mix over all words, without boundaries.
+
+    Returns:
+        "weighted_op", (B, T, 2D), or (B, L+1, T, 2D) for all layers; and "regularization_op", the penalty.
+
+    Raises:
+        ValueError: `use_layers` is something else, or "all" with `do_layer_norm`.
+    """
+    if use_layers not in USE_LAYERS:
+        raise ValueError(f"use_layers must be average, top or all, not {use_layers!r}")
+    if use_layers == "all" and do_layer_norm:
+        raise ValueError("do_layer_norm normalizes what is mixed: set use_layers='average', or do_layer_norm=False")
+    if use_layers == "all":
+        weighted = mix_named(name, bilm_ops).gamma * bilm_ops["lm_embeddings"]
+        return {"weighted_op": weighted, "regularization_op": torch.zeros(())}
+    return mix_or_top(name, bilm_ops, l2_coef, use_layers == "top", do_layer_norm)
+
+
+def _weights_in(directory: str | Path, full: bool) -> str | Path:
     """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise model.hdf5."""
+    folder = expand_user(directory)
     if full:
-        return find_prefix(directory) or directory
-    named = directory / "model.hdf5"
+        return find_prefix(folder) or directory
+    named = folder / "model.hdf5"
     return named if named.is_file() else directory
 
 
@@ -71,7 +109,7 @@ class ElmoModel:
         Raises:
             ValueError: `full` is set, but the model has no softmax or vocabulary.
         """
-        embedder = Embedder.load(_weights_in(Path(directory), full), softmax=full)
+        embedder = Embedder.load(_weights_in(directory, full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if full and (model.softmax is None or model.vocab is None):
             raise ValueError(
@@ -109,8 +147,9 @@ class ElmoModel:
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Unit vectors along the mean of each sentence's words: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
+        """The mean of each sentence's words, of length one: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
 
+        With layers="all", as in simple_elmo, the layers of a sentence together have length one, not each of them.
         Arguments and errors are those of `get_elmo_vectors`.
         """
         warn_once("averages exclude padding, unlike simple_elmo's, which therefore depend on the batch")
@@ -147,8 +186,9 @@ class ElmoModel:
             raise ValueError("substitutes need the language model: load(directory, full=True)")
         warn_once("logp is a log-probability given the whole context; simple_elmo's is a logit given a single word")
         substitutes = []
+        count = min(topn, len(self.vocab) - 2 * nodelimiters)
         for batch in sentence_batches((text.split() for text in data), BATCH_WORDS):
-            candidates = self._candidates(batch, min(topn, len(self.vocab)), nodelimiters)
+            candidates = self._candidates(batch, count, nodelimiters)
             for sentence in batch:
                 names = [self.vocab.words[number] for number in self.vocab.ids(sentence)]
                 substitutes.append([{"word": name, **next(candidates)} for name in names])
@@ -165,7 +205,7 @@ class ElmoModel:
         return self._embedder
 
     def _embed(self, texts: Sentences, warmup: bool, layers: str, session: Any) -> list[np.ndarray]:
-        if layers not in ("average", "top", "all"):
+        if layers not in USE_LAYERS:
             raise ValueError(f"layers must be average, top or all, not {layers!r}")
         if session is None:
             self._state = "carry"
@@ -192,7 +232,8 @@ class ElmoModel:
         """The top layer of each direction at every position, unpacked, (2, N, D)."""
         bilm, vocab = self._loaded().model.bilm, self.vocab
         batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-        layers, _ = bilm.run(bilm.word_vectors(batch.words, vocab), batch.tokens, batch.text.packing)
+        vectors, tokens = bilm.word_vectors(batch.words, vocab), batch.tokens.to(bilm.device)
+        layers, _ = bilm.run(vectors, tokens, batch.text.packing)
         return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=-1))
 
     def _best(self, hidden: Tensor, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
@@ -204,6 +245,6 @@ class ElmoModel:
             if nodelimiters:
                 log_p[:, [self.vocab.bos, self.vocab.eos]] = -torch.inf
             values, ids = log_p.topk(count)
-            for row, numbers in zip(values.double().numpy().round(4), ids.tolist(), strict=True):
+            for row, numbers in zip(values.double().cpu().numpy().round(4), ids.tolist(), strict=True):
                 words = [self.vocab.words[number] for number in numbers]
                 yield {"candidates": numbers, "candidate_words": words, "logp": row.tolist()}

@@ -56,6 +56,8 @@ def _strings(values: Any, dimensions: int, name: str) -> list[Any]:
             f"{name} must be strings in {dimensions} dimensions, not {_named(values)}: pass a list or an array; in "
             "place of Keras' symbolic tensors, which have no strings yet, pass the texts, and train on the vectors"
         )
+    if wrong := [value for value in array.ravel() if not isinstance(value, str | bytes)]:
+        raise ValueError(f"{name} must be strings, but one is {wrong[0]!r}: replace it, or leave it out")
     decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.ravel()]
     return np.array(decoded, dtype=object).reshape(array.shape).tolist()
 
@@ -68,7 +70,7 @@ def _split(texts: Any) -> list[list[str]]:
 def _rows(tokens: Any, sequence_len: Any) -> list[list[str]]:
     """The words of the signature `tokens`: the first `sequence_len` strings of each row."""
     rows, lengths = _strings(tokens, 2, "tokens"), np.asarray(sequence_len).reshape(-1).tolist()
-    if len(rows) != len(lengths) or any(length > len(row) for row, length in zip(rows, lengths, strict=True)):
+    if len(rows) != len(lengths) or not all(0 <= length <= len(row) for row, length in zip(rows, lengths, strict=True)):
         raise ValueError(f"sequence_len is {lengths}: give the number of words of each of the {len(rows)} rows")
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 

@@ -27,7 +27,7 @@ def _is_url(name: str | Path) -> bool:
 def _allennlp_file(name: str | Path) -> Path:
     """The file itself, or the file of a URL in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
-        return Path(name)
+        return expand_user(name)
     root = expand_user(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp"))
     cached = sorted(root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*"))
     for path in cached:

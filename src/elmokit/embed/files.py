@@ -198,8 +198,8 @@ def embed_fasta(
 ) -> FileReport:
     """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
 
-    A residue is a word of one letter, a sequence a sentence. Memory holds the names of all sequences, the sequences of a
-    part, and the vectors of several thousand residues. A run that was stopped is resumed as in `embed_file`.
+    A residue is a word of one letter, a sequence a sentence. Memory holds the names of all sequences, the sequences of
+    a part, and the vectors of several thousand residues. A run that was stopped is resumed as in `embed_file`.
 
     Args:
         file: FASTA, plain, .gz or .zst; residues are read in upper case.

@@ -76,6 +76,29 @@ def test_model_of_allennlp_loads_with_its_mix(form: str, files: Path, bilm: BiLM
     assert model.mix is not None and model.mix.weights == (0.0, 1.0, 2.0) and model.mix.gamma == 1.5
 
 
+@pytest.mark.parametrize("form", ["directory", "model.tar.gz"])
+def test_mix_of_normalized_layers_is_left_out_with_a_warning(
+    form: str, files: Path, bilm: BiLM, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "model", files)
+    config = json.loads((folder / "config.json").read_text())
+    elmo = config["model"]["text_field_embedder"]["token_embedders"]["elmo"]
+    elmo["do_layer_norm"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match="its mix normalizes the layers"):
+        model = load(folder if form == "directory" else archive(folder))
+    assert_same(model.bilm, bilm)
+    assert model.mix is None
+
+
+def test_layer_norm_of_another_module_keeps_the_mix(files: Path, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", files)
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["char_cnn"] = {"type": "cnn-highway", "do_layer_norm": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load(folder).mix is not None
+
+
 def test_model_of_allennlp_is_described_by_its_files(files: Path, tmp_path: Path) -> None:
     description = describe(write_model(tmp_path / "model", files))
     assert (description["format"], set(description["files"])) == ("AllenNLP model", {"weights.th", "config.json"})

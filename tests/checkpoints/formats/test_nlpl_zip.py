@@ -65,6 +65,11 @@ def test_members_may_be_in_a_directory_and_weights_have_any_name(
     assert_same(bilm, load(write_zip(tmp_path / "model.zip", moved)).bilm)
 
 
+def test_attributes_that_macos_adds_are_ignored(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
+    attributes = {f"__MACOSX/._{name}": b"\0\5\x16\7" for name in members}
+    assert_same(bilm, load(write_zip(tmp_path / "model.zip", attributes | members)).bilm)
+
+
 @pytest.mark.parametrize(
     ("options", "weights"), [("elmo_options.json", "elmo_weights.hdf5"), ("options_file", "weights_file")]
 )

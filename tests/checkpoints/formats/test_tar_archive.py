@@ -43,6 +43,14 @@ def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> 
     assert all(torch.equal(found[key], known[key]) for key in known)
 
 
+def test_attributes_that_macos_adds_are_ignored(model: Path) -> None:
+    known = weights(model)
+    for name in ("options.json", "weights.hdf5"):
+        (model / f"._{name}").write_bytes(b"\0\5\x16\7")
+    found = weights(pack(model))
+    assert all(torch.equal(found[key], known[key]) for key in known)
+
+
 def test_archive_of_a_saved_model_loads(tmp_path: Path) -> None:
     saved_model = Path(__file__).parents[2] / "fixtures/tf_hub_like"
     shutil.copytree(saved_model, tmp_path / "elmo_3")

@@ -41,15 +41,17 @@ def _prefix(path: Path, tensors: Mapping[str, Any]) -> str:
 # --- Configuration -----------------------------------------------------------------------------------------------
 
 
-def _values(settings: Any, key: str) -> Iterator[Any]:
-    """The values of a key anywhere in JSON."""
-    remaining = [settings]
+def _objects(folder: Path) -> Iterator[dict[str, Any]]:
+    """All objects in config.json, at any depth; none where it is missing or damaged."""
+    try:
+        remaining = [read_json(folder / "config.json")]
+    except (OSError, ValueError, RecursionError):
+        return
     while remaining:
         value = remaining.pop()
-        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        remaining.extend(children)
-        if isinstance(value, dict) and key in value:
-            yield value[key]
+        remaining.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        if isinstance(value, dict):
+            yield value
 
 
 def _options(folder: Path) -> Path | None:
@@ -57,12 +59,18 @@ def _options(folder: Path) -> Path | None:
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
-    try:
-        named = list(_values(read_json(folder / "config.json"), "options_file"))
-    except (OSError, ValueError, RecursionError):
-        return None
+    named = [settings.get("options_file") for settings in _objects(folder)]
     paths = {Path(name) for name in named if isinstance(name, str) and Path(name).is_file()}
     return paths.pop() if len(paths) == 1 else None
+
+
+def _normalizes_layers(folder: Path) -> bool:
+    """Whether the ELMo was configured with layer norm. Language models have a key of that name in their char_cnn."""
+    return any(
+        settings.get("do_layer_norm") is True
+        and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
+        for settings in _objects(folder)
+    )
 
 
 def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
@@ -122,6 +130,8 @@ def _mix(tensors: Mapping[str, Tensor], num_layers: int) -> MixWeights | None:
 def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     """Load the ELMo from the weights of a model, with its first mix; it never has a softmax.
 
+    A mix of normalized layers (do_layer_norm) is left out with a warning.
+
     Raises:
         CheckpointError: The file is damaged, or has no ELMo or several in it.
     """
@@ -141,4 +151,11 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     own = prefix.removesuffix("_elmo_lstm.")
     mixes = {str(name).removeprefix(own): each for name, each in tensors.items() if str(name).startswith(own)}
     mixes = {name: tensor for name, tensor in mixes.items() if isinstance(tensor, Tensor)}
-    return Pretrained(filled(lambda: BiLM(config), state), mix=_mix(mixes, config.num_representations))
+    mix = _mix(mixes, config.num_representations)
+    if mix is not None and _normalizes_layers(path.parent):
+        warnings.warn(
+            f"{path}: its mix normalizes the layers (do_layer_norm), which elmokit's does not: loaded without the mix",
+            stacklevel=3,
+        )
+        mix = None
+    return Pretrained(filled(lambda: BiLM(config), state), mix=mix)

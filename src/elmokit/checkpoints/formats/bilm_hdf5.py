@@ -6,7 +6,7 @@ Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
@@ -31,7 +31,6 @@ from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
-from elmokit.text.vocab import Vocab
 
 # Nobody compresses weights much, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
@@ -236,12 +235,12 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
 
 
 @torch.inference_mode()
-def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite: bool = True) -> None:
+def write_token_embeddings(bilm: BiLM, words: Sequence[str], path: str | Path, overwrite: bool = True) -> None:
     """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of characters.
 
     Args:
         bilm: A biLM over characters.
-        vocab: The words.
+        words: V words.
         path: The file, which appears whole or not at all: a dataset `embedding` (V, D), the token encoder's vectors.
         overwrite: Replace a file with other content.
 
@@ -252,9 +251,9 @@ def write_token_embeddings(bilm: BiLM, vocab: Vocab, path: str | Path, overwrite
     if bilm.token_encoder.input != "characters":
         raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
     with atomic_hdf5(path, overwrite) as file:
-        shape = (len(vocab), bilm.config.sequence_encoder.projection_dim)
+        shape = (len(words), bilm.config.sequence_encoder.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
-        for begin in range(0, len(vocab), BATCH_WORDS):
-            words = vocab.words[begin : begin + BATCH_WORDS]
-            vectors = bilm.word_vectors(words)[: len(words)]
-            embedding[begin : begin + len(words)] = vectors.float().cpu().numpy()
+        for begin in range(0, len(words), BATCH_WORDS):
+            batch = words[begin : begin + BATCH_WORDS]
+            vectors = bilm.word_vectors(batch)[: len(batch)]
+            embedding[begin : begin + len(batch)] = vectors.float().cpu().numpy()

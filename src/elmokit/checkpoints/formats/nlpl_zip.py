@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from elmokit.checkpoints.detect import OPTIONS
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
+from elmokit.checkpoints.formats.tar_archive import MACOS_PREFIX
 from elmokit.checkpoints.pretrained import Pretrained
 
 WEIGHTS = "model.hdf5"
@@ -29,6 +30,8 @@ SAFE_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 def _base_name(member: zipfile.ZipInfo) -> str:
     """The name of a member without its directories, and the fixed names of weights and options, which may have any."""
     name = PurePosixPath(member.filename.replace("\\", "/")).name
+    if name.startswith(MACOS_PREFIX):
+        return name
     if name.endswith((".hdf5", ".h5")) or name in ("weights_file", "weight_file", "weights"):
         return WEIGHTS
     return "options.json" if name.endswith("options.json") or name in OPTIONS else name

@@ -19,14 +19,16 @@ from elmokit.checkpoints.errors import CheckpointError
 # Weights compress by a tenth. An archive that expands beyond this is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 MAX_MEMBERS = 10_000
+MACOS_PREFIX = "._"  # of files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5
 GZIP = b"\x1f\x8b"
 DAMAGED = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError)
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """The place of a member; None for one that would be elsewhere."""
+    """The place of a member; None for one that would be elsewhere, and for attributes of another file."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
-    return None if ".." in parts or not parts else folder.joinpath(*parts)
+    is_ignored = not parts or ".." in parts or parts[-1].startswith(MACOS_PREFIX)
+    return None if is_ignored else folder.joinpath(*parts)
 
 
 def _mode(path: Path) -> Literal["r:gz", "r:"]:

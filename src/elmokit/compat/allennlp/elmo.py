@@ -24,7 +24,7 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder
-from elmokit.text.characters import count_truncated, encode_sentences
+from elmokit.text.characters import MAX_CHARACTERS, count_truncated, encode_sentences
 from elmokit.text.characters import encode_words as encode_words_as_ids
 
 # `from allennlp.modules.elmo import ...` found these there too.
@@ -43,11 +43,26 @@ __all__ = [
 
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
     """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for padding."""
+    return ids_of_width(batch, MAX_CHARACTERS)
+
+
+def ids_of_width(batch: Sequence[Sequence[str]], max_characters: int) -> Tensor:
+    """`batch_to_ids` for models that read another number of characters: (B, T, max_characters) int64."""
     if any(isinstance(sentence, str) for sentence in batch):
         warn_once(STRING_AS_SENTENCE)
-    if count_truncated(list(chain.from_iterable(batch))):
-        warn_once("some words have more than 48 bytes: as in AllenNLP, only the first 48 are read")
-    return torch.from_numpy(encode_sentences(batch)).long()
+    if count_truncated(list(chain.from_iterable(batch)), max_characters):
+        limit = max_characters - 2
+        warn_once(f"some words have more than {limit} bytes: as in AllenNLP, only the first {limit} are read")
+    return torch.from_numpy(encode_sentences(batch, max_characters)).long()
+
+
+def _check_width(ids: Tensor, max_characters: int) -> None:
+    """ConfigurationError for ids of more characters than a model reads, on which AllenNLP's tensors did not fit."""
+    if ids.shape[-1] > max_characters:
+        raise ConfigurationError(
+            f"this model reads {max_characters} characters of a word, not {ids.shape[-1]}: use "
+            f"elmokit.batch_to_ids(sentences, {max_characters}) in place of AllenNLP's batch_to_ids"
+        )
 
 
 class _CharacterEncoder(nn.Module):
@@ -64,6 +79,7 @@ class _CharacterEncoder(nn.Module):
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2) bool}."""
+        _check_width(inputs, self._encoder.config.max_characters)
         ids = add_boundaries(inputs, cast(TokenEncoder, self._encoder))
         mask = self._encoder.is_word(ids)
         words = encode_words(self._encoder, ids[mask])
@@ -82,8 +98,11 @@ class _ElmoCharacterEncoder(_CharacterEncoder):
 
 def _open_characters(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
     bilm = open_bilm(options_file, weight_file)
-    if bilm.token_encoder.input != "characters":
-        raise ConfigurationError("AllenNLP's ELMo reads characters but this biLM reads word ids: use compat.bilm_tf")
+    if bilm.config.char_cnn is None:
+        raise ConfigurationError(
+            "AllenNLP's ELMo reads the UTF-8 bytes of words but this biLM does not: use elmokit.Embedder, or for word "
+            "ids compat.bilm_tf"
+        )
     if bilm.config.lstm is None:
         raise ConfigurationError(
             f"AllenNLP's ELMo has LSTMs but this biLM has {bilm.config.encoder_name}: use elmokit.Elmo"
@@ -131,6 +150,7 @@ class _ElmoBiLm(nn.Module):
         super().__init__()
         self._bilm = _open_characters(options_file, weight_file).requires_grad_(requires_grad)
         self._lstm_config = self._bilm.config.lstm_for("AllenNLP's ELMo is")
+        self.max_characters = cast(CharCNN, self._bilm.token_encoder).config.max_characters
         self._elmo_lstm = _ElmoLstm(self._lstm_config)
         self._frozen = Frozen()
         self.num_layers = self._bilm.config.num_representations
@@ -150,7 +170,8 @@ class _ElmoBiLm(nn.Module):
         """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for padding."""
         # Each distinct word of a batch is encoded once anyway, so the cache holds character ids instead of vectors,
         # which would become stale when the weights change.
-        self._cached_words = torch.from_numpy(encode_words_as_ids(tokens)).to(self._bilm.device)
+        ids = encode_words_as_ids(tokens, self.max_characters)
+        self._cached_words = torch.from_numpy(ids).to(self._bilm.device)
 
     def get_output_dim(self) -> int:
         """2D."""
@@ -175,6 +196,7 @@ class _ElmoBiLm(nn.Module):
             raise ConfigurationError(
                 f"ELMo needs character ids (B, T, 50), not {tuple(inputs.shape)}{missing}: pass batch_to_ids(sentences)"
             )
+        _check_width(inputs, self.max_characters)
         return inputs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import h5py
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elmokit.compat.allennlp.configuration import ConfigurationError
-from elmokit.compat.allennlp.elmo import _ElmoBiLm, batch_to_ids
+from elmokit.compat.allennlp.elmo import _ElmoBiLm, ids_of_width
 from elmokit.compat.allennlp.indexer import ELMoTokenCharactersIndexer
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_once
@@ -71,7 +71,7 @@ class ElmoEmbedder:
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Tokenized sentences -> activations (B, L+1, T, 2D) without boundaries, and their mask (B, T)."""
-        out = self.elmo_bilm(batch_to_ids(batch).to(self._device))
+        out = self.elmo_bilm(ids_of_width(batch, self.elmo_bilm.max_characters).to(self._device))
         layers, mask = without_boundaries(torch.stack(out["activations"], dim=1), out["mask"].unsqueeze(1))
         return layers, mask.squeeze(1)
 
@@ -81,7 +81,7 @@ class ElmoEmbedder:
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Tokenized sentences -> for each (L+1, T, 2D) float32."""
-        if not any(batch):  # as in AllenNLP, the state is not updated
+        if not any(map(len, batch)):  # as in AllenNLP, the state is not updated
             return [np.zeros((self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32)] * len(batch)
         layers, mask = self.batch_to_embeddings(batch)
         lengths = mask.sum(dim=1).tolist()
@@ -90,10 +90,16 @@ class ElmoEmbedder:
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[np.ndarray]:
-        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`."""
+        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`.
+
+        Raises:
+            ConfigurationError: `batch_size` is less than 1.
+        """
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size must be at least 1, not {batch_size}")
         remaining = iter(sentences)
-        while batch := list(islice(remaining, batch_size)):
-            yield from self.embed_batch(batch)
+        batches = iter(lambda: list(islice(remaining, batch_size)), [])
+        return chain.from_iterable(map(self.embed_batch, batches))
 
     def embed_file(
         self,
@@ -115,12 +121,14 @@ class ElmoEmbedder:
             use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
 
         Raises:
-            ValueError: A line is blank, or with `use_sentence_keys` a sentence is repeated (a ConfigurationError), or
-                `output_format` is something else.
+            ConfigurationError: A line is blank, `batch_size` is less than 1, or with `use_sentence_keys` a sentence is
+                repeated or cannot be a key.
+            ValueError: `output_format` is something else.
         """
         if output_format not in OUTPUT_FORMATS:
             raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {output_format!r}")
         seen: list[str] = []
+        written: set[str] = set()
 
         def tokenized() -> Iterator[list[str]]:
             for sentence in _sentences(input_file):
@@ -130,11 +138,17 @@ class ElmoEmbedder:
         with atomic_hdf5(output_file_path) as file:
             for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
-                if use_sentence_keys and key in file:
+                if key in written:
                     raise ConfigurationError(f"the sentence of line {line} is a repetition: use line numbers as keys")
+                written.add(key)
                 if "/" in key:
                     warn_once("HDF5 turns keys with a slash into groups: use line numbers as keys")
-                file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")
+                try:
+                    file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")
+                except (TypeError, ValueError) as error:  # such as ".", or "a/b" after "a"
+                    raise ConfigurationError(
+                        f"the sentence of line {line} cannot be a key of HDF5: use line numbers as keys"
+                    ) from error
             if not (forget_sentences or use_sentence_keys):
                 _write_sentence_to_index(file, seen)
 

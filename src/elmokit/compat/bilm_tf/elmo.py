@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from elmokit.nn.scalar_mix import mix_layers
 
 
-class _Mix(nn.Module):
+class Mix(nn.Module):
     """The variables of one mix: `gamma` (1,), and `weights` (L+1,), which a mix of the top layer does not have."""
 
     def __init__(self) -> None:
@@ -18,6 +18,14 @@ class _Mix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(1))
         self.weights: nn.Parameter | None
         self.register_parameter("weights", None)
+
+
+def mix_named(name: str, bilm_ops: dict[str, Any]) -> Mix:
+    """The mix of a name, which is created when it is first used."""
+    mixes = bilm_ops["mixes"]
+    if f"{name}_ELMo" not in mixes:
+        mixes[f"{name}_ELMo"] = Mix().to(bilm_ops["lm_embeddings"].device)
+    return cast(Mix, mixes[f"{name}_ELMo"])
 
 
 def weight_layers(
@@ -40,10 +48,7 @@ def weight_layers(
     Returns:
         "weighted_op", (B, T, 2D), at padding zero without layer norm; and "regularization_op", the penalty.
     """
-    layers, mask, mixes = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], bilm_ops["mixes"]
-    if f"{name}_ELMo" not in mixes:
-        mixes[f"{name}_ELMo"] = _Mix().to(layers.device)
-    mix = cast(_Mix, mixes[f"{name}_ELMo"])
+    layers, mask, mix = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], mix_named(name, bilm_ops)
     if use_top_only:
         return {"weighted_op": mix.gamma * layers[-1], "regularization_op": torch.zeros(())}
     if mix.weights is None:

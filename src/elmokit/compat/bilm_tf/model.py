@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elmokit.checkpoints.formats.bilm_hdf5 import write_token_embeddings
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import Vocabulary, warn_of_missing_boundaries
@@ -97,12 +98,18 @@ class BidirectionalLanguageModel:
             (B,); token_embeddings (B, T+2, D). And `mixes`.
 
         Raises:
-            ValueError: There are more rows than `max_batch_size`, an id is outside the vocabulary, or there are no ids,
-                but a placeholder of a graph.
+            ValueError: There are more rows than `max_batch_size`, words have more characters than the model reads, an
+                id is outside the vocabulary, or there are no ids, but a placeholder of a graph.
         """
         ids = _tensor(ids)
         if len(ids) > self.max_batch_size:
             raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
+        char_cnn = self.bilm.config.char_cnn
+        if char_cnn is not None and ids.dim() == 3 and ids.shape[2] > char_cnn.max_characters:
+            raise ValueError(
+                f"this model reads {char_cnn.max_characters} characters of a word, not {ids.shape[2]}: use "
+                f"Batcher(vocab_file, {char_cnn.max_characters})"
+            )
         num_words = self.bilm.config.num_words
         if num_words is not None and ids.numel() and int(ids.max()) > num_words:
             raise ValueError(
@@ -123,7 +130,6 @@ class BidirectionalLanguageModel:
 # --- Dumps -------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
@@ -134,17 +140,14 @@ def dump_token_embeddings(
         options_file: options.json of the model.
         weight_file: HDF5 weights of the model.
         outfile: HDF5 file to write.
+
+    Raises:
+        ValueError: The model reads word ids.
     """
     check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
     words, bilm = _words_of(vocab_file), open_bilm(options_file, weight_file)
     warn_of_missing_boundaries(words)
-    with atomic_hdf5(outfile) as file:
-        table = file.create_dataset(
-            "embedding", (len(words), bilm.config.sequence_encoder.projection_dim), dtype="float32"
-        )
-        for begin in range(0, len(words), BATCH_WORDS):
-            batch = words[begin : begin + BATCH_WORDS]
-            table[begin : begin + len(batch)] = bilm.word_vectors(batch)[: len(batch)].numpy()
+    write_token_embeddings(bilm, words, outfile)
 
 
 def dump_bilm_embeddings(
@@ -165,7 +168,8 @@ def dump_bilm_embeddings(
         weight_file: HDF5 weights of the model.
         outfile: HDF5 file to write.
     """
-    check_output(outfile, [dataset_file, options_file, weight_file], overwrite=True)
+    inputs = [dataset_file, options_file, weight_file, *([] if vocab_file is None else [vocab_file])]
+    check_output(outfile, inputs, overwrite=True)
     if vocab_file is not None:
         warn_of_missing_boundaries(_words_of(vocab_file))
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,23 @@ from elmokit.checkpoints.detect import find_prefix
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.formats.bilm_options import config_from_options
 from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.native import filled
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.notice import warn_once
+from elmokit.config import BiLMConfig
+from elmokit.fs.atomic import write_json
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.json_files import read_json
 from elmokit.lm.evaluate import evaluate
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
-from elmokit.train.snapshots import latest_snapshot
+from elmokit.train.snapshots import PROGRESS, TENSORS, latest_snapshot, read_snapshot
 
-OPTIONS, MODEL, CHECKPOINTS = "options.json", "model", "checkpoints"
+OPTIONS, ARCHITECTURE, MODEL, CHECKPOINTS = "options.json", "architecture.json", "model", "checkpoints"
 CLIP_NORM = 10.0  # of the recipe "original"
 Data = LMDataset | BidirectionalLMDataset
 
@@ -38,29 +44,62 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
     """Find what `train` wrote to a directory, or bilm-tf itself.
 
     Returns:
-        The options, and the path of the trained model; of the latest checkpoint where training has not ended.
+        The options, and the path of the trained model, or of a checkpoint that is newer, as while training goes on.
+        `test` and `dump_weights` read both.
 
     Raises:
         FileNotFoundError: There are no options, or there is no checkpoint.
     """
     directory = Path(tf_save_dir)
     options = read_json(directory / OPTIONS)
-    if (directory / MODEL / "config.json").is_file():
+    snapshot, weights = latest_snapshot(directory / CHECKPOINTS), directory / MODEL / "model.safetensors"
+    # A run writes its model after its last checkpoint, so a checkpoint that is newer is of a run that was continued.
+    if weights.is_file() and (snapshot is None or _time(weights) >= _time(snapshot / TENSORS)):
         return options, str(directory / MODEL)
-    checkpoint = latest_snapshot(directory / CHECKPOINTS) or find_prefix(directory)
+    checkpoint = snapshot or find_prefix(directory)
     if checkpoint is None:
         raise FileNotFoundError(f"{directory} has no checkpoint: train a model there first")
     return options, str(checkpoint)
 
 
-def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path, config: Path) -> PretrainConfig:
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
+    """Load the model at a path that `load_options_latest_checkpoint` finds; with `data`, its softmax over their words.
+
+    Raises:
+        ValueError: The model has other words than the data, or a checkpoint is damaged.
+    """
+    path, words = Path(checkpoint), None
+    if data is not None:
+        words = Vocab(map(data.vocab.id_to_word, range(data.vocab.size)))
+    if (path / PROGRESS).is_file():
+        snapshot = read_snapshot(path)
+        run, softmax = snapshot.progress["run"], snapshot.with_prefix("softmax")
+        model = Pretrained(
+            filled(lambda: BiLM(BiLMConfig.from_dict(run["model"])), snapshot.with_prefix("bilm")),
+            softmax=filled(lambda: FullSoftmax(*softmax["weight"].shape), softmax),
+        )
+        # A checkpoint has only the checksum of its words, by which the trainer recognizes them, too.
+        is_same = words is None or run["vocabulary"] == hashlib.sha256("\n".join(words.words).encode()).hexdigest()
+    else:
+        model = load(checkpoint, softmax=words is not None)
+        is_same = words is None or model.vocab in (None, words)
+    if data is not None and not is_same:
+        raise ValueError(f"{data.vocab.filename} is not the vocabulary of {checkpoint}: give that one")
+    return model if words is None else replace(model, vocab=words)
+
+
+def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path) -> PretrainConfig:
     """The settings of our trainer that say what the options say."""
     epochs, tokens = options["n_epochs"], options.get("n_train_tokens")
     samples = options.get("n_negative_samples_batch") if options.get("sample_softmax", True) else None
     return PretrainConfig(
         corpus=tuple(data.files),
         output=directory,
-        config=config,
+        config=directory / ARCHITECTURE,
         vocab=data.vocab.filename,
         recipe="original",
         learning_rate=options.get("learning_rate", 0.2),
@@ -90,6 +129,21 @@ def _check(options: Mapping[str, Any], restart_ckpt_file: str | Path | None) -> 
         )
 
 
+def _check_architecture(directory: Path, config: BiLMConfig) -> None:
+    """ValueError if a directory has what was trained of a model with another architecture."""
+    if not (latest_snapshot(directory / CHECKPOINTS) or directory / MODEL).is_dir():
+        return
+    try:
+        trained = BiLMConfig.from_dict(read_json(directory / ARCHITECTURE)["model"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return  # missing or damaged; the trainer compares checkpoints by itself
+    if trained != config:
+        raise ValueError(
+            f"{directory} has a run of another architecture, that of {directory / ARCHITECTURE}: train with the "
+            "options of that run to resume it, or choose another directory"
+        )
+
+
 def train(
     options: Mapping[str, Any],
     data: Data,
@@ -110,17 +164,17 @@ def train(
         restart_ckpt_file: Ignored, as `tf_save_dir` is known.
 
     Raises:
-        ValueError: The options ask for one direction or for a shared softmax, or the checkpoint is TensorFlow's.
+        ValueError: The options ask for one direction or for a shared softmax, or lack some, the checkpoint is
+            TensorFlow's, or the directory has a run of another architecture.
     """
     _check(options, restart_ckpt_file)
     directory = Path(tf_save_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / OPTIONS).write_text(json.dumps(options), encoding="utf-8")
-    config = directory / "architecture.json"
-    architecture = config_from_options(dict(options), data.vocab.size).to_dict()
-    config.write_text(json.dumps({"model": architecture}, indent=2), encoding="utf-8")
-    rows = options["batch_size"] * max(1, n_gpus)
-    print(pretrain(_settings(options, data, rows, directory, config)))
+    config = config_from_options(dict(options), data.vocab.size)
+    settings = _settings(options, data, options["batch_size"] * max(1, n_gpus), directory)
+    _check_architecture(directory, config)
+    write_json(directory / OPTIONS, dict(options))
+    write_json(directory / ARCHITECTURE, {"model": config.to_dict()})
+    print(pretrain(settings))
 
 
 def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_size: int = 256) -> float:
@@ -128,17 +182,15 @@ def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_si
 
     Args:
         options: Ignored: the model knows its own.
-        ckpt_file: The model, as `load_options_latest_checkpoint` finds it.
+        ckpt_file: The model or checkpoint, as `load_options_latest_checkpoint` finds it.
         data: The text, with the vocabulary of the model.
         batch_size: Rows, each of which carries its state from sentence to sentence.
 
     Raises:
         ValueError: The text has another vocabulary.
     """
-    model, words = load(ckpt_file), Vocab(map(data.vocab.id_to_word, range(data.vocab.size)))
-    if model.vocab is not None and model.vocab != words:
-        raise ValueError(f"{data.vocab.filename} is not the vocabulary of {ckpt_file}: give that one")
-    perplexity = evaluate(data.files, replace(model, vocab=words), batch_size=batch_size, tokenize=False).total.value
+    model = _load(ckpt_file, data)
+    perplexity = evaluate(data.files, model, batch_size=batch_size, tokenize=False).total.value
     print(f"FINISHED! AVERAGE PERPLEXITY = {perplexity}")
     return perplexity
 
@@ -150,5 +202,5 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     """Write the weights of the model in a directory to an HDF5 file, as bilm-tf and AllenNLP read them."""
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     with atomic_hdf5(outfile) as file:
-        for name, array in arrays_of(load(checkpoint, softmax=False).bilm).items():
+        for name, array in arrays_of(_load(checkpoint).bilm).items():
             file.create_dataset(name, data=array)

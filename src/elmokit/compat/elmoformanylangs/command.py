@@ -160,7 +160,7 @@ def elmoformanylangs_test(
             files.append((layer, file))
         sentences = ProgressBar(INPUT_FORMATS[input_format](input), unit="sentence")
         for chunk in _chunks(iter(sentences), batch_size):
-            for words, vectors in zip(chunk, embedder.all_layers(chunk), strict=True):
+            for words, vectors in zip(chunk, embedder.all_layers(chunk, sort=False), strict=True):
                 for layer, file in files:
                     file.write(words, _select(vectors, layer))
 

@@ -83,44 +83,48 @@ class Embedder:
         if wrong and not self.interleaved:
             raise ValueError(f"output_layer must be -1 (average), -2 (all) or from 0 to {count - 1}, not {wrong[0]}")
 
-    def all_layers(self, sents: Sentences) -> list[np.ndarray]:
-        """All layers of each sentence, (L+1, T, 2D), or (T, 2D) with interleaved directions."""
+    def all_layers(self, sents: Sentences, *, sort: bool = True) -> list[np.ndarray]:
+        """All layers of each sentence, (L+1, T, 2D), or (T, 2D) with interleaved directions.
+
+        Args:
+            sents: Tokenized sentences.
+            sort: Process the longest first, as `sents2elmo` does; otherwise in the order given.
+        """
         if any(isinstance(sentence, str) for sentence in sents):
             warn_once(STRING_AS_SENTENCE)
         sentences = [list(sentence) for sentence in sents]
         if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
             warn_once("some words are too long: as in ELMoForManyLangs, only their beginning is read")
+        order = _longest_first(sentences) if sort else list(range(len(sentences)))
         if self.interleaved:
-            return self._padded(sentences)
-        if len(sentences) > self.batch_size:
+            return self._padded(sentences, order)
+        if sort and len(sentences) > self.batch_size:
             warn_once(
                 "batches are processed longest first; ELMoForManyLangs shuffles them, so that its vectors vary between "
                 "calls"
             )
-        longest_first = _longest_first(sentences)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", embedder.TruncationWarning)  # issued above
             embeddings = self._embedder.embed(
-                [sentences[number] for number in longest_first], "all", self._state, self.batch_size
+                [sentences[number] for number in order], "all", self._state, self.batch_size
             )
         self._state = embeddings.state or "carry"
-        return [embeddings[place] for place in np.argsort(longest_first)]
+        return [embeddings[place] for place in np.argsort(order)]
 
     def reset_states(self) -> None:
         """Reset the state to zeros."""
         self._state = "carry"
 
-    def _padded(self, sentences: list[list[str]]) -> list[np.ndarray]:
-        """Vectors of each sentence, (T, 2D), in batches sorted by length whose padding is read, as in the original."""
+    def _padded(self, sentences: list[list[str]], order: list[int]) -> list[np.ndarray]:
+        """Vectors of each sentence, (T, 2D), in batches of that order whose padding is read, as in the original."""
         if len({len(sentence) for sentence in sentences}) > 1 and self.batch_size > 1:
             warn_once(
                 "as in ELMoForManyLangs, the encoder lstm reads padding, so that vectors depend on the batch; "
                 "elmokit.Embedder avoids that"
             )
         vectors: list[np.ndarray] = [np.empty(0)] * len(sentences)
-        longest_first = _longest_first(sentences)
         for begin in range(0, len(sentences), self.batch_size):
-            batch = longest_first[begin : begin + self.batch_size]
+            batch = order[begin : begin + self.batch_size]
             for number, row in zip(batch, self._batch([sentences[number] for number in batch]), strict=True):
                 vectors[number] = row[1 : len(sentences[number]) + 1]
         return vectors
