@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
@@ -98,6 +99,9 @@ class CharCNNConfig:
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
         if len(self.filters) > MAX_LAYERS:
             raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(self.filters)}")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in self.filters):
+            raise ValueError(f"char_cnn.filters must be (width, number) pairs, not {self.filters!r}")
+        object.__setattr__(self, "filters", tuple(map(tuple, self.filters)))
         for width, number in self.filters:
             _check_numbers("char_cnn", 1, MAX_SIZE, filters=width)
             _check_numbers("char_cnn", 1, MAX_SIZE, filters=number)

@@ -1,6 +1,7 @@
 """The CRF against enumeration of every tag sequence."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -50,6 +51,19 @@ def test_likelihood_is_that_of_enumeration(crf, scores, mask):
         gold = paths[tuple(tags[row, :length].tolist())]
         total = torch.logsumexp(torch.tensor(list(paths.values()), dtype=torch.float64), 0)
         torch.testing.assert_close(found[row], gold - total)
+
+
+def test_marginals_are_those_of_enumeration_in_inference_mode_too(crf, scores, mask):
+    expected = torch.zeros(scores.shape, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        paths = all_paths(crf, scores[row], length)
+        total = torch.logsumexp(torch.tensor(list(paths.values()), dtype=torch.float64), 0)
+        for path, score in paths.items():
+            expected[row, range(length), path] += math.exp(float(score) - float(total))
+    torch.testing.assert_close(crf.marginals(scores, mask).double(), expected, rtol=1e-5, atol=1e-5)
+    with torch.inference_mode():
+        found = crf.marginals(scores + 0, mask)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_padding_changes_nothing(crf, scores, mask):

@@ -94,6 +94,76 @@ def test_a_bilm_that_was_frozen_can_be_fine_tuned_later() -> None:
     assert all(parameter.requires_grad for parameter in bilm.parameters())
 
 
+def test_parts_of_a_frozen_bilm_may_be_unfrozen() -> None:
+    elmo = Elmo(tiny())
+    assert "frozen" in repr(elmo)
+    elmo.bilm.sequence_encoder.requires_grad_(True)
+    elmo(ids()).representations[0].square().sum().backward()
+    assert all(weight.grad is not None for weight in elmo.bilm.sequence_encoder.parameters())
+    assert all(weight.grad is None for weight in elmo.bilm.token_encoder.parameters())
+    assert "trainable" in repr(elmo)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
+    elmo = Elmo(tiny(), freeze=freeze)
+    elmo.bilm.requires_grad_(False)
+    adapter = torch.zeros(16, requires_grad=True)
+    elmo.bilm.sequence_encoder.stacks[0].layers[0].register_forward_hook(
+        lambda *args: (args[2][0] + adapter, args[2][1])
+    )
+    elmo(ids()).representations[0].sum().backward()
+    assert adapter.grad is not None and adapter.grad.any()
+
+
+def test_what_a_hook_keeps_is_not_overwritten() -> None:
+    elmo, kept = Elmo(tiny()).eval(), []
+    layer = elmo.bilm.sequence_encoder.stacks[0].layers[1]  # whose input is added to its output
+    layer.register_forward_hook(lambda *args: kept.append((args[2][0], args[2][0].clone())))
+    with torch.no_grad():
+        elmo(ids())
+    ((now, then),) = kept
+    assert torch.equal(now, then)
+
+
+def test_weights_written_past_the_counters_are_prepacked_again_when_asked() -> None:
+    elmo = Elmo(tiny()).eval()
+    elmo(ids())
+    for weight in elmo.bilm.parameters():
+        weight.data.mul_(3)
+    elmo.forget_prepacked()
+    expected = Elmo(elmo.bilm).eval()(ids()).representations[0]
+    torch.testing.assert_close(elmo(ids()).representations[0], expected)
+
+
+def test_operations_are_observed_on_the_thread_that_asks(num_threads: Callable[[int], None]) -> None:
+    counts = []
+    for threads in (1, 2):
+        num_threads(threads)
+        elmo, seen = Elmo(tiny(), freeze=False, dropout=0.0), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, seen=seen: seen.append(1) or tensor, lambda it: it
+        ):
+            elmo(ids())
+        counts.append(len(seen))
+    assert counts[0] == counts[1] > 10
+
+
+def test_ids_may_be_of_any_integer_type() -> None:
+    elmo = Elmo(tiny(), freeze=False, dropout=0.0)
+    torch.testing.assert_close(elmo(ids().to(torch.int16)).representations[0], elmo(ids()).representations[0])
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_bilm_on_the_cpu_runs_where_another_device_is_the_default(freeze: bool) -> None:
+    elmo, batch = Elmo(tiny(), freeze=freeze, dropout=0.0), ids()
+    expected = elmo(batch).representations[0]
+    with torch.device("meta"):  # stands for a GPU
+        found = elmo(batch).representations[0]
+        found.sum().backward()
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
 @pytest.mark.parametrize("freeze", [True, False])
 def test_elmo_in_another_number_type_gives_representations_of_that_type(

@@ -470,3 +470,38 @@ def test_a_stack_adds_skips_above_the_first_layer(skips: bool) -> None:
         expected = outputs + layers[index] if skips and index else outputs
         torch.testing.assert_close(layers[index + 1], expected, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(finals[index].c, final.c, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": (5, 8)}, r"x is \(5, 8\); .* need \(5, 10\)"),
+        ({"x": (4, 10)}, r"x is \(4, 10\)"),
+        ({"h": (2, 7)}, r"h is \(2, 7\); .* need \(2, 6\)"),
+        ({"c": (2, 40)}, r"c is \(2, 40\); .* need \(2, 20\)"),
+        ({"c": (3, 20)}, r"c is \(3, 20\)"),
+        ({"h": (1, 6), "c": (1, 20)}, "the packing has 2 rows, the state 1"),
+        ({"start h": (1, 5)}, r"h of the start state is \(1, 5\)"),
+        ({"resets": (2,)}, "the packing has 2 resets for 5 slots"),
+    ],
+)
+@pytest.mark.parametrize("learns", [True, False])
+def test_sizes_that_do_not_fit_are_refused(
+    each_backend: str, learns: bool, changed: dict[str, tuple[int, ...]], message: str
+) -> None:
+    sizes = {"x": (5, 10), "h": (2, 6), "c": (2, 20), "start h": (1, 6), "start c": (1, 20), "resets": (5,)} | changed
+    x, h, c, start_h, start_c, resets = (torch.zeros(size) for size in sizes.values())
+    layer = LSTMLayer(10, 20, 6, Clips(None, None), 1.0).requires_grad_(learns)
+    packing = Packing((2, 2, 1), torch.arange(2), resets.bool())
+    with pytest.raises(ValueError, match=message):
+        layer(x, packing, LSTMState(h, c), LSTMState(start_h, start_c))
+
+
+def test_autocast_leaves_float64_as_it_is(each_backend: str) -> None:
+    layer = LSTMLayer(10, 20, 6, Clips(None, None), 1.0).double()
+    x, state = torch.randn(3, 10).double(), LSTMState(torch.zeros(1, 6).double(), torch.zeros(1, 20).double())
+    expected, _ = layer(x, Packing.rectangle(3, 1), state)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = layer(x, Packing.rectangle(3, 1), state)
+    assert outputs.dtype == torch.float64
+    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)

@@ -27,6 +27,7 @@ def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = Fal
 
     Raises:
         FileExistsError: The file exists with other content, and is not to be overwritten.
-        ValueError: onnx is not installed, or the biLM is prepacked or has more than 2 GB.
+        ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB or another sequence encoder
+            than an LSTM.
     """
     write_onnx(model if isinstance(model, BiLM) else resolve_model(model).bilm, path, overwrite)

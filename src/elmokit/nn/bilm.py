@@ -136,7 +136,10 @@ class BiLM(nn.Module):
         )
 
     def _like(self) -> Tensor:
-        return next(self.sequence_encoder.parameters()) if self.like is None else self.like
+        like = next(self.sequence_encoder.parameters(), None) if self.like is None else self.like
+        if like is None:
+            raise ValueError("nn.DataParallel's copies of a biLM have no parameters: use DistributedDataParallel")
+        return like
 
     @property
     def device(self) -> torch.device:

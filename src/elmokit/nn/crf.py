@@ -94,7 +94,7 @@ class CRF(nn.Module):
 
     def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Probability of each tag at each token, (B, T, K): the gradient of the log partition; zeros at padding."""
-        with torch.enable_grad():
-            scores = scores.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            scores = scores.detach().clone().requires_grad_()  # a copy, since one of inference mode has no gradients
             (marginals,) = torch.autograd.grad(self._log_partition(scores, mask).sum(), scores)
         return marginals

@@ -163,14 +163,13 @@ class Elmo(nn.Module):
         """
         check_ids(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
-            run: Callable[[], tuple[Tensor, BiLMState]] = partial(
-                run_on_own_thread, partial(self._layers, ids, mask, state), self.bilm.device
-            )
-            if torch.compiler.is_compiling():
-                # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
-                run = cast(Callable[[], tuple[Tensor, BiLMState]], torch.compiler.disable(run))
-            layers, end = run()
+        run: Callable[[], tuple[Tensor, BiLMState]] = partial(
+            run_on_own_thread, partial(self._layers, ids.long(), mask, state), self.bilm.device
+        )
+        if torch.compiler.is_compiling():
+            # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
+            run = cast(Callable[[], tuple[Tensor, BiLMState]], torch.compiler.disable(run))
+        layers, end = run()
         return ElmoOutput(self.mix(layers, mask), mask, end)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
@@ -178,8 +177,12 @@ class Elmo(nn.Module):
         out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
         return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
+    def forget_prepacked(self) -> None:
+        """Prepack a frozen biLM's weights again at the next call: after they were written through `.data` or NumPy."""
+        self._frozen.forget()
+
     def __repr__(self) -> str:
-        kind = "frozen" if self.freeze else "trainable"
+        kind = "trainable" if any(weight.requires_grad for weight in self.bilm.parameters()) else "frozen"
         return f"Elmo({len(self.mixes)} mixes, dropout {self.dropout.p}, {kind} {self.bilm!r})"
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import GatedCNNConfig
-from elmokit.nn.lstm import BiLMState, run_directions, states_of_directions
+from elmokit.nn.lstm import BiLMState, run_directions, runs_in_turn, states_of_directions
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops.functional import LSTMState, apply_dropout, linear, records_gradients
+from elmokit.ops.functional import LSTMState, apply_dropout, linear
 from elmokit.ops.packing import Packing, Segments
 
 
@@ -151,9 +151,8 @@ class BidirectionalGatedCNN(nn.Module):
             partial(stack, words, tokens[d], layout, states[d], starts[d], dropout)
             for d, stack in enumerate(self.stacks)
         ]
-        in_turn = dropout > 0 or records_gradients(
-            words, *(layer.h for direction in states for layer in direction), *self.parameters()
-        )
+        carried = [layer.h for direction in states for layer in direction]
+        in_turn = runs_in_turn(self, words, *carried, dropout=dropout)
         (fwd, fwd_states), (bwd, bwd_states) = run_directions(tasks, words.device, in_turn)
         layers = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair])
         return layers.unflatten(0, (-1, 2)), BiLMState.of_ranks([fwd_states, bwd_states], rows)

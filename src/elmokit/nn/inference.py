@@ -203,8 +203,9 @@ class Frozen:
     """Runs a biLM that is not trained with weights that are prepacked once, and once more whenever they have changed.
 
     It compares PyTorch's version counters at each call, so that no vector is stale; only what is written through
-    `.data` or NumPy is not counted: write under `torch.no_grad()`, or call `forget`. Where prepacking brings nothing,
-    or a weight could learn, the biLM runs itself. A copy, as for another process, begins empty.
+    `.data` or NumPy is not counted: write under `torch.no_grad()`, or call `forget` (`Elmo.forget_prepacked`). Where
+    prepacking brings nothing, or a weight or what a hook adds could learn, the biLM runs itself. A copy, as for another
+    process, begins empty.
     """
 
     def __init__(self) -> None:
@@ -237,6 +238,7 @@ class Frozen:
         same = {(weight.dtype, weight.device) for weight in weights}
         carried = state is not None and records_gradients(state.h, state.c)
         autocast = torch.is_autocast_enabled(bilm.device.type)
-        return (
-            counted and len(same) == 1 and not (carried or autocast) and has_prepacked_products(bilm.device, bilm.dtype)
-        )
+        modules = [*bilm.modules()] if torch.is_grad_enabled() else []
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)  # which may learn
+        is_plain = counted and len(same) == 1 and not (carried or autocast or hooked)
+        return is_plain and has_prepacked_products(bilm.device, bilm.dtype)

@@ -233,6 +233,15 @@ def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None)
         raise ValueError(f"{kind} has no state to carry or to start from: use zeros")
 
 
+def runs_in_turn(encoder: nn.Module, *inputs: Tensor, dropout: float = 0.0) -> bool:
+    """Whether the directions run one after the other, in the caller's mode: gradients are recorded, or hooks see them.
+
+    What a hook adds may learn although the encoder does not, and what it keeps must not be overwritten.
+    """
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules())
+    return dropout > 0 or hooked or records_gradients(*inputs, *encoder.parameters())
+
+
 def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, in_turn: bool) -> list[Result]:
     """Run a task for each direction, in turn or on threads of their own, which is for use without gradients."""
     return [task() for task in tasks] if in_turn else run_side_by_side([*tasks], device)
@@ -255,12 +264,12 @@ class BidirectionalLSTM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`. Unless gradients are recorded, the stacks run on threads of their own."""
+        """See `BiLM.run`. Unless gradients are recorded or hooks look on, the stacks run on threads of their own."""
         rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
         states, starts = states_of_directions(self.config, rows, words, state, start)
         carried = [part for direction in states for layer in direction for part in layer]
-        in_turn = dropout > 0 or records_gradients(words, *carried, *self.parameters())
+        in_turn = runs_in_turn(self, words, *carried, dropout=dropout)
         shape = (self.config.num_layers + 1, *tokens.shape, words.shape[1])
         layers = None if in_turn else allocate(shape, wide, words.device)
         outs = [None if layers is None else layers[:, d] for d in range(2)]

@@ -30,8 +30,10 @@ def records_gradients(*tensors: Tensor | None) -> bool:
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
+    """That of the weight, or autocast's, which leaves float64 as it is (as PyTorch's own operations do)."""
     device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    is_cast = torch.is_autocast_enabled(device) and weight.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if is_cast else weight.dtype
 
 
 # --- LSTM ------------------------------------------------------------------------------------------------------------
@@ -76,6 +78,21 @@ class LSTMWeights(NamedTuple):
 PrepackedLSTM = Callable[..., tuple[Tensor, LSTMState]]
 
 
+def _check_sizes(x: Tensor, packing: Packing, state: LSTMState, weights: LSTMWeights, start: LSTMState | None) -> None:
+    """ValueError unless all sizes fit: compiled passes read and write by them, unchecked."""
+    (input_width, width, hidden), rows, slots = weights.depths, len(state.h), packing.num_slots
+    sizes = [("x", x, (slots, input_width)), ("h", state.h, (rows, width)), ("c", state.c, (rows, hidden))]
+    if start is not None:
+        sizes += [("h of the start state", start.h, (1, width)), ("c of the start state", start.c, (1, hidden))]
+    for name, tensor, expected in sizes:
+        if tensor.shape != expected:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; the layer and its packing need {expected}")
+    if packing.resets is not None and len(packing.resets) != slots:
+        raise ValueError(f"the packing has {len(packing.resets)} resets for {slots} slots")
+    if (most := max(packing.batch_sizes, default=0)) > rows:
+        raise ValueError(f"the packing has {most} rows, the state {rows}")
+
+
 def lstm(
     x: Tensor,
     packing: Packing,
@@ -96,7 +113,11 @@ def lstm(
 
     Returns:
         The outputs (N, D) and each row's state after its last step.
+
+    Raises:
+        ValueError: The sizes of the input, the packing, the states and the weights do not fit.
     """
+    _check_sizes(x, packing, state, weights, start)
     dtype = _product_dtype(weights.recurrent)
     wide = torch.promote_types(dtype, torch.float32)
     state = LSTMState(state.h.to(wide), state.c.to(wide))

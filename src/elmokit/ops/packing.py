@@ -26,7 +26,7 @@ class Packing:
     @staticmethod
     def rectangle(steps: int, rows: int) -> Packing:
         """`steps` full steps of `rows` rows whose state runs on: a training window."""
-        return Packing((rows,) * steps, torch.arange(rows))
+        return Packing((rows,) * steps, torch.arange(rows, device="cpu"))
 
     @property
     def num_slots(self) -> int:
@@ -151,7 +151,7 @@ def pack_sentences(
 
     resets = None
     if reset:
-        resets = torch.zeros(slots.shape[1], dtype=torch.bool)
+        resets = torch.zeros(slots.shape[1], dtype=torch.bool, device="cpu")
         resets[torch.from_numpy(slots[0][within == 0])] = True
     packing = Packing(tuple(batch_sizes.tolist()), torch.from_numpy(row_order), resets)
     return PackedText(packing, torch.from_numpy(slots))

@@ -175,13 +175,23 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     return results
 
 
+def _has_modes() -> bool:
+    """Whether the caller observes what PyTorch does, as checkpointing and counters of operations do, on its thread."""
+    autograd = getattr(torch._C, "_autograd", None)
+    hooks = getattr(autograd, "_top_saved_tensors_default_hooks", lambda _: None)(False)
+    stacks = (getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function"))
+    return hooks is not None or any(stacks)
+
+
 def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:
     """A task's result, computed on a thread of the pool, of whose threads it may use all; gradients as of the caller.
+
+    Where the caller observes operations on its own thread, the task runs there.
 
     PyTorch's own operations run on one thread there. On the caller's, each waits, busy, until OpenMP's other threads
     have done their share: where another process has one of the cores, that takes a slice of its time.
     """
-    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool is not None:
+    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool is not None or _has_modes():
         return task()
     own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
     return _finished([_pool("work", num_threads()).submit(own)])[0]

@@ -31,7 +31,7 @@ WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
 
 def _used(ids: Tensor) -> Tensor:
     """(U,) int32: how many characters come before the padding at the end, or whatever else repeats there."""
-    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32) * (ids != ids[:, -1:])
+    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu") * (ids != ids[:, -1:])
     return before_the_end.amax(dim=1)
 
 
@@ -90,7 +90,7 @@ def forward(
     """rows (U, C): the characters of each word as numbers among the `distinct` ones."""
     half = len(weights_and_biases) // 2
     weights, biases = weights_and_biases[:half], weights_and_biases[half:]
-    places = torch.empty(len(rows), sum(map(len, biases)), dtype=torch.uint8)
+    places = torch.empty(len(rows), sum(map(len, biases)), dtype=torch.uint8, device="cpu")
     tables = _tables(F.embedding(distinct, embedding), weights, biases)
     values = _pooled(rows, [len(bias) for bias in biases], tables, places)
     return (converted(values, dtype),), (places, embedding, *weights, *biases)

@@ -18,7 +18,6 @@ from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
-MAX_STRIDE = 1 << 27  # of a weight's columns, which are found by 32 bits
 CHUNK_PANELS = 16  # that a thread prepacks before it takes the next ones
 BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: less is multiplied before a second thread has started
 
@@ -41,7 +40,7 @@ def quantized_bytes(depth: int) -> int:
 def quantize(values: Tensor) -> Tensor:
     """values (M, depth) float32 -> rows of bytes."""
     values = values.contiguous()
-    rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8)
+    rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8, device="cpu")
     native("quantize", torch.int8)(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
     return rows
 
@@ -115,7 +114,7 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     """
     weight = weight.detach().float()
     columns, depth = weight.shape
-    require(weight.stride(0) < MAX_STRIDE and columns % gates == 0, (weight.shape, weight.stride(), gates))
+    require(columns % gates == 0, (weight.shape, gates))
     require(dtype != torch.bfloat16 or depth % 2 == 0, f"bfloat16 is multiplied in pairs, and {depth} is odd")
     bytes_of_column = depth
     if dtype == torch.int8:  # the column's scale, and the value at which its sum begins
@@ -152,7 +151,7 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
     dtype = weight.panels.dtype
     a = a.to(value_dtype(dtype)).contiguous()
     if out is None:
-        out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype))
+        out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype), device="cpu")
     require(a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, out.shape))
     require(out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1, (out.dtype, out.stride()))
     bias = None if bias is None else bias.float().contiguous()
@@ -172,7 +171,7 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
 
 def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
     """`product` in float32."""
-    return product(a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32))
+    return product(a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu"))
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def forward(
 ) -> tuple[tuple[Tensor], Tensors]:
     hidden, weight, bias = hidden.to(dtype), weight.to(dtype).contiguous(), bias.float().contiguous()
     excluded = None if excluded is None else excluded.int().contiguous()
-    maximum, total = torch.empty(2, len(hidden), dtype=torch.float32)
+    maximum, total = torch.empty(2, len(hidden), dtype=torch.float32, device="cpu")
     groups = _slices(len(hidden), MAX_GROUPS, PANEL)
 
     def chunk(number: int) -> None:
@@ -54,7 +54,8 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
     across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels  # bfloat16 values are multiplied in pairs
     groups = _slices(len(weight), MAX_GROUPS, TILE)
     grad_hidden, grad_weight, grad_bias = (
-        torch.zeros(shape, dtype=torch.float32) for shape in ((len(groups), depth, count), weight.shape, bias.shape)
+        torch.zeros(shape, dtype=torch.float32, device="cpu")
+        for shape in ((len(groups), depth, count), weight.shape, bias.shape)
     )
 
     def chunk(number: int) -> None:

@@ -51,10 +51,12 @@ def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
 def _stream(packing: Packing, clips: Clips) -> dict[str, Any]:
     """The arguments of every pass that describe the stream."""
     resets = None if packing.resets is None else packing.resets.contiguous()
+    require(resets is None or len(resets) == packing.num_slots, packing.num_slots)
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
+    batch_sizes = torch.tensor(packing.batch_sizes, dtype=torch.int64, device="cpu")
     return {
-        "steps": len(packing.batch_sizes), "batch_sizes": torch.tensor(packing.batch_sizes, dtype=torch.int64),
-        "resets": resets, "cell_clip": cell_clip, "projection_clip": projection_clip,
+        "steps": len(packing.batch_sizes), "batch_sizes": batch_sizes, "resets": resets,
+        "cell_clip": cell_clip, "projection_clip": projection_clip,
     }  # fmt: skip
 
 
@@ -159,10 +161,10 @@ class PrepackedLSTM:
     ) -> None:
         dtype, (rows, width), hidden = self.input.panels.dtype, state.h.shape, state.c.shape[1]
         if dtype == torch.int8:
-            low_h = torch.empty(rows, quantized_bytes(max(width, hidden)), dtype=torch.uint8)
+            low_h = torch.empty(rows, quantized_bytes(max(width, hidden)), dtype=torch.uint8, device="cpu")
         else:
-            low_h = torch.empty(rows, width, dtype=dtype)
-        scratch = low_h, torch.empty(rows, hidden, dtype=value_dtype(dtype))
+            low_h = torch.empty(rows, width, dtype=dtype, device="cpu")
+        scratch = low_h, torch.empty(rows, hidden, dtype=value_dtype(dtype), device="cpu")
         _forward_steps(
             dtype, packing, clips, state, start, scratch, input_width=0, recurrent=self.recurrent.panels,
             projection=_panels(self.projection), inputs=products, index=index, row_stride=products.shape[1],
@@ -249,7 +251,8 @@ def backward(
     transposed = [None if weight is None else prepack(weight.T, dtype) for weight in (input, recurrent, projection)]
     grad_gates = gates if last else allocate_like(gates)
     grad_x = allocate((len(gates), input_width), torch.float32)
-    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32)
+    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32, device="cpu")
+    low = torch.empty(rows, width, dtype=dtype, device="cpu")
     stream, ranges = _stream(packing, clips), _row_ranges(rows, ROWS_OF_A_SUM)
 
     def steps(number: int) -> None:
@@ -258,8 +261,7 @@ def backward(
             **stream, first_row=begin, end_row=end, hidden_size=hidden, width=width, input_width=input_width,
             input=_panels(transposed[0]), recurrent=_panels(transposed[1]), projection=_panels(transposed[2]),
             outputs=outputs, gates=gates, cells=cells, previous_c=previous_c, grad_outputs=grad_outputs, grad_h=grad_h,
-            grad_c=grad_c, grad_gates=grad_gates, low=torch.empty(end - begin, width, dtype=dtype), grad_x=grad_x,
-            grad_bias=grad_bias,
+            grad_c=grad_c, grad_gates=grad_gates, low=low[begin:end], grad_x=grad_x, grad_bias=grad_bias,
         )  # fmt: skip
 
     parallel_for(steps, len(ranges))
