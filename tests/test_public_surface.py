@@ -98,7 +98,8 @@ SIGNATURES = {
 METHODS = {
     "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False, "
     "token=None, cache_dir=None, force_download=False)",
-    "Pretrained.save_pretrained": "(self, save_directory, *, push_to_hub=False, repo_id=None, **options)",
+    "Pretrained.save_pretrained": "(self, save_directory, *, storage_dtype='float32', push_to_hub=False, "
+    "repo_id=None, **options)",
     "Embedder.embed": "(self, sentences, layers='mix', state=None, batch_size=None, tokenize=True)",
     "Embedder.embed_stream": "(self, sentences, layers='mix', state=None, tokenize=True)",
     "Embedder.encode": "(self, texts, pooling='mean', normalize_embeddings=False, layers='mix', state=None, "
