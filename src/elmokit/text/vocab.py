@@ -1,5 +1,6 @@
 """The word vocabulary: the output classes of the softmax, and the input of a biLM with word ids."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -90,6 +91,10 @@ class Vocab:
     def marks(self) -> np.ndarray:
         """Ids of the words without a letter or a digit, (N,) int64."""
         return np.array([number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64)
+
+    def checksum(self) -> str:
+        """The SHA-256 of the words in order, by which a run knows its vocabulary."""
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
         """The ids of words, (N,) int64."""

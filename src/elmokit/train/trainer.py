@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -59,8 +58,8 @@ def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus
     values = asdict(settings) | asdict(recipe_of(settings))  # the recipe supplies the defaults
     free = FREE_SETTINGS | (LENGTH if values["schedule"] != "cosine" else set())
     values = {name: value for name, value in values.items() if name not in free}
-    words = hashlib.sha256("\n".join(vocab.words).encode()).hexdigest()
-    return json.loads(json.dumps(values | {"model": config.to_dict(), "vocabulary": words, "corpus": corpus}))
+    identity = {"model": config.to_dict(), "vocabulary": vocab.checksum(), "corpus": corpus}
+    return json.loads(json.dumps(values | identity))
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +82,7 @@ def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
             softmax=filled(lambda: FullSoftmax(*softmax["weight"].shape), softmax),
         )
         # A checkpoint has only the checksum of its words, by which the trainer recognizes them, too.
-        is_same = words is None or run["vocabulary"] == hashlib.sha256("\n".join(words.words).encode()).hexdigest()
+        is_same = words is None or run["vocabulary"] == words.checksum()
     else:
         model = load(checkpoint, softmax=words is not None)
         is_same = words is None or model.vocab in (None, words)
