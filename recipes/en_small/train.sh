@@ -20,7 +20,7 @@ cool_down=${COOL_DOWN:-50000000} # read while it falls to zero
 batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
 initial_model=${INITIAL_MODEL:-} words_before=${WORDS_BEFORE:-0} # that the initial model had read
 seed=${SEED:-0} # another one reads the text in another order
-learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-bfloat16} threads=${THREADS:-2}
+learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-auto} threads=${THREADS:-2}
 heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
 model=${MODEL:-$here/../../src/elmokit/models/en-small}
 results=${RESULTS:-$here/../../benchmarks/results}

@@ -10,7 +10,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 wikitext=$1 runs=$2
 config=${CONFIG:-$here/config.json} results=${RESULTS:-$here/../../benchmarks/results}
-epochs=${EPOCHS:-10} threads=${THREADS:-2} dtype=${DTYPE:-bfloat16}
+epochs=${EPOCHS:-10} threads=${THREADS:-2} dtype=${DTYPE:-auto}
 python=${PYTHON:-python}
 
 mkdir -p "$runs"

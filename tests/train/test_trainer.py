@@ -176,6 +176,21 @@ def test_muon_updates_along_the_orthogonalized_momentum() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.2 * 12**0.5 * 5**0.5, rel=0.2)
 
 
+@pytest.mark.parametrize("shape", [(12, 5), (5, 12), (32, 32)])
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+def test_muon_takes_the_steps_of_pytorchs(
+    monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool, shape: tuple[int, int]
+) -> None:
+    """Where bfloat16 products are slow it computes in float32, so that weights differ by bfloat16's rounding."""
+    monkeypatch.setattr("elmokit.train.muon.multiplies_bfloat16", lambda device: has_bfloat16)
+    ours, theirs = (torch.nn.Parameter(torch.ones(shape)) for _ in range(2))
+    optimizer = make_optimizer("muon", [ours], [ours], 0.1)
+    muon = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    steps([ours], optimizer, 3), steps([theirs], Optimizer([muon]), 3)
+    ours, theirs = ours.detach(), theirs.detach()
+    assert (ours - theirs).norm() <= (0.03 if not has_bfloat16 else 0) * (theirs - 1).norm()
+
+
 def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     muon, adamw = run.optimizer.optimizers
@@ -218,13 +233,20 @@ def test_trainer_draws_new_negatives_per_direction_and_step(
     assert len({tuple(samples.ids.tolist()) for samples in drawn}) == 4
 
 
-def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig) -> None:
+def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: True)
     losses = []
     for dtype in ("float32", "bfloat16"):
         run = trainer(settings, dtype=dtype)
         losses.append(torch.stack([run.train_step() for _ in range(5)]))
         assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
     torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
+
+
+def test_bfloat16_warns_where_its_products_are_slow(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: False)
+    with pytest.warns(UserWarning, match="bfloat16 is many times slower"):
+        trainer(settings, dtype="bfloat16")
 
 
 # --- Snapshots that are damaged ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from elmokit.train.muon import Muon
 from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
@@ -16,7 +17,7 @@ ADAM_BETAS = (0.9, 0.98)
 STATE_NAMES = {
     torch.optim.Adagrad: {"step", "sum"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
-    torch.optim.Muon: {"momentum_buffer"},
+    Muon: {"momentum_buffer"},
 }
 
 
@@ -163,10 +164,7 @@ def make_optimizer(
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    # Scale Muon's updates to the size of AdamW's, so that both can share a learning rate.
-    muon = torch.optim.Muon(
-        hidden_matrices, lr=learning_rate, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = Muon(list(hidden_matrices), learning_rate, WEIGHT_DECAY)
     return Optimizer([muon, _adamw(others, learning_rate)])
 
 

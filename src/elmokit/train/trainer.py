@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from elmokit.lm.language_model import check_predicts
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
+from elmokit.ops.dispatch import multiplies_bfloat16
 from elmokit.runtime import pick_device, pick_dtype, seed_everything
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
@@ -162,6 +164,8 @@ class Trainer:
         self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
+        if self.dtype == torch.bfloat16 and not multiplies_bfloat16(self.device):
+            warnings.warn("bfloat16 is many times slower than float32 on this hardware: use dtype auto", stacklevel=2)
         self.bilm = BiLM(config).to(self.device)
         self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
