@@ -248,7 +248,7 @@ BENCHMARKS = {
     "squad": Benchmark(
         ReadingTask(), squad, "f1", replace(WORDS, elmo="both"), (81.1, 85.8), training={"max_epochs": 3}
     ),
-    "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap),
+    "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap, training={"max_epochs": 8}),
     "multi30k": Benchmark(
         TranslationTask(),
         files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))),
