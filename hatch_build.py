@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.builders.macos import process_macos_plat_tag
 from packaging.tags import sys_tags
 
 SOURCES = Path("src/elmokit/ops/native/csrc")
@@ -70,10 +72,10 @@ def build_library(folder: Path, library: Path, machine: str = platform.machine()
         machine: What the library is for, as `platform.machine` calls it.
 
     Raises:
-        OSError: There is no compiler ($CC, else cc).
+        OSError: There is no compiler ($CC, else cc, gcc or clang).
         CalledProcessError: It cannot compile the sources.
     """
-    compiler, partial = shlex.split(os.environ.get("CC", "cc")), library.with_suffix(".partial")
+    compiler, partial = c_compiler(), library.with_suffix(".partial")
     family = FAMILIES.get(machine, "baseline")
     targets = [target for target in TARGETS if target.startswith((family, "baseline"))]
     with TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -86,14 +88,22 @@ def build_library(folder: Path, library: Path, machine: str = platform.machine()
     os.replace(partial, library)
 
 
+def c_compiler() -> list[str]:
+    """The command of $CC, else the first of cc, gcc and clang that is there, else cc."""
+    if named := os.environ.get("CC"):
+        return shlex.split(named, posix=os.name != "nt")
+    return [next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "cc")]
+
+
 def platform_tag() -> str:
-    """The platform of this machine, as linux_x86_64.
+    """The platform of this machine, as linux_x86_64; on macOS, the oldest one that the library is compiled for.
 
     On Linux it promises no version of glibc: for PyPI, build in a manylinux image, where auditwheel finds the oldest
     one that will do and renames the wheel.
     """
     platforms = (tag.platform for tag in sys_tags())
-    return next(platform for platform in platforms if not platform.startswith(("manylinux", "musllinux")))
+    tag = next(platform for platform in platforms if not platform.startswith(("manylinux", "musllinux")))
+    return process_macos_plat_tag(tag, compat=False) if tag.startswith("macosx") else tag
 
 
 class KernelBuilder(BuildHookInterface):
@@ -108,8 +118,8 @@ class KernelBuilder(BuildHookInterface):
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
                 f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({error}).\n"
-                "*** It works, several times slower on a CPU. Install gcc or clang, and install elmokit again; or set\n"
-                "*** ELMOKIT_PURE=1 where that is meant. `elmokit info` shows which kernels there are.\n"
+                "*** It works, several times slower on a CPU. Install gcc or clang (or name one in CC), and\n"
+                "*** elmokit again; or set ELMOKIT_PURE=1 where that is meant. `elmokit info` shows the kernels.\n"
             )
             return
         build_data["artifacts"].append(LIBRARY.as_posix())

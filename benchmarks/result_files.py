@@ -56,6 +56,9 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
+COMMIT = commit()  # of the code that runs: writing results changes files that git tracks
+
+
 def without_directories(figures: Any) -> Any:
     """Figures in which absolute paths are names: where a file lay on the machine of the run says nothing to others."""
     if isinstance(figures, str):
@@ -85,7 +88,7 @@ def write_result(path: Path | None, figures: Figures, *part: str) -> None:
     if path is None:
         return
     stamped = {
-        "commit": commit(), "date": time.strftime("%Y-%m-%d"), "command": command(), "machine": machine(), **figures
+        "commit": COMMIT, "date": time.strftime("%Y-%m-%d"), "command": command(), "machine": machine(), **figures
     }  # fmt: skip
     # read now, since another process may have written other parts meanwhile
     report = json.loads(path.read_text(encoding="utf-8")) if part and path.is_file() else {}

@@ -106,20 +106,21 @@ def _embed() -> Callable[[], object]:
 def _training_step() -> Callable[[], object]:
     words = sorted({word for sentence in SENTENCES for word in sentence.split()})
     vocab = Vocab(["<S>", "</S>", "<UNK>", *words])
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False, encoding="utf-8") as corpus:
-        corpus.write("\n".join(SENTENCES * 10) + "\n")
-    settings = train_config.PretrainConfig(
-        Path(corpus.name), Path("run"), batch_size=2, unroll_steps=4, num_samples=3, device="cpu"
-    )
-    trainer = Trainer(settings, BiLMConfig.preset("tiny"), vocab, [Path(corpus.name)], total_steps=10)
-    trainer.train_step()  # the first one reads the corpus
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.txt"
+        corpus.write_text("\n".join(SENTENCES * 10) + "\n", encoding="utf-8")
+        settings = train_config.PretrainConfig(
+            corpus, Path("run"), batch_size=2, unroll_steps=4, num_samples=3, device="cpu"
+        )
+        trainer = Trainer(settings, BiLMConfig.preset("tiny"), vocab, [corpus], total_steps=10)
+        trainer.train_step()  # the first one reads the corpus
     return trainer.train_step
 
 
 PATHS = (
     ReadingPath("BiLM.forward", 8, _forward),
-    ReadingPath("Embedder.embed", 12, _embed),
-    ReadingPath("Trainer.train_step", 14, _training_step),
+    ReadingPath("Embedder.embed", 19, _embed),
+    ReadingPath("Trainer.train_step", 18, _training_step),
 )
 
 

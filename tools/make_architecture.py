@@ -32,9 +32,13 @@ def implementations() -> str:
 
 
 def reading() -> str:
-    """The files that each of three paths enters, sorted: two threads may enter them in either order."""
+    """The files that each of three paths enters, sorted: two threads may enter them in either order.
+
+    Raises:
+        CalledProcessError: They are more than decision 19 allows, or cannot be counted.
+    """
     command = [sys.executable, str(ROOT / "tools" / "count_reading.py"), "--markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     paths = re.findall(r"^\*\*(`.+?`)\*\*, (\d+) files: (.+)\.$", printed, flags=re.MULTILINE)
     lists = ((name, count, ", ".join(sorted(files.split(", ")))) for name, count, files in paths)
     return "\n".join(f"- {name}, {count} files: {files}." for name, count, files in lists)

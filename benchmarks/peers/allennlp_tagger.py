@@ -114,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     sets[0] = sets[0][: arguments.sentences]
     for seed in arguments.seeds:
         done = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
+        for run in done.get(arguments.side, {}).values():
+            if (len(run["epochs"]), run["sentences"]) != (arguments.epochs, len(sets[0])):
+                raise SystemExit(f"{arguments.output} has runs of other epochs or sentences: give another --output")
         if str(seed) in done.get(arguments.side, {}):
             continue
         config = FitConfig(seed=seed, max_epochs=arguments.epochs, patience=arguments.epochs, device="cpu")

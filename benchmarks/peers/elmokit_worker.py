@@ -26,7 +26,7 @@ class Embedding(worker.Side):
         self.embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
 
     def forget(self) -> None:
-        getattr(self.embedder, "clear_word_cache", lambda: None)()
+        self.embedder.clear_word_cache()
 
     def embed(self, sentences: worker.Sentences, batch: int | None) -> list[np.ndarray]:
         return self.embedder.embed(sentences, layers="all", batch_size=batch)

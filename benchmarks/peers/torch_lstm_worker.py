@@ -58,7 +58,8 @@ class TorchLSTM(worker.Side):
         assert config is not None
         ids = torch.from_numpy(encode_words(list(number), config.max_characters, config.widest_filter))
         rows = [torch.tensor([number[word] for word in (BOS, *words, EOS)]) for words in group]
-        tokens = nn.utils.rnn.pad_sequence([self.bilm.token_encoder(ids)[row] for row in rows], batch_first=True)
+        vectors = self.bilm.token_encoder(ids)
+        tokens = nn.utils.rnn.pad_sequence([vectors[row] for row in rows], batch_first=True)
         places = torch.arange(tokens.shape[1]).repeat(len(group), 1)
         for row, words in zip(places, group, strict=True):
             row[: len(words) + 2] = row[: len(words) + 2].flip(0)

@@ -209,6 +209,8 @@ def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
     if model is None or not arguments.output.is_file():
         return False
     found = json.loads(arguments.output.read_text(encoding="utf-8")).get(encoder, {}).get(stage, {})
+    if stage == "ner" and not set(map(str, arguments.seeds)) <= found.get("seeds", {}).keys():
+        return False
     return found.get("fingerprint") == fingerprint(load(model, softmax=False))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from intrinsic_table import layer_scores
+
 Figures = dict[str, Any]
 NOT_MEASURED = "–"
 
@@ -13,14 +15,9 @@ def _right(found: Figures) -> str:
     return f"{found['right']['contextual']} of {found['of']}"
 
 
-def _layers(scores: Mapping[str, float]) -> list[float]:
-    """The scores of layers 0, 1, ..., without those of other methods."""
-    return [score for method, score in scores.items() if method.startswith("layer ")]
-
-
 def _tags(found: Figures) -> str:
     scores = {method: score["test"] for method, score in found["scores"].items()}
-    return " / ".join(f"{score:.1f}" for score in _layers(scores))
+    return " / ".join(f"{score:.1f}" for score in layer_scores(scores))
 
 
 def _perplexity(found: Figures, measure: str, field: str) -> str:
@@ -37,7 +34,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("Tags, by layer", "probe", _tags),
     ("Sense pairs", "senses", lambda found: _right(found["pairs"])),
     ("Nearest uses", "senses", lambda found: _right(found["uses"])),
-    ("CoarseWSD-20, best layer", "senses", lambda found: f"{max(_layers(found['coarsewsd']['f1']['mean'])):.1f}"),
+    ("CoarseWSD-20, best layer", "senses", lambda found: f"{max(layer_scores(found['coarsewsd']['f1']['mean'])):.1f}"),
     ("Entities", "ner", lambda found: f"{100 * found['test']:.1f}"),
     ("Processor", "pretrain", lambda found: found["machine"]["processor"]),
 )

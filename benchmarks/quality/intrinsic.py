@@ -157,11 +157,19 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_label(output: Path, label: str, model: str) -> None:
+    """SystemExit where the results under a label are those of a model with another fingerprint."""
+    report = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {}
+    if any(part["fingerprint"] != model for part in report.get(label, {}).values()):
+        raise SystemExit(f"{output} has results of {label} of another model: give another --label or --output")
+
+
 def main(argv: list[str]) -> None:
     arguments = arguments_of(argv)
     setup = Setup(arguments)
     label = arguments.label or Path(setup.model["model"]).name
     for name in arguments.only:
+        check_label(arguments.output, label, setup.model["fingerprint"])
         started = time.perf_counter()
         by_state = PARTS[name](setup)
         seconds = round(time.perf_counter() - started, 1)

@@ -8,7 +8,7 @@ from typing import Any
 Figures = dict[str, Any]
 
 
-def _layers(scores: Mapping[str, float]) -> list[float]:
+def layer_scores(scores: Mapping[str, float]) -> list[float]:
     """The scores of layers 0, 1, ..., without those of other methods."""
     return [score for method, score in scores.items() if method.startswith("layer ")]
 
@@ -28,13 +28,13 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
     rows = {}
     if "coarsewsd" in found:
         f1 = found["coarsewsd"]["f1"]
-        rows["CoarseWSD-20, mean of ten words"] = _listed(_layers(f1["mean"]))
-        rows["CoarseWSD-20, apple"] = _listed(_layers(f1["apple"]))
+        rows["CoarseWSD-20, mean of ten words"] = _listed(layer_scores(f1["mean"]))
+        rows["CoarseWSD-20, apple"] = _listed(layer_scores(f1["apple"]))
     if "wsd" in found:
-        rows["All-words WSD, ALL"] = _listed(_layers(found["wsd"]["f1"]["ALL"]))
+        rows["All-words WSD, ALL"] = _listed(layer_scores(found["wsd"]["f1"]["ALL"]))
     if "probe" in found:
         scores = {method: score["test"] for method, score in found["probe"]["scores"].items()}
-        rows["Part of speech, UD EWT"] = _listed(_layers(scores))
+        rows["Part of speech, UD EWT"] = _listed(layer_scores(scores))
     if "pairs" in found:
         right = found["pairs"]["right"]
         rows["Sense pairs, of 20: contextual; layers"] = (
@@ -42,7 +42,7 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
         )
     if "uses" in found:
         right = found["uses"]["right"]
-        rows["Nearest uses, of 60: contextual; layers"] = f"{right['contextual']}; {_listed(_layers(right))}"
+        rows["Nearest uses, of 60: contextual; layers"] = f"{right['contextual']}; {_listed(layer_scores(right))}"
     if "apples" in found:
         holds = {True: "holds", False: "fails"}
         rows["Apples eaten and sold: layers"] = " / ".join(
@@ -50,10 +50,13 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
         )
     if "sst2" in found:
         tests = {method: score["test"] for method, score in found["sst2"].items()}
-        rows["SST-2, mean vectors: mix; layers"] = f"{tests['mix']:.1f}; {_listed(_layers(tests))}"
+        rows["SST-2, mean vectors: mix; layers"] = f"{tests['mix']:.1f}; {_listed(layer_scores(tests))}"
     if "state" in found:
-        mean = found["state"]["mean"]
-        rows["Perplexity: first word read; all"] = f"{mean['1']:.1f}; {mean['all']:.1f}"
+        forward, both = found["state"]["forward"], found["state"]["mean"]
+        places = _listed([value for place, value in forward.items() if place != "all"])
+        rows["Perplexity: forward, words 1, 2, 3, 4-5, 6-10, 11-; both directions, all words"] = (
+            f"{places}; {both['all']:.1f}"
+        )
     return rows
 
 

@@ -29,7 +29,7 @@ def last_event(log: Path, kind: str) -> dict[str, Any]:
 
 
 def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The perplexities at the end, and the speed of the last logged steps."""
+    """The perplexities at the end, and the words that were read."""
     output = given.output / f"precision-{dtype}"
     pretrain(
         PretrainConfig(

@@ -16,7 +16,7 @@ from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 USES = Path(__file__).parent / "sense_uses.json"
-CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in benchmarks/senses.py
+CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in senses.py
 ROUNDING = 1e-6
 # The fruit that is asked about, the other fruits, the firms.
 EATEN, FRUITS = "I like to eat apple", ["She cut an apple into slices"]
@@ -38,7 +38,7 @@ def _cosines(vectors: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
-    """How many uses have their nearest other use in the same sense, by layer; and for each word in the best view."""
+    """How many uses have their nearest other use in the same sense, by layer; for each word, by the contextual mean."""
     items = json.loads(USES.read_text(encoding="utf-8"))["uses"]
     vectors = _vectors([(item["word"], item["sentence"].split()) for item in items], embedder, state)
     words, senses = (np.array([item[key] for item in items]) for key in ("word", "sense"))

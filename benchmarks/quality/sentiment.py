@@ -37,9 +37,9 @@ def accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
     best: dict[str, float] = {}
     for strength in STRENGTHS:
         classifier = LogisticRegression(C=strength, max_iter=1000).fit(features["train"], labels["train"])
-        dev, test = (100 * classifier.score(features[part], labels[part]) for part in ("dev", "test"))
+        dev, test = (round(100 * classifier.score(features[part], labels[part]), 2) for part in ("dev", "test"))
         if not best or dev > best["dev"]:
-            best = {"dev": round(dev, 2), "test": round(test, 2), "C": strength}
+            best = {"dev": dev, "test": test, "C": strength}
     return best
 
 

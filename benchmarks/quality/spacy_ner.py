@@ -10,6 +10,7 @@ another number of steps is replaced.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -27,6 +28,8 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 from result_files import RESULTS, Figures, write_result  # noqa: E402
 
+from elmokit.checkpoints.loading import load  # noqa: E402
+from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
 from elmokit.data.readers import TaggedSentence  # noqa: E402
 from elmokit.tasks.tagging import TaggingTask  # noqa: E402
 
@@ -62,6 +65,12 @@ def run(config: str, corpora: dict[str, Path], seed: int, max_steps: int, output
     return {part: round(100 * score, 2) for part, score in scores.items()} | {"seconds": round(seconds)}
 
 
+def setup_of(config: str, max_steps: int) -> str:
+    """A hash of what the scores depend on but the seed: results of different setups are never averaged."""
+    content = (ROOT / "examples" / "spacy" / config).read_bytes() + fingerprint(load("en-small")).encode()
+    return hashlib.sha256(content + str(max_steps).encode()).hexdigest()[:16]
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eval", type=Path, required=True)
@@ -77,13 +86,18 @@ def main(argv: list[str] | None = None) -> None:
     for seed in arguments.seeds:
         for name, config in CONFIGS.items():
             report = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
-            done = report.get(PART, {}).get(name, {}).get(str(seed), {})
-            if done.get("max_steps") == arguments.max_steps:
+            runs = report.get(PART, {}).get(name, {})
+            setup = setup_of(config, arguments.max_steps)
+            if any(run.get("setup") != setup for run in runs.values()):
+                raise SystemExit(f"{arguments.output} has results of {name} of another setup: give another --output")
+            if str(seed) in runs:
                 continue
             output = arguments.work / f"{Path(config).stem}-{seed}"
             figures = run(config, corpora, seed, arguments.max_steps, output)
             print(name, seed, figures, flush=True)
-            write_result(arguments.output, figures | {"max_steps": arguments.max_steps}, PART, name, str(seed))
+            write_result(
+                arguments.output, figures | {"max_steps": arguments.max_steps, "setup": setup}, PART, name, str(seed)
+            )
 
 
 if __name__ == "__main__":

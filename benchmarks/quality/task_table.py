@@ -19,7 +19,7 @@ TITLES = {
     "sick_entailment": "Entailment, SICK",
     "sick_relatedness": "Relatedness, SICK",
     "mrpc": "Paraphrases, MRPC",
-    "snli": "Entailment, SNLI development set",
+    "snli": "Entailment, SNLI (1,018 pairs)",
     "propbank": "Semantic roles, PropBank EWT",
     "squad": "Questions, SQuAD development set",
     "litbank": "Coreference, LitBank",

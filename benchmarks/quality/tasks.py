@@ -38,7 +38,7 @@ Figures = dict[str, Any]
 
 
 def setup_of(benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitConfig, model: Pretrained | None) -> str:
-    """A hash of all that the scores depend on but the seed: results of different setups are never averaged."""
+    """A hash of settings, model and data, without the seed: results of different setups are never averaged."""
     words = asdict(benchmark.words_for(model is not None))
     settings = {"words": words, "task": asdict(benchmark.task.config), "fit": asdict(replace(config, seed=0))}
     content = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())

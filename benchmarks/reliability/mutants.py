@@ -196,7 +196,7 @@ def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str)
     signal.alarm(SECONDS)
     try:
         content = kind.read(mutant)
-    except TimeoutError:
+    except _Hang:
         return "hang"
     except (ValueError, OSError):
         return "refused"
@@ -209,8 +209,12 @@ def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str)
     return "silent" if change.split(":")[0].endswith(kind.checked or "\0") else "other"
 
 
+class _Hang(BaseException):
+    """Reading took too long; not an Exception, since readers turn those into errors of their own."""
+
+
 def _hang(*_: object) -> None:
-    raise TimeoutError
+    raise _Hang
 
 
 def run_kind(name: str, folder: Path, begin: int, end: int) -> None:

@@ -77,8 +77,10 @@ def main() -> None:
         for _ in range(arguments.pairs):
             idle = measure(arguments.text, freeze, arguments.seconds)
             with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
-                pairs.append((idle, measure(arguments.text, freeze, arguments.seconds)))
-                busy.kill()
+                try:
+                    pairs.append((idle, measure(arguments.text, freeze, arguments.seconds)))
+                finally:
+                    busy.kill()
             print(f"{name:12} idle {idle:8,.0f} words/s, beside a busy process {pairs[-1][1]:8,.0f}", flush=True)
         figures = {"idle_and_beside": pairs, "ratio": statistics.median(beside / idle for idle, beside in pairs)}
         write_result(RESULTS / "busy_neighbour.json", figures, name)

@@ -64,6 +64,7 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(child(arguments)))
         return
+    torch.set_num_threads(arguments.threads)  # which the result file tells
     with TemporaryDirectory() as cache:
         for name, elmo in RUNS.items():
             command = [sys.executable, *sys.argv, "--child", elmo, "--cache", cache]

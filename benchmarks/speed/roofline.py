@@ -146,7 +146,6 @@ def _calls_per_second(product: Product) -> float:
 
 
 def _one_thread() -> None:
-    torch.get_num_threads()
     torch.set_num_threads(1)
 
 

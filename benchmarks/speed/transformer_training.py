@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` 
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -121,16 +122,18 @@ class PlainLoop:
 
 
 def sorted_batches(batches: Iterator[list[list[str]]], pool: int = 50) -> Iterator[list[list[str]]]:
-    """The sentences of `pool` batches, in batches of sentences of similar length and about as many words."""
+    """The sentences of `pool` batches, in batches of similar length and about as many words, which come in any order."""
+    draw = random.Random(0)
     while True:
         several = [next(batches) for _ in range(pool)]
         size = sum(len(words) + 1 for batch in several for words in batch) // pool
-        batch: list[list[str]] = []
+        of_like_length: list[list[list[str]]] = [[]]
         for words in sorted((words for batch in several for words in batch), key=len):
-            batch.append(words)
-            if sum(len(each) + 1 for each in batch) >= size:
-                yield batch
-                batch = []
+            if sum(len(each) + 1 for each in of_like_length[-1]) >= size:
+                of_like_length.append([])
+            of_like_length[-1].append(words)
+        draw.shuffle(of_like_length)
+        yield from of_like_length
 
 
 def words_per_second(step: Callable[[], int], steps: int) -> float:

@@ -3,6 +3,7 @@
 #
 #     bash recipes/en_small/train.sh CORPUS RUNS
 #
+# The model is RUNS/model/en-small, its figures are in RUNS/results; MODEL and RESULTS name other directories.
 # Training can go on later, elsewhere, from a model that this made: INITIAL_MODEL=DIRECTORY WORDS_BEFORE=WORDS SEED=1.
 # CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
 # plenty). With EVAL=DIRECTORY, which holds the data sets of benchmarks/quality/intrinsic.py, the card also says how well the
@@ -15,15 +16,14 @@ corpus=$1 runs=$2
 shards=${SHARDS:-40}
 config=${CONFIG:-$here/config.json}
 vocab_size=${VOCAB_SIZE:-50000}
-words=${WORDS:-200000000}       # read at a constant learning rate
-cool_down=${COOL_DOWN:-50000000} # read while it falls to zero
+words=${WORDS:-27000000}       # read at a constant learning rate
+cool_down=${COOL_DOWN:-8000000} # read while it falls to zero
 batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
 initial_model=${INITIAL_MODEL:-} words_before=${WORDS_BEFORE:-0} # that the initial model had read
 seed=${SEED:-0} # another one reads the text in another order
 learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-auto} threads=${THREADS:-2}
 heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
-model=${MODEL:-$here/../../src/elmokit/models/en-small}
-results=${RESULTS:-$here/../../benchmarks/results}
+model=${MODEL:-$runs/model/en-small} results=${RESULTS:-$runs/results}
 python=${PYTHON:-python}
 elmokit=("$python" -m elmokit)
 
@@ -53,7 +53,7 @@ fi
 "${pretrain[@]}" --max-words "$words"
 "${pretrain[@]}" --cool-down "$cool_down"
 
-cooled=$(ls -d "$runs"/en-small/cool-down-*/ | tail -n 1)
+cooled=$(ls -dt "$runs"/en-small/cool-down-*/ | head -n 1)
 bundle=("$python" "$here/bundle.py" "$cooled" --output "$model" --words-before "$words_before")
 "${bundle[@]}"
 "$python" "$here/../../benchmarks/quality/heldout_perplexity.py" --model "$model" --files "$runs"/heldout/*.txt \

@@ -209,7 +209,15 @@ def test_the_table_has_the_layers_of_every_measure() -> None:
         "probe": {"by state": {"zeros": {"scores": {name: {"test": value} for name, value in layers.items()}}}},
         "pairs": {"by state": {"zeros": {"right": {"contextual": 17, "0": 0, "1": 16, "mix": 15}}}},
         "sst2": {"by state": {"zeros": {"layer 0": {"test": 60.0}, "mix": {"test": 67.8}}, "tf-idf": {"test": 81.9}}},
+        "state": {"by state": {"zeros": {"forward": {"1": 200.0, "11-": 60.0, "all": 90.0}, "mean": {"all": 85.0}}}},
     }
     rows = summary(parts, "zeros")
-    assert list(rows.values()) == ["1.0 / 2.0", "1.0 / 2.0", "1.0 / 2.0", "17; 0 / 16", "67.8; 60.0"]
+    assert list(rows.values()) == [
+        "1.0 / 2.0",
+        "1.0 / 2.0",
+        "1.0 / 2.0",
+        "17; 0 / 16",
+        "67.8; 60.0",
+        "200.0 / 60.0; 85.0",
+    ]
     assert summary(parts, "carry") == {}

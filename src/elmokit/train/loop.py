@@ -276,9 +276,8 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         trainer.restore(read_snapshot(last))
     with closing(Tracker(directory if processes.is_first else None, trainer.settings.tensorboard)) as tracker:
         kind = "start" if last is None else "resume"
-        tracker.event(
-            kind, trainer.step, total_steps=trainer.last_step, settings=asdict(trainer.settings), **asdict(report)
-        )
+        settings = asdict(trainer.settings) | {"dtype": str(trainer.dtype).removeprefix("torch.")}  # not "auto"
+        tracker.event(kind, trainer.step, total_steps=trainer.last_step, settings=settings, **asdict(report))
         loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
         with closing(loop.progress), _stop_request() as stop:
             reason, step = loop.run(stop), trainer.step

@@ -141,7 +141,11 @@ def _num_parameters(optimizer: torch.optim.Optimizer) -> int:
 
 
 def make_optimizer(
-    name: str, parameters: Sequence[nn.Parameter], hidden_matrices: Sequence[nn.Parameter], learning_rate: float
+    name: str,
+    parameters: Sequence[nn.Parameter],
+    hidden_matrices: Sequence[nn.Parameter],
+    learning_rate: float,
+    dtype: torch.dtype = torch.float32,
 ) -> Optimizer:
     """Create the optimizer of a recipe.
 
@@ -151,6 +155,7 @@ def make_optimizer(
         hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax (Jordan et al. 2024,
             "Muon: An optimizer for hidden layers in neural networks").
         learning_rate: Initial learning rate.
+        dtype: Number type of the products of the run, and so of Muon's.
 
     Returns:
         The optimizer.
@@ -164,7 +169,7 @@ def make_optimizer(
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    muon = Muon(list(hidden_matrices), learning_rate, WEIGHT_DECAY)
+    muon = Muon(hidden_matrices, learning_rate, WEIGHT_DECAY, dtype)
     return Optimizer([muon, _adamw(others, learning_rate)])
 
 

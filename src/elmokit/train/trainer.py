@@ -173,7 +173,7 @@ class Trainer:
         self.schedule = Schedule(self.recipe.schedule, total_steps, cool_down)
         self.last_step = total_steps if cool_down is None else cool_down.end
         self.optimizer = make_optimizer(
-            settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate
+            settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate, self.dtype
         )
         self.gradient_norm, self.learning_rate = torch.zeros(()), 0.0  # of the last step
         self.rate_factor = 1.0  # lowered after divergence
