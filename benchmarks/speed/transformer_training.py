@@ -122,7 +122,7 @@ class PlainLoop:
 
 
 def sorted_batches(batches: Iterator[list[list[str]]], pool: int = 50) -> Iterator[list[list[str]]]:
-    """The sentences of `pool` batches, in batches of similar length and about as many words, which come in any order."""
+    """The sentences of `pool` batches, in batches of similar length and about as many words, in any order."""
     draw = random.Random(0)
     while True:
         several = [next(batches) for _ in range(pool)]
