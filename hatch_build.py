@@ -119,7 +119,7 @@ class KernelBuilder(BuildHookInterface):
             self.app.display_warning(
                 f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({error}).\n"
                 "*** It works, several times slower on a CPU. Install gcc or clang (or name one in CC), and\n"
-                "*** elmokit again; or set ELMOKIT_PURE=1 where that is meant. `elmokit info` shows the kernels.\n"
+                "*** install elmokit again; or set ELMOKIT_PURE=1 to do without. `elmokit info` lists the kernels.\n"
             )
             return
         build_data["artifacts"].append(LIBRARY.as_posix())
