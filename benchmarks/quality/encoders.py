@@ -52,6 +52,7 @@ from elmokit.nn.bilm import BiLM  # noqa: E402
 from elmokit.tasks.fit import fit  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402
 from elmokit.train.pretrain import pretrain as run_pretraining  # noqa: E402
+from elmokit.train.tracker import training_records  # noqa: E402
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
@@ -79,19 +80,14 @@ def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
     )  # fmt: skip
 
 
-def records_of(directory: Path, after: int = 0) -> list[Figures]:
-    """The log's records of training after a step; of steps that were repeated, the last."""
-    log, records = directory / "log.jsonl", {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
-        event = json.loads(line)
-        if event["event"] == "train" and event["step"] > after:
-            records[event["step"]] = event
-    return [records[step] for step in sorted(records)]
-
-
 def seconds_of(records: list[Figures]) -> float:
     """The processor time of the steps that records are of."""
     return sum(record["processor_seconds"] for record in records)
+
+
+def seconds_so_far(run: Path) -> float:
+    """The processor time that a run has taken; nothing before it began."""
+    return seconds_of(training_records(run)) if (run / "log.jsonl").is_file() else 0.0
 
 
 def cooled_down(directory: Path) -> Path | None:
@@ -106,11 +102,11 @@ def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
     if arguments.words is not None and cooled_down(settings.output) is None:
         run_pretraining(replace(settings, max_words=round(arguments.words * (1 - COOL_DOWN))))
     while arguments.words is None and cooled_down(settings.output) is None:
-        before = seconds_of(records_of(settings.output))
+        before = seconds_so_far(settings.output)
         if before >= ENOUGH * constant:
             break
         run_pretraining(replace(settings, max_hours=(constant - before) / 3600))
-        if seconds_of(records_of(settings.output)) == before:  # too little time was left for a record
+        if seconds_so_far(settings.output) == before:  # too little time was left for a record
             break
     report = run_pretraining(replace(settings, cool_down=COOL_DOWN / (1 - COOL_DOWN)))
     assert report.model is not None
@@ -120,8 +116,8 @@ def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
 def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
     """Time and speed of both parts of a run, from their logs."""
     begin = int(finished.name.split("-")[2])  # cool-down-STEP-STEPS
-    constant = [record for record in records_of(settings.output) if record["step"] <= begin]
-    cooling = records_of(finished, after=begin)
+    constant = training_records(settings.output, until=begin)
+    cooling = training_records(finished, after=begin)
     seconds, words = seconds_of([*constant, *cooling]), cooling[-1]["words"]
     return {
         "processor_minutes": seconds / 60,

@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "heldout_perplexity.json")
     arguments = parser.parse_args()
     model = load(arguments.model)
+    other = load(arguments.beside) if arguments.beside else None
     report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
     options = {"device": arguments.device, "tokenize": False}
     for state, rows in STATES.items():
@@ -76,11 +77,10 @@ def main() -> None:
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)
-        write_result(arguments.output, report)
-    if arguments.beside:
-        report["known_to_both"] = of_known_words(arguments.files, model, load(arguments.beside))
+    if other is not None:
+        report["known_to_both"] = of_known_words(arguments.files, model, other)
         print("words that both know:", report["known_to_both"])
-        write_result(arguments.output, report)
+    write_result(arguments.output, report)
 
 
 if __name__ == "__main__":

@@ -8,24 +8,19 @@ resumes. The bar: within 2 % of float32's.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from elmokit.train.config import PretrainConfig
 from elmokit.train.pretrain import pretrain
+from elmokit.train.tracker import read_events, training_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
 
 BAR = 0.02
 DTYPES = ("bfloat16", "float32")
-
-
-def last_event(log: Path, kind: str) -> dict[str, Any]:
-    events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return [event for event in events if event["event"] == kind][-1]
 
 
 def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -45,8 +40,9 @@ def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
             seed=given.seed,
         )
     )
-    end, train = last_event(output / "log.jsonl", "end"), last_event(output / "log.jsonl", "train")
-    return {name: end[name] for name in ("forward", "backward", "mean", "predictions")} | {"words": train["words"]}
+    end = next(event for event in reversed(read_events(output)) if event["event"] == "end")
+    words = training_records(output)[-1]["words"]
+    return {name: end[name] for name in ("forward", "backward", "mean", "predictions")} | {"words": words}
 
 
 def main() -> None:

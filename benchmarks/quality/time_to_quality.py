@@ -23,6 +23,7 @@ from typing import Any
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.lm.evaluate import evaluate
+from elmokit.train.tracker import read_events, training_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -30,23 +31,14 @@ from result_files import RESULTS, write_result
 EARLIER_WORDS = 20_497_712
 
 
-def training(log: Path, until: int | None = None, words_before: int = 0) -> dict[str, Any]:
+def training(run: Path, until: int | None = None, words_before: int = 0) -> dict[str, Any]:
     """Words that a run read up to a step, after the words before it, and the hours of wall-clock and processor time."""
-    steps = {}
-    for event in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
-        if event["event"] == "train" and (until is None or event["step"] <= until):
-            steps[event["step"]] = event  # of a step that was repeated, the last
-    events = [steps[step] for step in sorted(steps)]
+    events = training_records(run, until=until)
     counts = [words_before, *(event["words"] for event in events)]
     read = [after - before for before, after in itertools.pairwise(counts)]
     seconds = sum(words / event["words_per_second"] for words, event in zip(read, events, strict=True))
     processor = sum(event["processor_seconds"] for event in events)
     return {"words": sum(read), "hours": seconds / 3600, "processor_hours": processor / 3600}
-
-
-def begin_of(log: Path) -> int:
-    """The step at which a run began."""
-    return json.loads(log.read_text(encoding="utf-8").splitlines()[0])["step"]
 
 
 def main() -> None:
@@ -57,14 +49,14 @@ def main() -> None:
     parser.add_argument("--files", type=Path, nargs="+", required=True, help="held-out text")
     parser.add_argument("--output", type=Path, default=RESULTS / "time_to_quality.json")
     arguments = parser.parse_args()
-    log = arguments.cool_down / "log.jsonl"
-    constant = training(arguments.run / "log.jsonl", begin_of(log))
-    cooled = training(log, words_before=constant["words"])  # its log goes on counting the words of its run
+    begin = read_events(arguments.cool_down)[0]["step"]
+    constant = training(arguments.run, until=begin)
+    cooled = training(arguments.cool_down, words_before=constant["words"])  # goes on counting the words of its run
     new = {name: constant[name] + cooled[name] for name in constant}
     model = load(arguments.cool_down / "model")
     found = evaluate(arguments.files, model, state="carry", batch_size=32, tokenize=False).total
     before = json.loads((RESULTS / "heldout_perplexity_earlier.json").read_text(encoding="utf-8"))["carry"]["all"]
-    sample = training(arguments.earlier / "log.jsonl")
+    sample = training(arguments.earlier)
     scale = EARLIER_WORDS / sample["words"]
     earlier = {
         "words": EARLIER_WORDS,

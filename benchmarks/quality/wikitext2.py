@@ -7,7 +7,6 @@ published measure. The curve is that of the held-out text in the run's log; hour
 """
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.lm.evaluate import evaluate
+from elmokit.train.tracker import read_events, training_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -27,20 +27,19 @@ PUBLISHED = {
 }
 
 
-def curve(log: Path) -> dict[str, Any]:
+def curve(run: Path) -> dict[str, Any]:
     """Held-out perplexities by step, the words and the processor hours of the training, and its settings."""
-    steps, heldout, settings = {}, {}, {}
-    for event in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
+    heldout, settings = {}, {}
+    for event in read_events(run):
         if event["event"] in ("start", "resume"):
             settings = event["settings"]
-        elif event["event"] == "train":
-            steps[event["step"]] = event  # of a step that was repeated, the last
         elif event["event"] == "heldout":
             heldout[event["step"]] = {name: event[name] for name in ("forward", "backward", "mean")}
+    records = training_records(run)
     return {
         "settings": settings | {name: Path(settings[name]).name for name in ("output", "config")},
-        "words": max(each["words"] for each in steps.values()),
-        "processor_hours": sum(each["processor_seconds"] for each in steps.values()) / 3600,
+        "words": records[-1]["words"],
+        "processor_hours": sum(record["processor_seconds"] for record in records) / 3600,
         "heldout": heldout,
     }
 
@@ -58,7 +57,7 @@ def main() -> None:
     print(found)
     figures = {"test": asdict(found), "published": PUBLISHED, "vocabulary": len(model.vocab or ())}
     figures |= {"fingerprint": fingerprint(model), "parameters": sum(p.numel() for p in model.bilm.parameters())}
-    write_result(arguments.output, figures | {"training": curve(arguments.run / "log.jsonl")})
+    write_result(arguments.output, figures | {"training": curve(arguments.run)})
 
 
 if __name__ == "__main__":

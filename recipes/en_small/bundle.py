@@ -11,10 +11,10 @@ import argparse
 import json
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.train.tracker import read_events, training_records
 
 CARD = """# {name}: an English ELMo
 
@@ -94,10 +94,6 @@ def weaknesses(model: Pretrained, path: Path | None) -> str:
     raise SystemExit(f"{path} has no `uses` and `sst2` of this model: run benchmarks/quality/intrinsic.py again")
 
 
-def read_events(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="directory of the cool-down")
@@ -108,11 +104,11 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load(arguments.run / "model")
     model.bilm.half().float()  # as the shipped model will be read
-    events = read_events(arguments.run / "log.jsonl")
+    events = read_events(arguments.run)
     begun, ended = events[0], events[-1]
     settings, lstm = begun["settings"], model.bilm.config.lstm
     before = arguments.words_before
-    last = next(event for event in reversed(events) if event["event"] == "train")
+    last = training_records(arguments.run)[-1]
     card = CARD.format(
         name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
         output_dim=model.bilm.config.output_dim, parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,

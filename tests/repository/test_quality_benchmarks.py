@@ -125,7 +125,7 @@ def test_perplexity_of_words_that_two_models_know_counts_these_words_alone(embed
 
 
 def test_hours_are_those_of_the_steps_up_to_a_checkpoint_and_of_the_cool_down(tmp_path: Path) -> None:
-    from time_to_quality import begin_of, training
+    from time_to_quality import training
 
     def train(step: int, words: int) -> dict[str, object]:
         return {"event": "train", "step": step, "words": words, "words_per_second": 100, "processor_seconds": 3}
@@ -138,13 +138,13 @@ def test_hours_are_those_of_the_steps_up_to_a_checkpoint_and_of_the_cool_down(tm
         train(4, 2000),
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in [*events, train(6, 3000)]))
-    assert training(tmp_path / "log.jsonl", until=4) == pytest.approx(
+    assert training(tmp_path, until=4) == pytest.approx(
         {"words": 2000, "hours": 20 / 3600, "processor_hours": 6 / 3600}
     )
     cool_down = [{"event": "start", "step": 4}, train(6, 3000), train(8, 4000)]
-    (tmp_path / "cool-down.jsonl").write_text("".join(json.dumps(event) + "\n" for event in cool_down))
-    assert begin_of(tmp_path / "cool-down.jsonl") == 4
-    assert training(tmp_path / "cool-down.jsonl", words_before=2000) == pytest.approx(
+    (tmp_path / "cool-down").mkdir()
+    (tmp_path / "cool-down" / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in cool_down))
+    assert training(tmp_path / "cool-down", words_before=2000) == pytest.approx(
         {"words": 2000, "hours": 20 / 3600, "processor_hours": 6 / 3600}
     )
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from elmokit.train.tracker import Tracker
+from elmokit.train.tracker import Tracker, read_events, training_records
 
 
 def write(directory: Path, *events: tuple[str, int]) -> bytes:
@@ -37,6 +37,26 @@ def test_tracker_keeps_complete_lines_of_a_log_cut_anywhere(tmp_path: Path) -> N
         kept = sum(cut >= end for end in ends)  # a line that lacks only its newline is complete
         assert events_of(log) == [*[("start", 0), ("train", 1), ("train", 2)][:kept], ("resume", 2)]
         assert log.splitlines()[:kept] == whole.splitlines()[:kept]
+
+
+def test_reading_skips_a_line_that_is_not_complete_and_keeps_the_last_event_of_a_repeated_step(tmp_path: Path) -> None:
+    # Killed after step 30, resumed from 20: step 30 then took half as long.
+    with closing(Tracker(tmp_path)) as tracker:
+        for kind, step, seconds in (
+            ("start", 0, 0.0), ("train", 10, 2.0), ("train", 20, 1.0), ("train", 30, 4.0), ("resume", 20, 0.0),
+            ("train", 30, 2.0), ("train", 40, 1.0),
+        ):  # fmt: skip
+            tracker.event(kind, step, processor_seconds=seconds)
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"time": 1.0, "event": "train", "st')
+    assert [event["event"] for event in read_events(tmp_path)].count("train") == 5
+
+    def seconds(**limits: int) -> dict[int, float]:
+        return {each["step"]: each["processor_seconds"] for each in training_records(tmp_path, **limits)}
+
+    assert seconds() == {10: 2.0, 20: 1.0, 30: 2.0, 40: 1.0}
+    assert seconds(after=20) == {30: 2.0, 40: 1.0}
+    assert seconds(until=20) == {10: 2.0, 20: 1.0}
 
 
 class Scalars:

@@ -1,4 +1,4 @@
-"""The log of a run: one JSON line per event, and optionally TensorBoard events."""
+"""The log of a run, written and read: one JSON line per event, and optionally TensorBoard events."""
 
 from __future__ import annotations
 
@@ -77,3 +77,39 @@ class Tracker:
             self._file.close()
         if self._writer is not None:
             self._writer.close()
+
+
+def read_events(directory: Path) -> list[dict[str, Any]]:
+    """The events of a run's log, in the order in which they happened.
+
+    Args:
+        directory: The directory of the run.
+
+    Returns:
+        For each event its "time" (seconds since 1970), its kind as "event", its "step" and its own values.
+
+    Raises:
+        FileNotFoundError: If the directory has no log.
+    """
+    content = (directory / "log.jsonl").read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]  # a run may be writing its next line, or was killed at it
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+def training_records(directory: Path, after: int = 0, until: int | None = None) -> list[dict[str, Any]]:
+    """The "train" events of a run's log by step; a resumed run repeats steps, and the last event of each is kept.
+
+    Args:
+        directory: The directory of the run.
+        after: The step after which events are returned.
+        until: The last step of which an event is returned; that of the log when not given.
+
+    Raises:
+        FileNotFoundError: If the directory has no log.
+    """
+    records = {
+        event["step"]: event
+        for event in read_events(directory)
+        if event["event"] == "train" and after < event["step"] and (until is None or event["step"] <= until)
+    }
+    return [records[step] for step in sorted(records)]
