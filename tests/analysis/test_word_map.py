@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from elmokit.analysis.clusters import align, cluster, k_means, principal_compone
 from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import Use, sample_uses
 from elmokit.analysis.word_map import UseCluster, WordMap, word_map
-from elmokit.analysis.word_map_files import map_senses, page, to_json, write_word_map
+from elmokit.analysis.word_map_files import map_senses, page, picture, to_json, write_word_map
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
@@ -221,8 +222,8 @@ def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedde
         MapConfig(clusters=0)
     with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
         MapConfig(seed=-1)
-    with pytest.raises(ValueError, match="has 0 distinct uses of ''"):
-        word_map("", corpus, embedder)
+    with pytest.raises(ValueError, match="'a bank' is not a single word"):
+        word_map("a bank", corpus, embedder)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -318,6 +319,17 @@ def test_picture_treats_dollar_signs_as_text(hostile: WordMap, tmp_path: Path) -
     pytest.importorskip("matplotlib")
     write_word_map(hostile, tmp_path / "map")
     assert (tmp_path / "map" / "senses.png").is_file()
+
+
+def test_picture_has_one_scale_so_that_rounding_is_not_drawn_as_distance(hostile: WordMap) -> None:
+    pytest.importorskip("matplotlib")
+    rounding = 1e-7 * np.arange(hostile.planes[0].size).reshape(hostile.planes[0].shape)
+    panels = picture(replace(hostile, planes=np.stack([rounding, *hostile.planes[1:]]))).axes
+    widths = [axes.get_xlim()[1] - axes.get_xlim()[0] for axes in panels]
+    assert widths == pytest.approx([widths[0]] * len(panels))
+    for axes, plane in zip(panels[1:], hostile.planes[1:], strict=True):
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        assert ((left, bottom) < plane).all() and (plane < (right, top)).all()
 
 
 def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> None:

@@ -109,6 +109,23 @@ def test_prepare_reads_json_lines_from_standard_input(
     assert b"cat" in words and b"bird" in words and b"{" not in words
 
 
+@pytest.mark.parametrize(
+    ("text", "suffix"),
+    [
+        ("# sent_id = 1\n\n1\tThe\t_\tDET\t_\t_\t_\t_\t_\t_\n", ".conllu"),
+        ("1-2\tim\t_\t_\t_\t_\t_\t_\t_\t_\n", ".conllu"),
+        ("# a heading\nThe cat sees a dog in the garden of the king .\n", ".txt"),
+        ('{"text": "The cat."}\n', ".jsonl"),
+        ("", ".txt"),
+    ],
+)
+def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run: Callable[[str, bytes], int]) -> None:
+    given: list[Path] = []
+    with patch("elmokit.tasks.predict.predict_file", lambda _, file, *__, **___: given.append(file)):
+        assert run("predict tagger - --output tags.jsonl", text.encode()) == 0
+    assert [path.suffix for path in given] == [suffix]
+
+
 @pytest.mark.parametrize(("command", "resumes"), [("prepare text.txt", True), ("prepare -", False)])
 def test_only_a_run_whose_input_can_be_read_again_is_said_to_resume(
     command: str, resumes: bool, run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -123,7 +140,7 @@ def test_a_pipe_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     command = f'"{sys.executable}" -m elmokit score text.txt --output >(cat >/dev/null)'
     ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert ended.returncode == 2 and "output is written to a file" in ended.stderr
+    assert ended.returncode == 2 and "output must be a file" in ended.stderr
 
 
 def test_words_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
@@ -138,9 +155,9 @@ def test_words_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
     ("command", "message"),
     [
         ("evaluate - -", "standard input can be read only once"),
-        ("embed text.txt --output -", "output is written to a file, which may be read only when it is complete"),
-        ("scws ratings.txt --plot -", "plot is written to a file"),
-        ("fit tagging train.txt dev.txt --output model --cache -", "cache is written to a file"),
+        ("embed text.txt --output -", "output must be a file, not -: standard output is not supported"),
+        ("scws ratings.txt --plot -", "plot must be a file"),
+        ("fit tagging train.txt dev.txt --output model --cache -", "cache must be a file"),
         ("embed - --output vectors", "is empty: there is nothing to embed"),
     ],
 )

@@ -219,6 +219,22 @@ def test_allennlp_elmo_honors_its_other_flags(files: tuple[Path, Path], tmp_path
         allennlp_elmo(text, out, all=True, top=True, **named)
 
 
+def test_allennlp_elmo_replaces_hdf5_files_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("the cat\n")
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="exists and is no HDF5 file"):
+        allennlp_elmo(
+            tmp_path / "in.txt", tmp_path / "thesis.txt", all=True, options_file=files[0], weight_file=files[1]
+        )
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_elmo_embedder_says_that_there_is_no_gpu(files: tuple[Path, Path]) -> None:
+    with pytest.raises(ValueError, match=r"this PyTorch sees no GPU|cannot be used"):
+        ElmoEmbedder(*files, cuda_device=0)
+
+
 def test_embed_file_raises_for_bad_lines_and_writes_nothing(files: tuple[Path, Path], tmp_path: Path) -> None:
     embedder, out = ElmoEmbedder(*files), tmp_path / "out.hdf5"
     with pytest.raises(ConfigurationError, match=r"line 1 .* is blank"):

@@ -181,7 +181,7 @@ def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
 
 
 def test_batches_count_long_words_and_carry_no_state(embedder: Embedder) -> None:
-    (found,) = embedder.embed_stream([["x" * 48, "y" * 49], "ü" * 25])
+    (found,) = embedder.embed_stream([["x" * 48, "y" * 49], ["ü" * 25]])
     assert found.truncated_words == 2
     assert list(embedder.embed_stream([])) == []
     with pytest.raises(ValueError, match="carries no state"):
@@ -201,6 +201,20 @@ def test_strings_are_split_as_the_model_says() -> None:
     (split,), (tokens,) = embedder.embed(["I don't."]), embedder.embed([["I", "do", "n't", "."]])
     np.testing.assert_array_equal(split, tokens)
     assert Embedder(tiny(), device="cpu").tokenize("I don't.") == ["I", "don't."]
+
+
+def test_raw_text_for_a_model_without_a_tokenizer_is_warned_of_once() -> None:
+    embedder = Embedder(tiny(), device="cpu")
+    embedder.embed(["I like apples", "I like apples ."])
+    embedder.embed(["I like apples."], tokenize=False)
+    with pytest.warns(UserWarning, match="'I like apples.' is split at white space, with marks left at the words"):
+        embedder.embed(["I like apples."])
+    embedder.embed(["I like apples."])
+
+
+def test_arrays_of_words_are_sentences(embedder: Embedder) -> None:
+    (array,), (words,) = embedder.embed([np.array(["I", "like"], dtype=object)]), embedder.embed([["I", "like"]])
+    np.testing.assert_array_equal(array, words)
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
@@ -230,8 +244,8 @@ def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(embedder: E
 
 
 def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
-    texts = ["I like apple.", "", LONGER.split()]
-    expected = [["I", "like", "apple."], [], LONGER.split()]
+    texts = ["I like apple .", "", LONGER.split()]
+    expected = [["I", "like", "apple", "."], [], LONGER.split()]
     embeddings = embedder.embed(texts)
     assert embeddings.tokens == expected
     assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
@@ -244,6 +258,7 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     ("arguments", "message"),
     [
         ({"sentences": "I like apple"}, "not a single string"),
+        ({"sentences": {"text": "I like apple"}}, "not a dict: name its column or key"),
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
         ({"sentences": [["I"]], "layers": 3}, "a number from 0 to 2, not 3"),

@@ -273,6 +273,8 @@ def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
         Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"write elmo\(elmokit.batch_to_ids\(sentences\)\)"):
         Elmo(tiny())([["a"]])
+    with pytest.raises(ValueError, match="takes a tensor of ids, not ndarray"):
+        Elmo(tiny())(np.zeros((1, 1, 50), np.int64))
 
 
 def test_elmo_refuses_to_train_prepacked_weights_and_to_have_no_mix() -> None:

@@ -81,5 +81,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ScalarMix(3, fixed_weights=[1.0])
     with pytest.raises(ValueError, match="2 weights, but got 3 layers"):
         ScalarMix(2)(layers)
+    with pytest.raises(ValueError, match=r"takes one tensor \(L\+1, ..., 2D\), not list: torch.stack"):
+        ScalarMix(3)(list(layers))  # as AllenNLP's
     with pytest.raises(ValueError, match="needs the mask"):
         ScalarMix(3, layer_norm=True)(layers)

@@ -59,6 +59,19 @@ def test_read_splits_lines_into_label_and_words(tmp_path: Path) -> None:
         list(task.read(tmp_path / "texts.txt"))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.conllu", "1\tA\n", r"train\.conllu should have lines \"LABEL TEXT\", not the format of \.conllu files"),
+        ("train.txt", '{"text": "good film", "label": "positive"}\n', 'line 1: expected "LABEL TEXT"'),
+    ],
+)
+def test_read_refuses_other_formats(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        list(ClassificationTask().read(tmp_path / name))
+
+
 def test_pooling_and_softmax_ignore_padding() -> None:
     vectors = torch.randn(3, 5, 2)
     mask = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])

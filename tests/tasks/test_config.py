@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from elmokit.tasks.classification import ClassificationConfig
-from elmokit.tasks.config import ColumnsConfig, WordsConfig, check_choices
+from elmokit.tasks.config import ColumnsConfig, FitConfig, WordsConfig, check_choices
 from elmokit.tasks.pairs import PairsConfig
 from elmokit.tasks.tagging import TaggingConfig
 
@@ -30,6 +30,20 @@ def test_settings_refuse_a_misspelled_choice(kind: type, wrong: dict[str, Any]) 
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"{name} must be one of .*, not '{value}'"):
         kind(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": "4"}, "batch_size must be an integer, not '4'"),
+        ({"max_epochs": 2.5}, "max_epochs must be an integer, not 2.5"),
+        ({"learning_rate": None}, "learning_rate must be a number, not None"),
+        ({"patience": True}, "patience must be an integer, not True"),
+    ],
+)
+def test_settings_refuse_what_is_no_number(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FitConfig(**wrong)
 
 
 def test_check_choices_accepts_each_choice_and_none_where_the_type_does() -> None:

@@ -56,6 +56,23 @@ def test_predict_file_writes_raw_text_in_columns_or_as_json(tagger: TaskModel, t
     assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in sentences]
 
 
+def test_predict_file_writes_raw_text_in_conllu(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("Ann sees red dogs.\nBob sleeps\n")
+    predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.conllu", text=True)
+    predict_file(tagger, tmp_path / "raw.txt", tmp_path / "out.conll", text=True)
+    conllu, columns = (
+        list(read_tagged(path, Layout.of(path))) for path in (tmp_path / "out.conllu", tmp_path / "out.conll")
+    )
+    assert conllu == columns and len(conllu) == 2
+    assert (tmp_path / "out.conllu").read_text().splitlines()[0].split("\t")[0] == "1"
+
+
+def test_score_refuses_a_file_without_examples(tagger: TaskModel, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match="there are no examples to score"):
+        score_file(tagger, tmp_path / "empty.txt")
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_predict_file_refuses_raw_text_of_tasks_that_read_none(name: str, tmp_path: Path) -> None:
     toy = toy_tasks()[name]

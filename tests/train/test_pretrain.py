@@ -588,6 +588,25 @@ def test_pretrain_raises_for_bad_text_before_training(
     assert not events(settings.output, "train")
 
 
+def test_pretrain_refuses_a_corpus_whose_words_are_all_rare(settings: PretrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "rare.txt").write_text("each word occurs once\n")
+    with pytest.raises(ValueError, match="no word of the corpus occurs 2 times: give more text, or a lower min_count"):
+        pretrain(replace(settings, corpus=(tmp_path / "rare.txt",)))
+
+
+def test_pretrain_refuses_a_language_where_all_text_is_split(settings: PretrainConfig, tmp_path: Path) -> None:
+    prepare([*settings.corpus], tmp_path / "shards", tokenizer="whitespace-1")
+    with pytest.raises(ValueError, match="has split all of the text already: omit the language"):
+        pretrain(replace(settings, corpus=(tmp_path / "shards",), tokenize=True, language="de"))
+
+
+def test_pretrain_says_that_heldout_text_is_trained_on(
+    settings: PretrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain(replace(settings, max_words=40, heldout=settings.corpus))
+    assert f"{settings.corpus[0]} is also trained on: its perplexity says nothing" in capsys.readouterr().out
+
+
 def test_pretrain_refuses_a_vocabulary_without_special_tokens(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("the\ncat\n")
     with pytest.raises(ValueError, match=r"vocab\.txt.*lacks <S> </S> <UNK>"):

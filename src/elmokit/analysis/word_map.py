@@ -227,5 +227,7 @@ def word_map(
         in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
     uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
     if len(uses) < 3:
+        if len(word.split()) != 1:
+            raise ValueError(f"{word!r} is not a single word")
         raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a map needs 3: try another corpus")
     return map_uses(word, uses, embedder, layers, config, uses_in_corpus=uses_in_corpus)

@@ -62,15 +62,19 @@ def picture(word_map: WordMap) -> Figure:
     layers = len(word_map.planes)
     figure = new_figure(3.6 * layers, 4.3)
     panels = figure.subplots(1, layers, squeeze=False)[0]
+    centres = [(plane.min(axis=0) + plane.max(axis=0)) / 2 for plane in word_map.planes]
+    reach = max(abs(plane - centre).max() for plane, centre in zip(word_map.planes, centres, strict=True))
+    # One scale for all layers: with its own, a layer whose uses do not differ would show their rounding.
+    reach = 1.08 * reach or 1.0
     for layer, (axes, plane) in enumerate(zip(panels, word_map.planes, strict=True)):
         for number in range(len(word_map.clusters)):
             points = plane[word_map.labels == number]
             axes.scatter(*points.T, s=16, color=COLORS[number % len(COLORS)], alpha=0.8, linewidth=0)
         axes.set_title(f"layer {layer}", loc="left", fontsize=10)
-        axes.set(xticks=[], yticks=[])
+        (left, bottom), (right, top) = centres[layer] - reach, centres[layer] + reach
+        axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
         axes.spines[:].set_color("#c8c8c8")
-        axes.set_aspect("equal", adjustable="datalim")
-        axes.margins(0.08)
+        axes.set_aspect("equal")
     figure.suptitle(word_map.word, x=0.01, ha="left", fontsize=13, weight="bold", parse_math=False)
     labels = [
         f"{cluster.size} uses: {', '.join(cluster.substitutes[:5])}".removesuffix(": ") for cluster in word_map.clusters

@@ -207,11 +207,17 @@ def wsd(
     """
     if not data:
         raise ValueError("there is nothing to evaluate: give a CoarseWSD directory, or test sets NAME.data.xml")
+    for path in data:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist")
     model_options = {"model": model, "state": state, "device": device, "dtype": dtype}
     if any(coarse_wsd_folders(path) for path in data):
         if len(data) > 1 or training is not None or first_senses is not None:
             raise ValueError("CoarseWSD brings its own training sentences: give its directory and no other data")
         return coarse_wsd(data[0], **model_options)
     if training is None:
-        raise ValueError("all-words test sets need a training text: give SemCor as XML or JSON lines")
+        raise ValueError(
+            "all-words test sets need a training text: give SemCor as XML or JSON lines (a directory of CoarseWSD has "
+            "folders of words, with train.data.txt and test.data.txt, and needs none)"
+        )
     return all_words_wsd(data, training, first_senses, **model_options)

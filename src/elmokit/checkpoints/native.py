@@ -134,6 +134,8 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
     """The configuration of the biLM, and the other settings as keyword arguments of `Pretrained`."""
     try:
         content = from_json(dict[str, Any], read_json(path))
+        if "task_config" in content:
+            raise ValueError("it is that of a task model: use elmokit predict, or elmokit.load_task_model in Python")
         version = content.get("format_version")
         if version is None:
             raise ValueError("it has no format_version, so it is the config.json of another program")

@@ -19,8 +19,9 @@ PREPARE_INPUTS = (
 )
 PREPARE_LANGUAGE = (
     "Language code, such as de, whose rules split the text into sentences (default: en, unless a tokenizer is given). "
-    "There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my, nl, "
-    "pa, pl, pt, ru, sk, ta, te, th, uk and zh. Other languages use the rules of a related one, with a warning."
+    "There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my (which "
+    "needs a tokenizer as well), nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Other languages use the rules of a "
+    "related one, with a warning."
 )
 PREPARE_TOKENIZER = (
     "Tokenizer (default: the one of the language): english-1 (en), characters-1 (zh and ja, one token per ideograph), "

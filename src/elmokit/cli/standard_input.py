@@ -1,23 +1,25 @@
 """`-` in the place of a text file: standard input, which is written to a temporary file, since text is read twice.
 
-It may be plain text or JSON lines, compressed or not.
+It may be plain text, JSON lines or CoNLL-U, compressed or not.
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from elmokit.data.readers import is_conllu_token
+from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines
 
 STANDARD_INPUT = Path("-")
 WRITTEN = ("output", "plot", "cache")  # how the names of options begin that name what is written
+LINES_LOOKED_AT = 1_000  # for the format of a text
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
 Verb = TypeVar("Verb")  # a dataclass of options
@@ -43,13 +45,13 @@ def reads_stream(verb: Any) -> bool:
     return any(map(_is_stream, _paths(verb)))
 
 
-def _is_json_lines(file: Path) -> bool:
-    """Whether the first line of a text that is not blank is a JSON object with fields."""
-    first = next((line for line in read_lines(file) if line.strip()), "")
-    try:
-        return first.lstrip().startswith("{") and bool(json.loads(first))
-    except (ValueError, RecursionError):
-        return False
+def _suffix(file: Path) -> str:
+    """The suffix of a text's format, from its first line that is not blank, and for CoNLL-U no comment either."""
+    lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
+    if is_json_object(next(iter(lines), "")):
+        return ".jsonl"
+    first = next((line for line in lines if not line.startswith("#")), "")
+    return ".conllu" if is_conllu_token(first) else ".txt"
 
 
 def _write(path: Path, directory: Path) -> Path:
@@ -64,7 +66,7 @@ def _write(path: Path, directory: Path) -> Path:
         with file.open("wb") as copy:
             copy.write(magic)
             shutil.copyfileobj(stream, copy)
-    return file.rename(directory / f"{name}.jsonl{compression}") if _is_json_lines(file) else file
+    return file.rename(directory / f"{name}{_suffix(file)}{compression}")
 
 
 def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
@@ -78,9 +80,7 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
     options = {field.name: getattr(value, field.name) for field in fields(value)}
     for name, path in options.items():
         if name.startswith(WRITTEN) and isinstance(path, Path) and _is_stream(path):
-            raise ValueError(
-                f"{name} is written to a file, which may be read only when it is complete: name one, not {path}"
-            )
+            raise ValueError(f"{name} must be a file, not {path}: standard output is not supported")
     return replace(value, **{name: _with_files(option, file_of) for name, option in options.items()})  # pyright: ignore[reportArgumentType]
 
 

@@ -170,7 +170,7 @@ class Compare:
     """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """Word, as spelled in the sentences."""
+    """Word; upper and lower case are not distinguished."""
     sentences: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]

@@ -14,12 +14,13 @@ from elmokit.compat.old_modules import install, lacks_command
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m elmokit.compat",
+        usage="%(prog)s [-h] [--tensorflow-hub] [-m] SCRIPT [ARGUMENT ...]",
         description="Run a Python script that was written for AllenNLP, bilm-tf, ELMoForManyLangs or simple_elmo.",
     )
     parser.add_argument("--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too")
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, default=[], help="of the script")
     options = parser.parse_args()
     if not options.is_module and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")

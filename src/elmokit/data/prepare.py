@@ -22,7 +22,7 @@ from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOpti
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
 from elmokit.data.workers import usable_cores
-from elmokit.fs.atomic import check_output, publish_directory, resolve_link
+from elmokit.fs.atomic import OVERWRITE, check_output, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.paths import check_distinct
@@ -76,7 +76,7 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
         if different := [name for name in new if old[name] != new[name]]:
             raise ValueError(
                 f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
-                "or ask to overwrite it"
+                f"or {OVERWRITE}"
             )
     except ValueError:
         if overwrite:
@@ -87,7 +87,7 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
     if newer := [path for path in inputs if Path(path).stat().st_mtime_ns > written]:
         if overwrite:
             return None
-        advice = "the corpus is left as it is; ask to overwrite it if the text has changed"
+        advice = f"the corpus is left as it is; if the text has changed, {OVERWRITE}"
         warnings.warn(f"{newer[0]} was written after {output} was prepared from it: {advice}", stacklevel=3)
     report.already_done = True
     return report

@@ -12,6 +12,7 @@ from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_lines, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
 PARTS_OF_SPEECH = ("upos", "xpos")
 DOCUMENT_START = "-DOCSTART-"
 # Words may contain other white space, such as no-break spaces.
@@ -81,6 +82,22 @@ class Layout:
             raise ValueError(f"tag column {tag_column!r} must be a number, unless the format is conllu") from None
 
 
+def is_conllu_token(line: str) -> bool:
+    """Whether a line is that of a word, a multiword token or an empty node in CoNLL-U."""
+    columns = line.split("\t")
+    return len(columns) == len(CONLLU_COLUMNS) and CONLLU_ID.fullmatch(columns[0]) is not None
+
+
+def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
+    """A sentence in CoNLL-U, with its last empty line; all columns but those of number, word and tag are "_"."""
+    lines = []
+    for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
+        columns = [str(number), word, *"_" * (len(CONLLU_COLUMNS) - 2)]
+        columns[tag_column] = tag
+        lines.append("\t".join(columns) + "\n")
+    return "".join(lines) + "\n"
+
+
 def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
     """Stream the lines of a task file.
 
@@ -106,8 +123,8 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
             raise ValueError(
-                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text!r} (raw text is "
-                "predicted with --text)"
+                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text[:80]!r} (raw text "
+                "is read by `elmokit predict --text` alone)"
             )
         # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
         skipped = layout.conllu and not columns[0].isdecimal()

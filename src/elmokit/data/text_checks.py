@@ -86,13 +86,23 @@ def _beginning(file: Path) -> Iterator[str]:
             return
 
 
+def _words_with_marks(words: Sequence[str]) -> list[str]:
+    """The words of a sentence that have an attached mark."""
+    inner = [word for word in words[:-1] if ATTACHED.fullmatch(word[-60:])]
+    return inner + [word for word in words[-1:] if ATTACHED_AT_END.fullmatch(word) or ATTACHED.fullmatch(word[-60:])]
+
+
+def has_attached_mark(words: Sequence[str]) -> bool:
+    """Whether a word of a sentence has an attached mark, as in raw text."""
+    return bool(_words_with_marks(words))
+
+
 def attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
     """A word with an attached mark, if at least two and at least 2 % of the words have one."""
     total, marked = 0, []
     for words in lines:
         total += len(words)
-        marked += [word for word in words[:-1] if ATTACHED.fullmatch(word[-60:])]
-        marked += [word for word in words[-1:] if ATTACHED_AT_END.fullmatch(word) or ATTACHED.fullmatch(word[-60:])]
+        marked += _words_with_marks(words)
     return marked[0][:60] if len(marked) >= max(2, MARK_SHARE * total) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
@@ -18,6 +18,7 @@ from elmokit.checkpoints.detect import Detected
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
 from elmokit.config import StatePolicy
+from elmokit.data.text_checks import has_attached_mark
 from elmokit.embed.outputs import LayerSelection, OutputSpec, Pooling, layer_weights, select_layers
 from elmokit.embed.pipeline import (
     BatchResult,
@@ -35,6 +36,13 @@ from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizers import get_tokenizer
 
 Sentence = str | Sequence[str]
+
+
+def refuse_table(inputs: object) -> None:
+    """ValueError for a dictionary or a data frame, whose iteration would give its keys or the names of its columns."""
+    if isinstance(inputs, Mapping) or hasattr(inputs, "columns"):
+        name = type(inputs).__name__
+        raise ValueError(f"give a list of texts, not a {name}: name its column or key, as in table['text']")
 
 
 class Embeddings(list[np.ndarray]):
@@ -109,6 +117,7 @@ class Embedder:
         self._fingerprints: dict[tuple[object, ...], str] = {}
         self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
         self._tokenizer = get_tokenizer(self.model.tokenizer or "whitespace-1")
+        self._warned = False
         if self.model is not model:  # weights of files are not kept
             self.model = on_device(replace(self.model, bilm=self._pipeline.bilm), self.device)
             release_freed_memory()
@@ -367,15 +376,30 @@ class Embedder:
         """Each sentence as tokens, when it is asked for."""
         if isinstance(sentences, str):
             raise ValueError("give a list of sentences, not a single string: write embed([text])")
-        split = self.tokenize if tokenize else str.split
+        refuse_table(sentences)
+        split = self._split_raw if tokenize else str.split
 
         def tokens_of(number: int, sentence: Sentence) -> Sequence[str]:
             tokens = split(sentence) if isinstance(sentence, str) else sentence
+            if isinstance(tokens, np.ndarray):  # as pandas reads lists of words from a Parquet file
+                tokens = tokens.tolist()
             if not isinstance(tokens, Sequence) or not all(isinstance(word, str) for word in tokens):
                 raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(tokens)[:60]!r}")
             return tokens
 
         return map(tokens_of, count(), sentences)
+
+    def _split_raw(self, text: str) -> list[str]:
+        """`tokenize`, with a warning, once, if text that looks raw is split at white space alone."""
+        tokens = self.tokenize(text)
+        if not (self.model.tokenizer or self._warned) and has_attached_mark(tokens):
+            self._warned = True
+            warnings.warn(
+                f"the model does not say how its text was split into words, so {text[:40]!r} is split at white space, "
+                "with marks left at the words: give lists of words, or tokenize=False if this is meant",
+                stacklevel=5,
+            )
+        return tokens
 
     def _start(self, state: StatePolicy | BiLMState | None) -> BiLMState | None:
         """The state that every sentence starts from where none is carried; None: zeros."""

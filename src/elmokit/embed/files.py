@@ -20,7 +20,14 @@ from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
 from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
-from elmokit.fs.atomic import atomic_directory, check_output, remove_directory, remove_leftovers, resolve_link
+from elmokit.fs.atomic import (
+    OVERWRITE,
+    atomic_directory,
+    check_output,
+    remove_directory,
+    remove_leftovers,
+    resolve_link,
+)
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import suffixes_of
 from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
@@ -290,7 +297,7 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
             report = _count(job, output)
         elif output.exists() and not overwrite:
             other = "no vectors of elmokit" if stored is None else f"other vectors ({index.differences(stored)})"
-            raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or ask to overwrite it")
+            raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or {OVERWRITE}")
         else:
             unfinished = _index_of_directory(parts)
             if overwrite and unfinished is not None and index.differences(unfinished):

@@ -26,6 +26,7 @@ from elmokit.fs.disk import DISK_FULL, cannot_write, new_directories, sync
 from elmokit.fs.lock import locked
 from elmokit.fs.reading import suffixes_of
 
+OVERWRITE = "ask to overwrite it (--overwrite; overwrite=True in Python)"  # the end of messages about an output
 NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: together they must fit a file name
 
 
@@ -200,7 +201,7 @@ def _is_occupied(path: Path) -> bool:
 
 
 def _exists(path: Path) -> FileExistsError:
-    return FileExistsError(f"{path} exists: remove it, choose another name, or ask to overwrite it")
+    return FileExistsError(f"{path} exists: remove it, choose another name, or {OVERWRITE}")
 
 
 def _check_same(new: Path, path: Path) -> None:

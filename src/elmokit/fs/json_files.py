@@ -46,6 +46,14 @@ def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def is_json_object(line: str) -> bool:
+    """Whether a line of text is a JSON object with fields, as in JSON lines."""
+    try:
+        return line.lstrip().startswith("{") and bool(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
+
+
 def _dataclass_from_json(kind: type[T], value: Any, name: str) -> T:
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, not {value!r:.60}")

@@ -158,7 +158,9 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
                 known = "files whose names end in .gz or .zst are read as they are"
                 raise ValueError(f"{path} is compressed: decompress it with `{command}` ({known})") from None
         reason = f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        raise ValueError(f"{path}, line {number}: {reason}; convert the file, e.g. with `iconv -t UTF-8`") from None
+        encoding = "UTF-16" if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
+        command = f"iconv -f {encoding} -t UTF-8 {path} > NEW"
+        raise ValueError(f"{path}, line {number}: {reason}; convert the file, such as with `{command}`") from None
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

@@ -66,7 +66,9 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
 def check_ids(ids: Tensor, bilm: BiLM) -> None:
     """ValueError for ids that are not those of words as a biLM reads them."""
     if not isinstance(ids, Tensor):
-        raise ValueError("Elmo takes ids, not words: write elmo(elmokit.batch_to_ids(sentences))")
+        raise ValueError(
+            f"Elmo takes a tensor of ids, not {type(ids).__name__}: write elmo(elmokit.batch_to_ids(sentences))"
+        )
     config, by_word = bilm.config, bilm.config.num_words is not None
     if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")

@@ -73,6 +73,8 @@ class ScalarMix(nn.Module):
         Raises:
             ValueError: There are other layers than weights, or there is no mask for the layer norm.
         """
+        if not isinstance(layers, Tensor):
+            raise ValueError(f"a mix takes one tensor (L+1, ..., 2D), not {type(layers).__name__}: torch.stack(layers)")
         if len(layers) != len(self.weights):
             raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
         return mix_layers(layers, self.gamma * self.layer_weights(), mask, self.layer_norm)

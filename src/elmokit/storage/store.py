@@ -20,7 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from elmokit.fs.atomic import atomic_path, remove_leftovers
+from elmokit.fs.atomic import OVERWRITE, atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.storage.checksum import is_intact
 from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
@@ -148,9 +148,7 @@ def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
     directory = Path(directory)
     if (directory / INDEX_NAME).exists():
         if changed := index.differences(read_index(directory)):
-            raise ValueError(
-                f"{directory} holds other embeddings ({changed}): remove it, name another, or ask to overwrite it"
-            )
+            raise ValueError(f"{directory} holds other embeddings ({changed}): remove it, name another, or {OVERWRITE}")
     elif directory.exists() and any(not path.name.startswith(".") for path in directory.iterdir()):
         raise ValueError(f"{directory} is not empty and holds no embeddings: name another directory")
     else:

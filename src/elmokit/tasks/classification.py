@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs.json_files import is_json_object
+from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
 from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
@@ -29,6 +30,7 @@ from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
 LINES_LOOKED_AT = 100  # of a file to predict, for its labels
+OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,11 @@ class BiattentiveNetwork(TextClassifier):
 
 
 class ClassificationTask(Task[LabelledText, Classification]):
-    """A label for a text. Files have a text per line: "LABEL TEXT", or a tree of labels; spaces separate words."""
+    """A label for a text. Files have a text per line, with spaces between its words.
+
+    A line begins with the label, as in "positive A fine film .", or is a tree of the Stanford Sentiment Treebank, as in
+    "(3 (2 It) (4 works))".
+    """
 
     name = "classification"
     metric = "accuracy"
@@ -225,6 +231,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
             )
 
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
+        if (kind := suffixes_of(path).kind) in OTHER_FORMATS:
+            raise ValueError(f'{path} should have lines "LABEL TEXT", not the format of {kind} files: convert it first')
         for number, line in enumerate(read_lines(path), start=1):
             if line.lstrip().startswith("("):
                 try:
@@ -235,7 +243,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
                     yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
             elif line.strip():
                 label, *words = line.split()
-                if not words:
+                if not words or is_json_object(line):
                     raise ValueError(f'{path}, line {number}: expected "LABEL TEXT", not {line!r}')
                 yield LabelledText(self._cased(words), label if with_answers else None)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, get_args, get_origin, get_type_hints
 
 # The tasks of elmokit: module of elmokit.tasks -> class.
@@ -16,9 +17,17 @@ TASKS = {
 }
 
 
+def _check_is_number(config: object, name: str) -> None:
+    """ValueError if a setting of `config` is no number, or no integer where its type is int."""
+    value, is_integer = getattr(config, name), get_type_hints(type(config))[name] is int
+    if isinstance(value, bool) or not isinstance(value, Integral if is_integer else Real):
+        raise ValueError(f"{name} must be {'an integer' if is_integer else 'a number'}, not {value!r}")
+
+
 def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is below `least`."""
     for name in names:
+        _check_is_number(config, name)
         if not getattr(config, name) >= least:  # a NaN is not
             raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
 
@@ -26,6 +35,7 @@ def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
 def check_positive(config: object, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is not a finite number above 0."""
     for name in names:
+        _check_is_number(config, name)
         if not 0 < getattr(config, name) < float("inf"):
             raise ValueError(f"{name} must be a number above 0, not {getattr(config, name)}")
 
@@ -33,6 +43,7 @@ def check_positive(config: object, names: Iterable[str]) -> None:
 def check_dropout(config: object, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is not a dropout probability."""
     for name in names:
+        _check_is_number(config, name)
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -20,7 +21,7 @@ import torch
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.fs.atomic import atomic_path, check_output
+from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.runtime import pick_device
@@ -84,6 +85,11 @@ def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
             _check_words(task, example)
         except ValueError as error:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                f"example {number} of the {name} set, {str(example)[:60]!r}, is no example of {task.name} ({error}): "
+                f"give a file, or examples as {type(task).__name__}().read yields them"
+            ) from error
 
 
 def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
@@ -101,6 +107,21 @@ def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> 
         )
 
 
+def warn_of_unknown_answers(task: Task, labels: Mapping[str, Any], name: str, examples: Sequence[Any]) -> None:
+    """Warn of labels in a set for scoring that the training set lacks: they are never predicted."""
+    try:
+        unknown = sorted(task.answer_types(task.learn(examples)) - task.answer_types(labels))
+    except ValueError:  # such as a test set without the mark of a scheme, which is scored all the same
+        return
+    if unknown:
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        warnings.warn(
+            f"the {name} set has labels that the training set lacks, which are never predicted: "
+            f"{', '.join(unknown[:5])}{more}",
+            stacklevel=4,
+        )
+
+
 def _with_labels(task: Task, sets: Sequence[Sequence[Any]]) -> Task:
     """The task with the labels of the training set. ValueError, which names the set, if those of another do not fit."""
     names = ("training", "development", "test")
@@ -112,6 +133,8 @@ def _with_labels(task: Task, sets: Sequence[Sequence[Any]]) -> Task:
     for name, examples in zip(names[1:], sets[1:], strict=False):
         check_examples(labelled, name, examples)
     check_answers(task, labels, sets[1])
+    for name, examples in zip(names[1:], sets[1:], strict=False):
+        warn_of_unknown_answers(task, labels, name, examples)
     return labelled
 
 
@@ -203,7 +226,7 @@ def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitRepor
     if not (output / CONFIG).is_file():
         return None
     if not (output / REPORT).is_file():
-        raise FileExistsError(f"{output} is a model without a report: choose another name, or ask to overwrite it")
+        raise FileExistsError(f"{output} is a model without a report: choose another name, or {OVERWRITE}")
     report = FitReport.read(output / REPORT)
     if report.identity != identity:
         others = [
@@ -213,9 +236,7 @@ def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitRepor
             if name not in NOT_DECISIVE and report.settings.get(part, {}).get(name, value) != value
         ]
         other = ", ".join(others) or "data, or other code of the task"
-        raise FileExistsError(
-            f"{output} exists, of a run with other {other}: choose another name, or ask to overwrite it"
-        )
+        raise FileExistsError(f"{output} exists, of a run with other {other}: choose another name, or {OVERWRITE}")
     return report
 
 
@@ -261,6 +282,9 @@ def fit(
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
+    for setting, kind in ((words, WordsConfig), (config, FitConfig)):
+        if not isinstance(setting, kind):
+            raise ValueError(f"{setting!r:.60} is no {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
     if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
         raise ValueError(f"{task.name} reads no such large batches: set batch_size to {task.max_batch_size}")
     if output is not None:

@@ -153,7 +153,7 @@ class MeanScore:
     deviation: float
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.2f} ± {100 * self.deviation:.2f}"
+        return f"{100 * self.mean:.2f}" + (f" ± {100 * self.deviation:.2f}" if self.deviation else "")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
+from elmokit.data.readers import Layout, TaggedSentence, conllu_lines, read_tagged, write_predictions
 from elmokit.fs.reading import suffixes_of
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.tasks.config import ColumnsConfig, check_at_least, check_choices, check_dropout
@@ -232,17 +232,18 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return confusion_counts(gold, predicted)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
-        values: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags}
+        values: dict[str, Any] = {"words": prediction.words, "tags": prediction.tags, "scores": prediction.scores}
         if self.labels["scheme"]:
             values["spans"] = [vars(span) for span in prediction.spans]
         return values
 
     def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None) -> None:
-        """JSON lines to a file .jsonl; to any other, words and tags in columns: a copy of `file` if it is given."""
+        """JSON lines to a file .jsonl; to any other, a copy of `file` with the tags, or without it words and tags."""
         if suffixes_of(output).kind == ".jsonl":
             super().write(predictions, output, file)
         elif file is None:
-            self.write_lines(map(_in_columns, predictions), output)
+            layout = self.layout(output, with_tags=False)
+            self.write_lines((_in_columns(tagging, layout) for tagging in predictions), output)
         else:
             tags = (prediction.tags for prediction in predictions)
             write_predictions(file, tags, output, self.layout(file, with_tags=False))
@@ -253,8 +254,10 @@ def _in_iob2(tags: Sequence[str]) -> list[str]:
     return from_spans(spans(tags), len(tags), "IOB2")
 
 
-def _in_columns(tagging: Tagging) -> str:
-    """A sentence as lines "WORD TAG", and an empty line."""
+def _in_columns(tagging: Tagging, layout: Layout) -> str:
+    """A sentence in CoNLL-U, or as lines "WORD TAG" and an empty line."""
+    if layout.conllu:
+        return conllu_lines(tagging.words, tagging.tags, layout.tag_column)
     return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
 
 

@@ -17,7 +17,7 @@ from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
-from elmokit.embed.embedder import Embedder
+from elmokit.embed.embedder import Embedder, refuse_table
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
@@ -181,11 +181,15 @@ class TaskModel:
         """
         if isinstance(inputs, str):
             raise ValueError("predict takes a list: write predict([text])")
+        refuse_table(inputs)
         return list(self.predict_examples(map(self.example, inputs)))
 
     def example(self, text: Any) -> Any:
-        """Convert an input of `predict` to an example."""
-        return self.task.from_text(text, self._tokenize)
+        """Convert an input of `predict` to an example. ValueError if it is none of the task."""
+        try:
+            return self.task.from_text(text, self._tokenize)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{text!r:.60} is no input of {self.task.name} ({error}): see its from_text") from error
 
     def predict_examples(self, examples: Iterable[Any], with_probabilities: bool = True) -> Iterator[Any]:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time.
@@ -228,6 +232,8 @@ class TaskModel:
             ValueError: An example, which is numbered, is inconsistent, has no answer, or is too long.
         """
         examples = list(self.task.checked(examples))
+        if not examples:
+            raise ValueError("there are no examples to score")
         predictions = list(self.predict_examples(examples, with_probabilities=False))
         return TaskScores.of(self.task, examples, predictions)
 

@@ -118,6 +118,6 @@ def missing_rules(tokenizer: Tokenizer, language: str | None) -> str | None:
     if language is None or language in LANGUAGES or not _uses_sentencex(tokenizer, language):
         return None
     return (
-        f"sentencex has no rules for {language!r}: sentences are split by the rules of a related language or of "
-        f"English, possibly after abbreviations (it has rules for {', '.join(LANGUAGES)})"
+        f"there are no rules for sentences of {language!r}: those of a related language or of English are used, so "
+        "that a sentence may end wrongly after an abbreviation; look at some of the sentences"
     )

@@ -26,7 +26,8 @@ class PretrainConfig:
     corpus: tuple[Path, ...]
     """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/ and model/. Rerun the command to resume an interrupted run."""
+    """Directory of the run: log.jsonl, checkpoints/ and model/; each cool-down has its own in it, cool-down-STEP-STEPS,
+    with its model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
     """Held-out text for the perplexity during training (or pseudo-perplexity, where directions are merged)."""
     preset: Literal[
@@ -54,7 +55,7 @@ class PretrainConfig:
     """Passes over the corpus. More of them extend a finished run, whose schedule begins anew at its former end. Ignored
     with a constant schedule, which has no planned end."""
     max_words: int | None = None
-    """Maximum number of words to train on (default: no limit)."""
+    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit)."""
     max_hours: float | None = None
     """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no limit)."""
     patience: int | None = None
@@ -172,7 +173,7 @@ class FinetuneConfig:
     softmax_epochs: float = 1.0
     """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Maximum number of words to train on (default: no limit)."""
+    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit)."""
     vocab_size: int = 50_000
     """Maximum size of the vocabulary of a new softmax."""
     min_count: int = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -91,7 +92,12 @@ def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
             _check_order(vocab, settings.vocab, files)
         return vocab
     if latest_snapshot(settings.output / CHECKPOINTS) is None:
-        Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size).write(built)
+        vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
+        if len(vocab) == len(SPECIALS):
+            raise ValueError(
+                f"no word of the corpus occurs {settings.min_count} times: give more text, or a lower min_count"
+            )
+        vocab.write(built)
     return Vocab.read(built)
 
 
@@ -174,11 +180,17 @@ class PretrainReport:
         return "\n".join(lines)
 
 
-def _card(trainer: Trainer, report: CorpusReport, words: int, outcome: Outcome) -> str:
+def _card(trainer: Trainer, text: _Text, words: int, outcome: Outcome) -> str:
+    config, report = trainer.config, text.report
+    parameters = sum(parameter.numel() for parameter in trainer.bilm.parameters())
     settings, final, cool_down = trainer.settings, outcome.heldout, trainer.schedule.cool_down
     lines = [
         "# An ELMo biLM trained by elmokit",
         "",
+        f"- vectors: {config.output_dim} dimensions, {config.num_representations} layers; {parameters / 1e6:.3g} "
+        "million parameters, softmax apart",
+        f"- tokenizer: {text.tokenizer or 'not known; spaces separate the words'}; vocabulary of the softmax: "
+        f"{len(trainer.vocab):,} words",
         f"- words seen: {words:,} of a corpus of {report.words:,} ({words / report.words:.2f} passes)",
         f"- recipe: {settings.recipe}, learning rate {trainer.recipe.learning_rate:g} ({trainer.schedule.name}), "
         f"batch {settings.batch_size} x {settings.unroll_steps}, {trainer.step:,} steps",
@@ -292,6 +304,9 @@ def _text_of(settings: PretrainConfig) -> _Text:
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
+    if settings.language is not None and all(map(tokenizer_of_shard, [*files, *heldout])):
+        raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
+    in_both = {os.path.realpath(file) for file in files} & {os.path.realpath(file) for file in heldout}
     tokenizer = _tokenizer(settings, files)
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
@@ -299,6 +314,8 @@ def _text_of(settings: PretrainConfig) -> _Text:
     print_statistics("corpus", report)
     if heldout:
         print_statistics("held-out text", check_corpus(heldout))
+    if in_both:
+        print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
     return _Text(report.in_order(files), heldout, report, tokenizer)
 
 
@@ -314,7 +331,7 @@ def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) ->
     )
     model = None
     if outcome.reason != "hours" or trainer.last_step is None:
-        model, card = directory / MODEL, _card(trainer, text.report, model_words, outcome)
+        model, card = directory / MODEL, _card(trainer, text, model_words, outcome)
         save(trainer.pretrained(text.tokenizer, card), model, overwrite=True)
     measured = (None, heldout) if isinstance(heldout, PseudoPerplexity) else (heldout, None)
     return PretrainReport(model, outcome.reason, outcome.step, words, *measured, trainer.objective.cut_sentences)

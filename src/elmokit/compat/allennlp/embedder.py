@@ -22,6 +22,7 @@ from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
+from elmokit.runtime import pick_device
 
 DEFAULT_BATCH_SIZE = 64
 OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -66,7 +67,7 @@ class ElmoEmbedder:
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cpu" if self.cuda_device < 0 else f"cuda:{self.cuda_device}")
+        return pick_device("cpu" if self.cuda_device < 0 else f"cuda:{self.cuda_device}")
 
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
@@ -189,6 +190,7 @@ def allennlp_elmo(
         include_package: Ignored.
 
     Raises:
+        FileExistsError: The output exists, and is no HDF5 file, which alone is replaced, as AllenNLP does.
         ValueError: Not exactly one of `all`, `top` and `average` is set, or a line is blank.
     """
     chosen = [name for name, flag in (("all", all), ("top", top), ("average", average)) if flag]
@@ -197,5 +199,7 @@ def allennlp_elmo(
     if vocab_path or file_friendly_logging or include_package:
         warn_once("--vocab-path, --file-friendly-logging and --include-package are ignored")
     check_output(output_file, [input_file], overwrite=True)
+    if Path(output_file).is_file() and not h5py.is_hdf5(output_file):
+        raise FileExistsError(f"{output_file} exists and is no HDF5 file: remove it, or choose another name")
     embedder = ElmoEmbedder(options_file, weight_file, cuda_device)
     embedder.embed_file(read_lines(input_file), output_file, chosen[0], batch_size, forget_sentences, use_sentence_keys)
