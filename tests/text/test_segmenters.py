@@ -55,7 +55,10 @@ def test_prepare_splits_chinese_by_character(tmp_path: Path) -> None:
 def test_tokenizer_for_raises_for_mismatched_languages() -> None:
     for name, language, message in [
         (None, "klingon", r"'klingon' is not a language code.*am, ar,.* th and zh"),
-        (None, "DE", "'DE' is not a language code"),
+        (None, "DE", "the rules for 'DE' have the code 'de': write that"),
+        (None, "pt-BR", "the rules for 'pt-BR' have the code 'pt'"),
+        (None, "deu", "the rules for 'deu' have the code 'de'"),
+        (None, "LA", "'LA' is not a language code"),
         (None, "km", r"no tokenizer for 'km'.*spacy:MODEL.*whitespace-1"),
         ("whitespace-1", "de", "omit the language"),
         ("words-1", None, "needs a language"),
@@ -76,11 +79,11 @@ def test_missing_rules_warns_of_unsupported_languages() -> None:
     ]:
         warning = missing_rules(tokenizer_for(name, language), language)
         assert (warning is None) == has_rules
-        assert warning is None or f"no rules for '{language}'" in warning
+        assert warning is None or f"no rules for sentences of '{language}'" in warning
 
 
 def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no rules for 'sv'"):
+    with pytest.warns(UserWarning, match="no rules for sentences of 'sv'"):
         assert prepared(tmp_path, "Hej där. Kom in!", language="sv") == ["Hej där .", "Kom in !"]
 
 

@@ -16,6 +16,14 @@ LANGUAGES = (
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
     "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk",
 )  # fmt: skip
+# The codes of ISO 639-2 and 639-3 for languages that have rules under their code of two letters.
+CODES_OF_THREE_LETTERS = {
+    "amh": "am", "ara": "ar", "arm": "hy", "ben": "bn", "bul": "bg", "bur": "my", "cat": "ca", "chi": "zh", "cmn": "zh",
+    "dan": "da", "deu": "de", "dut": "nl", "ell": "el", "eng": "en", "fin": "fi", "fra": "fr", "fre": "fr", "ger": "de",
+    "gre": "el", "guj": "gu", "hin": "hi", "hye": "hy", "ita": "it", "jpn": "ja", "kan": "kn", "kaz": "kk", "mal": "ml",
+    "mar": "mr", "mya": "my", "nld": "nl", "pan": "pa", "pol": "pl", "por": "pt", "rus": "ru", "slk": "sk", "slo": "sk",
+    "spa": "es", "tam": "ta", "tel": "te", "tha": "th", "ukr": "uk", "zho": "zh",
+}  # fmt: skip
 
 
 # Where to split a window in which sentencex finds no end of a sentence, such as a long quotation.

@@ -4,6 +4,7 @@ A model must read text that is tokenized like its training text, so the name of 
 weights. Names end in a version, which changes whenever the tokens of any text change.
 """
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from elmokit.text.chinese import CHARACTERS, split_chinese_sentences
 from elmokit.text.english import split_english_sentences, tokenize_english
 from elmokit.text.scripts import NOT_LATIN_LETTER, SOUTH_EAST_ASIAN_LETTER, UNSPACED_LETTER
 from elmokit.text.segmenters import LANGUAGE_CODE, SEGMENTERS, load_segmenter
-from elmokit.text.sentences import LANGUAGES, split_sentences
+from elmokit.text.sentences import CODES_OF_THREE_LETTERS, LANGUAGES, split_sentences
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.words import tokenize_words
 
@@ -76,6 +77,13 @@ def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
     return not own
 
 
+def _code_with_rules(language: str) -> str | None:
+    """The code of two letters for a language that is written in another way, such as deu or de-AT, and has rules."""
+    code = re.split("[-_]", language.lower())[0]
+    code = CODES_OF_THREE_LETTERS.get(code, code)
+    return code if code in (*LANGUAGES, *TOKENIZER_OF) else None
+
+
 def tokenizer_for(name: str | None = None, language: str | None = None) -> Tokenizer:
     """Get a tokenizer that splits sentences by the rules of a language.
 
@@ -91,6 +99,8 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
     Raises:
         ValueError: There is no such language or tokenizer, or they do not match.
     """
+    if language is not None and (code := _code_with_rules(language)) not in (None, language):
+        raise ValueError(f"the rules for {language!r} have the code {code!r}: write that")
     if language is not None and not LANGUAGE_CODE.fullmatch(language):
         raise ValueError(
             f"{language!r} is not a language code of two or three letters; there are rules for {', '.join(LANGUAGES)}, "
