@@ -13,11 +13,13 @@ import torch
 
 from elmokit import cli
 from elmokit.cli import verbs
+from elmokit.cli.options import option_names
 from elmokit.config import PRESETS
 from elmokit.nn.bilm import BiLM
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
 from elmokit.tasks.task import TASKS
+from elmokit.train.config import PretrainConfig
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
@@ -223,6 +225,26 @@ def test_main_prints_warnings_on_one_line(
     monkeypatch.setenv("ELMOKIT_DEBUG", "1")
     assert cli.main(["info"]) == 0
     assert [str(each.message)[:10] for each in recwarn] == ["outside th", "some words"]
+
+
+def test_messages_name_options_as_they_are_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ELMOKIT_DEBUG", raising=False)
+    (tmp_path / "text_field.jsonl").write_text('{"body": "a cat"}\n')
+    assert cli.main(["prepare", str(tmp_path / "text_field.jsonl"), "--output", str(tmp_path / "shards")]) == 2
+    error = capsys.readouterr().err
+    assert "text_field.jsonl, line 1 has no field 'text'" in error and error.endswith("set --text-field\n")
+    # Settings that check their values when they are made, before the verb is known.
+    assert cli.main(["pretrain", "--corpus", "a.txt", "--output", "run", "--vocab-size=0"]) == 2
+    assert capsys.readouterr().err == "elmokit: error: --vocab-size must be at least 1, not 0\n"
+
+
+def test_options_of_a_verb_are_those_that_python_spells_otherwise() -> None:
+    predict = verbs.Predict(task_model=Path("model"), file=Path("text"), output=Path("out"))
+    assert option_names(predict) == {}  # task_model is no option
+    names = option_names(verbs.Pretrain(PretrainConfig(corpus=(Path("a.txt"),), output=Path("run"))))
+    assert names["vocab_size"] == "--vocab-size" and "heldout" not in names
 
 
 def test_warning_is_one_line_in_a_subprocess() -> None:

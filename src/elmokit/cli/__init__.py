@@ -10,6 +10,7 @@ import tyro
 
 import elmokit
 from elmokit.cli.messages import is_debugging, one_line, one_line_warnings, reopen_closed_streams
+from elmokit.cli.options import option_names, typed_options
 from elmokit.cli.standard_input import reads_stream, spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 from elmokit.compat.commands import TYRO_CONFIG
@@ -23,7 +24,7 @@ DESCRIPTION = (
 def _run(verb: Verb) -> int:
     can_resume = isinstance(verb, RESUMABLE) and not reads_stream(verb)
     try:
-        with one_line_warnings(), spool_standard_input(verb) as with_files:
+        with one_line_warnings(option_names(verb)), spool_standard_input(verb) as with_files:
             with_files.run()
     except KeyboardInterrupt as error:
         advice = "run the same command again to resume" if can_resume else ""
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"elmokit {elmokit.__version__}")
         return 0
+    options = typed_options(arguments)  # known before the verb, whose settings check their values when it is made
     try:
         verb = tyro.cli(
             verbs_for(arguments),
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=arguments,
             config=TYRO_CONFIG,
         )
+        options = option_names(verb)
         return _run(verb)
     except BrokenPipeError:  # while printing help
         _print_nowhere()
@@ -86,5 +89,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if is_debugging():
             raise
-        print(f"elmokit: error: {one_line(error)}", file=sys.stderr)
+        print(f"elmokit: error: {one_line(error, options)}", file=sys.stderr)
         return 2

@@ -1,9 +1,10 @@
 """Errors and warnings of the command line: one line each, without the source locations that Python adds."""
 
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -20,24 +21,32 @@ def is_debugging() -> bool:
     return os.environ.get("ELMOKIT_DEBUG") == "1"
 
 
-def one_line(message: Warning | Exception | str) -> str:
-    """The message on a single line; the name of its class if it is empty."""
+def one_line(message: Warning | Exception | str, options: Mapping[str, str]) -> str:
+    """The message on a single line, with options in the place of their names in Python.
+
+    Args:
+        message: The message; if it is empty, the name of its class is shown.
+        options: As of `option_names`.
+    """
     lines = (line.strip() for line in str(message).splitlines())
-    return "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    from tqdm import tqdm  # `tqdm.write` puts the line above a running progress bar
-
-    tqdm.write(f"elmokit: warning: {one_line(message)}", file=sys.stderr)
+    text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
+    for name, option in options.items():  # but not in paths, and not where Python's own spelling is shown
+        text = re.sub(rf"(?<![\w./-]){name}(?![\w/=(-]|\.\w)", option, text)
+    return text
 
 
 @contextmanager
-def one_line_warnings() -> Iterator[None]:
-    """Show warnings as `elmokit: warning: TEXT` inside the `with` block, except when debugging."""
+def one_line_warnings(options: Mapping[str, str]) -> Iterator[None]:
+    """Show warnings as `elmokit: warning: TEXT` inside the `with` block, by `one_line`, except when debugging."""
+
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        from tqdm import tqdm  # `tqdm.write` puts the line above a running progress bar
+
+        tqdm.write(f"elmokit: warning: {one_line(message, options)}", file=sys.stderr)
+
     previous = warnings.showwarning
     if not is_debugging():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show_warning
     try:
         yield
     finally:

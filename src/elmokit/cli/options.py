@@ -1,9 +1,10 @@
-"""Options shared by several verbs, each with its help text."""
+"""Options shared by several verbs, each with its help text, and the names of all options of a verb."""
 
-from dataclasses import fields
-from typing import Annotated, Literal, get_type_hints
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, get_type_hints
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
 # Suppresses tyro's "(default: None)": the help text itself says what the default is.
 UNSET = arg(help_behavior_hint="")
@@ -15,6 +16,24 @@ def state_defaults_in_text(settings: type) -> None:
     for field in fields(settings):
         if field.default in (None, ()):
             settings.__annotations__[field.name] = Annotated[types[field.name], UNSET]
+
+
+def option_names(verb: Any) -> dict[str, str]:
+    """The options of a verb, such as --text-field, by their names in Python, where the two differ."""
+    names: dict[str, str] = {}
+    types = get_type_hints(type(verb), include_extras=True)
+    for field in fields(verb):
+        if is_dataclass(value := getattr(verb, field.name)):
+            names |= option_names(value)
+        elif "_" in field.name and Positional not in getattr(types[field.name], "__metadata__", ()):
+            names[field.name] = "--" + field.name.replace("_", "-")
+    return names
+
+
+def typed_options(arguments: Iterable[str]) -> dict[str, str]:
+    """As `option_names`, of the options in a command line."""
+    options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+    return {option[2:].replace("-", "_"): option for option in options if "-" in option[2:]}
 
 
 Model = Annotated[

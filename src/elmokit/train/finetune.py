@@ -111,7 +111,7 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
 
 def _warn_of_unknown(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
     """Warn before the training, from the first lines of the corpus."""
-    new, larger = "train a softmax over its own words with new_vocab (--new-vocab)", "lower min_count, or add text"
+    new, larger = "train a softmax over its own words with new_vocab", "lower min_count, or add text"
     lines = islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES)
     ids = vocab.ids(chain.from_iterable(map(str.split, lines)))
     share = float((ids == vocab.unk).mean())
