@@ -205,7 +205,7 @@ def test_finetune_warns_of_unknown_words_before_training_and_shows_their_share(
     text = tmp_path / "foreign.txt"
     text.write_text("der cat sees a hund .\n" * 30)
     foreign = replace(settings, corpus=(text,), heldout=(text,), others=(), max_words=40)
-    with pytest.warns(UserWarning, match=r"the corpus: 33% of the words .*--new-vocab"):
+    with pytest.warns(UserWarning, match=r"the corpus: 33% of the words .* with new_vocab"):
         report = finetune(foreign)
     assert report.changes[str(text)].after.unknown_share == pytest.approx(1 / 3)
     assert "33.3 %" in str(report) and "33.3 %" in load(report.model).card

@@ -591,7 +591,7 @@ def test_pretrain_raises_for_bad_text_before_training(
 def test_pretrain_refuses_a_corpus_whose_words_are_all_rare(settings: PretrainConfig, tmp_path: Path) -> None:
     (tmp_path / "rare.txt").write_text("each word occurs once\n")
     with pytest.raises(ValueError, match="no word of the corpus occurs 2 times: give more text, or a lower min_count"):
-        pretrain(replace(settings, corpus=(tmp_path / "rare.txt",)))
+        pretrain(replace(settings, corpus=(tmp_path / "rare.txt",), min_count=2))
 
 
 def test_pretrain_refuses_a_language_where_all_text_is_split(settings: PretrainConfig, tmp_path: Path) -> None:
