@@ -62,6 +62,25 @@ def test_embed_reads_standard_input_as_it_reads_a_file(
         np.testing.assert_array_equal(vectors, expected)
 
 
+@pytest.mark.parametrize("options", ["", " --tsv"])
+def test_score_writes_to_standard_output_what_it_writes_to_a_file(
+    options: str, model: Path, run: Callable[[str, bytes], int], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(f"score - --output scores --model model{options}", TEXT.encode()) == 0
+    assert b"perplexity" in capsysbinary.readouterr().out
+    assert run(f"score - --output - --model model{options}", TEXT.encode()) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out == Path("scores").read_bytes() and b"perplexity" in captured.err
+
+
+def test_nothing_is_written_to_standard_output_when_a_verb_fails(
+    model: Path, run: Callable[[str, bytes], int], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run("score - --output - --model model", b"\n\n") == 2
+    captured = capsysbinary.readouterr()
+    assert captured.out == b"" and b"has no sentence to score" in captured.err
+
+
 @pytest.mark.parametrize(
     ("command", "function"),
     [
@@ -155,7 +174,7 @@ def test_words_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
     ("command", "message"),
     [
         ("evaluate - -", "standard input can be read only once"),
-        ("embed text.txt --output -", "output must be a file, not -: standard output is not supported"),
+        ("embed text.txt --output -", "output must be a file, not -"),
         ("scws ratings.txt --plot -", "plot must be a file"),
         ("fit tagging train.txt dev.txt --output model --cache -", "cache must be a file"),
         ("embed - --output vectors", "is empty: there is nothing to embed"),

@@ -38,6 +38,16 @@ def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: py
     assert run(FIT, train, "--max-epochs", "3") == 0  # finished before
 
 
+def test_predict_writes_json_lines_to_standard_output(train: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run(FIT, train, "--max-epochs", "1") == 0
+    assert run("predict {0}/tagger {0}/train.txt --output {0}/out.jsonl", train) == 0
+    capsysbinary.readouterr()
+    assert run("predict {0}/tagger {0}/train.txt --output -", train) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out == (train / "out.jsonl").read_bytes()
+    assert b"12 examples" in captured.err
+
+
 def test_fit_runs_several_seeds_and_plots_them(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert run(FIT, train, "--max-epochs", "1", "--seeds", "3,5", "--plot") == 0

@@ -49,6 +49,16 @@ def test_read_documents_reads_one_document_per_json_record(tmp_path: Path, suffi
     assert lines_of(path, field) == DOCUMENTS
 
 
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("kind", ["fasta", "fa", "FAA"])
+def test_read_documents_reads_one_document_per_sequence(tmp_path: Path, suffix: str, kind: str) -> None:
+    path = tmp_path / f"a.{kind}{suffix}"
+    path.write_bytes(PACKED[suffix](b">sp|A1|ONE\nMVL\nsp\n\n>empty\n>sp|B2|TWO\nAC\n"))
+    documents = list(read_documents(str(path)))
+    assert [document.lines for document in documents] == [["M V L S P"], ["A C"]]
+    assert [document.position for document in documents] == [1, 6]
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
 def test_read_documents_reads_one_document_per_parquet_record(tmp_path: Path, kind: str) -> None:
     arrow = pytest.importorskip("pyarrow", reason="the extra parquet")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import zstandard
@@ -211,6 +212,35 @@ REPEATING = [
 
 def of_lines(report: PrepareReport) -> dict[str, tuple[int, int, int]]:
     return {reason: (count.documents, count.paragraphs, count.words) for reason, count in report.dropped.items()}
+
+
+def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> None:
+    sequences = ["".join(random.Random(number).choices("ACDEFGHIKLMNPQRSTVWY", k=150)) for number in range(5)]
+    near_copy = sequences[0][:-1] + "A"
+    entries = [f">p{number}\n{text[:60]}\n{text[60:]}\n" for number, text in enumerate([*sequences, near_copy])]
+    (tmp_path / "proteins.fasta").write_text("".join(entries))
+    report = prepare([tmp_path / "proteins.fasta"], tmp_path / "shards")
+    assert report.options.tokenizer == "whitespace-1"
+    assert (report.sentences, report.words, report.dropped["near_duplicate"].documents) == (5, 750, 1)
+    (shard,) = tmp_path.glob("shards/*.zst")
+    assert sorted(read_lines(shard)) == sorted(" ".join(text) for text in sequences)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "words-1", "language": "de"}, "omit tokenizer and language"),
+        ({"exclude": ["text.txt"]}, "prepare the two separately"),
+    ],
+)
+def test_prepare_refuses_proteins_with_text_or_a_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("proteins.fasta").write_text(">p\nMVLSP\n")
+    Path("text.txt").write_text("A line.\n")
+    with pytest.raises(ValueError, match=message):
+        prepare(["proteins.fasta"], tmp_path / "shards", **options)
 
 
 def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:

@@ -2,20 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Language, Model, Overwrite, State, Tokenize, state_defaults_in_text
 from elmokit.cli.show import show
+from elmokit.cli.standard_output import output_file
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 state_defaults_in_text(PretrainConfig)
 state_defaults_in_text(FinetuneConfig)
 
 PREPARE_INPUTS = (
-    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst), or JSON "
-    "lines (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) with one document per record."
+    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst); JSON "
+    "lines (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) with one document per record; or protein "
+    "sequences (.fasta, .fa or .faa, also .gz or .zst), whose words are their residues."
 )
 PREPARE_LANGUAGE = (
     "Language code, such as de, whose rules split the text into sentences (default: en, unless a tokenizer is given). "
@@ -140,10 +142,12 @@ class Score:
     A model that merges the two directions predicts each word from all others of its sentence.
     """
 
+    WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]
     """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
     output: Path
-    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table."""
+    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table; - is
+    standard output."""
     tsv: Annotated[bool, arg(help=SCORE_TSV)] = False
     bits: bool = False
     """Use logarithms to base 2 instead of natural ones."""
@@ -159,8 +163,9 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
-        show(score_file(**vars(self)))
-        show(f"{self.output}: the scores")
+        with output_file(self.output) as output:
+            show(score_file(**{**vars(self), "output": output}))
+            show(f"{self.output}: the scores")
 
 
 @dataclass(frozen=True)

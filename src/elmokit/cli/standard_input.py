@@ -1,6 +1,7 @@
 """`-` in the place of a text file: standard input, which is written to a temporary file, since text is read twice.
 
-It may be plain text, JSON lines or CoNLL-U, compressed or not.
+It may be plain text, JSON lines or CoNLL-U, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as its
+output too (see `standard_output`).
 """
 
 import shutil
@@ -17,7 +18,7 @@ from elmokit.data.readers import is_conllu_token
 from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines
 
-STANDARD_INPUT = Path("-")
+STANDARD_STREAM = Path("-")
 WRITTEN = ("output", "plot", "cache")  # how the names of options begin that name what is written
 LINES_LOOKED_AT = 1_000  # for the format of a text
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
@@ -27,7 +28,7 @@ Verb = TypeVar("Verb")  # a dataclass of options
 
 def _is_stream(path: Path) -> bool:
     """Whether a path is standard input, or a pipe that the shell opened, as in <(zcat text.gz)."""
-    return path == STANDARD_INPUT or (path.is_relative_to("/dev") and path.is_fifo())
+    return path == STANDARD_STREAM or (path.is_relative_to("/dev") and path.is_fifo())
 
 
 def _paths(value: Any) -> Iterator[Path]:
@@ -56,10 +57,10 @@ def _suffix(file: Path) -> str:
 
 def _write(path: Path, directory: Path) -> Path:
     """Copy a stream to a file, whose name says what it holds and how it is compressed."""
-    name = "standard-input" if path == STANDARD_INPUT else path.name
+    name = "standard-input" if path == STANDARD_STREAM else path.name
     if any(directory.glob(f"{name}.*")):
         raise ValueError("standard input can be read only once: write it to a file first")
-    with sys.stdin.buffer if path == STANDARD_INPUT else path.open("rb") as stream:
+    with sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as stream:
         magic = stream.read(2)
         compression = SUFFIX_OF_MAGIC.get(magic, "")
         file = directory / f"{name}.txt{compression}"
@@ -78,9 +79,11 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
     if not is_dataclass(value):
         return value
     options = {field.name: getattr(value, field.name) for field in fields(value)}
+    if options.get("output") == STANDARD_STREAM and getattr(value, "WRITES_STANDARD_OUTPUT", False):
+        del options["output"]
     for name, path in options.items():
         if name.startswith(WRITTEN) and isinstance(path, Path) and _is_stream(path):
-            raise ValueError(f"{name} must be a file, not {path}: standard output is not supported")
+            raise ValueError(f"{name} must be a file, not {path}")
     return replace(value, **{name: _with_files(option, file_of) for name, option in options.items()})  # pyright: ignore[reportArgumentType]
 
 

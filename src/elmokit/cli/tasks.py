@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from tyro.conf import Positional, arg
 
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
 from elmokit.cli.show import check_outputs, show
+from elmokit.cli.standard_output import output_file
 from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
@@ -186,12 +187,14 @@ class LayerWeights:
 class Predict:
     """Predict with a task model that `fit` trained; a file with correct answers is scored."""
 
+    WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     task_model: Positional[Path]
     """Directory that fit wrote."""
     file: Positional[Path]
     """Examples in the task's format, or raw text with --text (plain, .gz or .zst)."""
     output: Path
-    """JSON lines; with a tagger and a suffix other than .jsonl, the words with predicted tags in columns."""
+    """JSON lines (- is standard output); with a tagger and a suffix other than .jsonl, the words with predicted tags in
+    columns."""
     text: bool = False
     """The file is raw text, one input per line."""
     task: Annotated[str | None, UNSET] = None
@@ -203,7 +206,8 @@ class Predict:
         from elmokit.tasks.predict import predict_file
 
         options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
-        print(f"{self.output}: {predict_file(self.task_model, self.file, self.output, **options)}")
+        with output_file(self.output) as output:
+            print(f"{self.output}: {predict_file(self.task_model, self.file, output, **options)}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Streaming readers of documents from plain text, JSON lines and Parquet files."""
+"""Streaming readers of documents from plain text, JSON lines, Parquet files and FASTA."""
 
 import json
 from collections.abc import Iterator
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from elmokit.data.fasta import read_fasta
 from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
+FASTA = (".fasta", ".fa", ".faa")
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
@@ -23,8 +25,8 @@ class Document:
     Attributes:
         file: Index of the file.
         lines: The lines without blank ones.
-        position: Number of the line, from 1, at which it begins in a text file, or which holds its record in a file of
-            JSON lines; in a Parquet file the row, from 0.
+        position: Number of the line, from 1, at which it begins, or which holds its record in a file of JSON lines; in
+            a Parquet file the row, from 0.
     """
 
     file: int
@@ -35,6 +37,11 @@ class Document:
 def position_name(path: str) -> str:
     """The unit that a document's position counts: "row" in a Parquet file, "line" in others."""
     return "row" if suffixes_of(path).kind == PARQUET else "line"
+
+
+def is_fasta(path: str | Path) -> bool:
+    """Whether a file, by its name, has protein sequences."""
+    return suffixes_of(path).kind in FASTA
 
 
 def _parsed(line: str, path: str, number: int) -> object:
@@ -97,6 +104,9 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
         for position, text in texts:
             yield from ((position, line.rstrip("\r")) for line in (text or "").split("\n") if line.strip())
             yield position, None
+    elif kind in FASTA:
+        for record in read_fasta(path):
+            yield from ((record.line, line) for line in (" ".join(record.sequence) or None, None))
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None
@@ -106,8 +116,9 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
     """Stream the documents of a file.
 
     Args:
-        path: Text file (plain, .gz or .zst) with blank lines between documents; or JSON lines (.jsonl, .ndjson or
-            .json; plain, .gz or .zst) or Parquet (.parquet) with one document per record.
+        path: Text file (plain, .gz or .zst) with blank lines between documents; JSON lines (.jsonl, .ndjson or
+            .json; plain, .gz or .zst) or Parquet (.parquet) with one document per record; or FASTA (.fasta, .fa or
+            .faa; plain, .gz or .zst), each sequence a document of one line, with spaces between its residues.
         field: Field or column with the text.
         file: Index of the file, which each document records.
 

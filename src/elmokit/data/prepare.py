@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from elmokit.data.documents import PARQUET, read_documents
+from elmokit.data.documents import PARQUET, is_fasta, read_documents
 from elmokit.data.duplicates import SIMILARITY
 from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
@@ -28,7 +28,7 @@ from elmokit.fs.lock import only_one_in
 from elmokit.fs.paths import check_distinct
 from elmokit.fs.reading import suffixes_of
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import missing_rules, tokenizer_for
+from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
 
 # Size of a shard if the number of shards is not given, and the largest number of shards that is then chosen.
 SHARD_BYTES = 16_000_000
@@ -149,6 +149,21 @@ def _check_arguments(
         raise ValueError(f"{both[0]} is both an input and excluded: remove it from one of them")
 
 
+def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
+    """The tokenizer of `tokenizer_for`, or for protein sequences the one that splits at the spaces between residues.
+
+    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given for these.
+    """
+    sequences = [path for path in files if is_fasta(path)]
+    if not sequences:
+        return tokenizer_for(name, language)
+    if len(sequences) < len(files):
+        raise ValueError(f"{sequences[0]} has protein sequences, and other files have text: prepare the two separately")
+    if name not in (None, TOKENIZED) or language is not None:
+        raise ValueError(f"the words of {sequences[0]} are residues: omit tokenizer and language")
+    return tokenizer_for(TOKENIZED)
+
+
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -172,14 +187,15 @@ def prepare(
     `if __name__ == "__main__":` in scripts.
 
     Args:
-        inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents; or
-            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record. A document
-            of more than 1,000 lines or 250,000 characters is cut into several.
+        inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents;
+            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record; or protein
+            sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a sentence whose words are its residues. A
+            document of more than 1,000 lines or 250,000 characters is cut into several.
         output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each document
             that was dropped, with its file and its line there, from 1 (of a Parquet file its row, from 0), and the same
             of the document that it is like. It is created atomically; if it is complete already, nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
-            (see `tokenizer_for`).
+            (see `tokenizer_for`), for protein sequences whitespace-1.
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.
         processes: Number of worker processes; by default one per core that this process may use. The output
             does not depend on it.
@@ -208,7 +224,7 @@ def prepare(
     """
     processes = usable_cores() if processes is None else processes
     _check_arguments(inputs, exclude, compression, drop_duplicates, similarity, num_shards, processes)
-    chosen = tokenizer_for(tokenizer, language)
+    chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
     warning = missing_rules(chosen, language)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)

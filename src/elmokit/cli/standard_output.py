@@ -1,0 +1,34 @@
+"""`-` as the output of a verb that writes lines: standard output, which then holds nothing else."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from elmokit.cli.standard_input import STANDARD_STREAM
+
+
+@contextmanager
+def output_file(output: Path) -> Iterator[Path]:
+    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output when it is whole.
+
+    All that the `with` block prints goes to standard error meanwhile.
+
+    Args:
+        output: The option of the verb.
+
+    Yields:
+        `output`, or the temporary file, a .jsonl.
+    """
+    if output != STANDARD_STREAM:
+        yield output
+        return
+    with TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as directory:
+        file = Path(directory) / "standard-output.jsonl"
+        with redirect_stdout(sys.stderr):
+            yield file
+        with file.open("rb") as lines:
+            shutil.copyfileobj(lines, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
