@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from elmokit.data.readers import is_conllu_token
 from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines
 
@@ -48,6 +47,8 @@ def reads_stream(verb: Any) -> bool:
 
 def _suffix(file: Path) -> str:
     """The suffix of a text's format, from its first line that is not blank, and for CoNLL-U no comment either."""
+    from elmokit.data.readers import is_conllu_token  # imported here because it loads safetensors
+
     lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
     if is_json_object(next(iter(lines), "")):
         return ".jsonl"
