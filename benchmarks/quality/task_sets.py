@@ -68,7 +68,7 @@ class Benchmark:
 
     def words_for(self, elmo: bool) -> WordsConfig:
         """The settings of words with or without ELMo."""
-        return self.words if elmo else replace(self.words, elmo="none")
+        return self.words if elmo else replace(self.words, elmo="none", mix_l2=0.0)
 
 
 # --- Data ------------------------------------------------------------------------------------------------------------

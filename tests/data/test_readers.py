@@ -85,6 +85,7 @@ def test_read_tagged_accepts_empty_files_and_windows_newlines(tmp_path):
         ("a.conllu", "1\ta\tX\n", {}, r"a\.conllu, line 1: 3 columns where CoNLL-U has 10"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
         ("a.conllu", "", {"tag_column": "pos"}, "CoNLL-U has no column 'pos', only id, form"),
+        ("a.conll", "1 a X\n2 b Y\n", {}, "words of the first sentence are the numbers 1 to 2: give"),
         ("a.txt", "", {"tag_column": "upos"}, "unless the format is conllu"),
         ("a.txt", "", {"format": "json"}, '"columns" or "conllu"'),
     ],

@@ -136,6 +136,21 @@ def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bo
     assert model.predict([["same", "words"]])[0].scores["rare"] == pytest.approx(expected, abs=0.02)
 
 
+def test_read_splits_at_tabs_where_the_first_line_has_one(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("very good\tA fine film .\n\nbad\tA dull one .\n")
+    first, second = ClassificationTask().read(tmp_path / "texts.txt")
+    assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
+    (tmp_path / "texts.txt").write_text("very good\tA fine film .\nbad A dull one .\n")
+    with pytest.raises(ValueError, match=r"texts\.txt, line 2: expected a tab between label and text"):
+        list(ClassificationTask().read(tmp_path / "texts.txt"))
+
+
+def test_fit_refuses_texts_in_the_place_of_labels(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("".join(f"Text number {number} .\t{number % 2}\n" for number in range(30)))
+    with pytest.raises(ValueError, match="30 texts have 30 labels, such as 'Text number 0"):
+        fit(ClassificationTask(), tmp_path / "texts.txt", tmp_path / "texts.txt", words=WordsConfig(elmo="none"))
+
+
 def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("wonderful cast and story\nboring mess\n")
     task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})

@@ -22,8 +22,8 @@ def test_sample_efficiency_trains_on_nested_parts_with_and_without_elmo(tmp_path
     torch.manual_seed(0)
     toy, model = toy_tasks()["tagging"], Pretrained(BiLM(BiLMConfig.preset("tiny")))
     options = {
-        "fractions": (0.25, 1), "seeds": (0, 1), "output": tmp_path / "runs", "words": WordsConfig(word_dim=8),
-        "model": model, "config": replace(toy.config, max_epochs=2), "cache": tmp_path / "cache",
+        "fractions": (0.25, 1), "seeds": (0, 1), "output": tmp_path / "runs", "cache": tmp_path / "cache",
+        "words": WordsConfig(word_dim=8, mix_l2=0.001), "model": model, "config": replace(toy.config, max_epochs=2),
     }  # fmt: skip
     report = sample_efficiency(toy.task, toy.examples, toy.examples, toy.examples, **options)
     assert {name: [size for size, _ in row] for name, row in report.scores.items()} == {

@@ -47,6 +47,7 @@ def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> Non
         ("a.tsv", "first\tsecond\tscore\nx\ty\tnan\n", "line 2: the score 'nan' is not a number"),
         ("a.tsv", "first\tsecond\tscore\nx\ty\tinf\n", "line 2: the score 'inf' is not a number"),
         ("a.jsonl", '{"first": "x", "second": "y", "score": NaN}\n', "line 1: the score 'nan' is not a number"),
+        ("a.jsonl", '{"first": ["x"], "second": "y"}\n', "line 1: first is a list, not text"),
         ("a.jsonl", "[1]\n", "line 1: expected a JSON object"),
         ("a.jsonl", "{\n", "line 1: not JSON"),
     ],

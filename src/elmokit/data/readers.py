@@ -160,6 +160,15 @@ def _column(columns: list[str], index: int, path: str | Path, number: int) -> st
         raise ValueError(f"{path}, line {number}: there is no column {index} among {len(columns)}") from None
 
 
+def _refuse_numbers(words: tuple[str, ...], path: str | Path) -> None:
+    """ValueError if the words of a sentence are 1, 2, 3, ...: another column has them."""
+    if len(words) > 1 and words == tuple(map(str, range(1, len(words) + 1))):
+        raise ValueError(
+            f"{path}: the words of the first sentence are the numbers {words[0]} to {words[-1]}: give format conllu if "
+            "it is CoNLL-U, or else word_column, from 0"
+        )
+
+
 def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Iterator[TaggedSentence]:
     """Stream the sentences of a task file.
 
@@ -177,6 +186,13 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
     """
     if not with_tags and not layout.conllu:
         refuse_raw_text(path)
+    for number, sentence in enumerate(_read_sentences(path, layout, with_tags)):
+        if number == 0 and not layout.conllu:
+            _refuse_numbers(sentence.words, path)
+        yield sentence
+
+
+def _read_sentences(path: str | Path, layout: Layout, with_tags: bool) -> Iterator[TaggedSentence]:
     words: list[str] = []
     tags: list[str] = []
     for line in read_token_lines(path, layout):

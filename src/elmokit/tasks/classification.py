@@ -78,6 +78,8 @@ class Classification:
     scores: dict[str, float]
 
 
+# Training sets from this size on, with more labels than this share of their texts, have no labels.
+FEW_EXAMPLES, MAX_LABELS = 20, 0.8
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 
 
@@ -199,7 +201,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
     """A label for a text. Files have a text per line, with spaces between its words.
 
     A line begins with the label, as in "positive A fine film .", or is a tree of the Stanford Sentiment Treebank, as in
-    "(3 (2 It) (4 works))".
+    "(3 (2 It) (4 works))". If the first line has a tab, a tab separates label and text in every line.
     """
 
     name = "classification"
@@ -233,7 +235,11 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         if (kind := suffixes_of(path).kind) in OTHER_FORMATS:
             raise ValueError(f'{path} should have lines "LABEL TEXT", not the format of {kind} files: convert it first')
-        for number, line in enumerate(read_lines(path), start=1):
+        separator = None  # any white space
+        lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
+        for place, (number, line) in enumerate(lines):
+            if place == 0 and "\t" in line.strip():
+                separator = "\t"
             if line.lstrip().startswith("("):
                 try:
                     of_tree = labelled_phrases(line)
@@ -241,10 +247,12 @@ class ClassificationTask(Task[LabelledText, Classification]):
                     raise ValueError(f"{path}, line {number} is not a tree of labels: {error}") from error
                 for phrase in of_tree if phrases else of_tree[:1]:
                     yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
-            elif line.strip():
-                label, *words = line.split()
+            else:
+                label, *rest = line.strip().split(separator, maxsplit=1)
+                words = rest[0].split() if rest else []
                 if not words or is_json_object(line):
-                    raise ValueError(f'{path}, line {number}: expected "LABEL TEXT", not {line!r}')
+                    between = "a tab between label and text, as in the first line" if separator else '"LABEL TEXT"'
+                    raise ValueError(f"{path}, line {number}: expected {between}, not {line!r}")
                 yield LabelledText(self._cased(words), label if with_answers else None)
 
     def _cased(self, words: Words) -> tuple[str, ...]:
@@ -267,6 +275,11 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         counts = Counter(example.label for example in examples if example.label is not None)
+        if len(examples) >= FEW_EXAMPLES and len(counts) > MAX_LABELS * len(examples):
+            raise ValueError(
+                f"{len(examples)} texts have {len(counts)} labels, such as {min(counts, key=len)!r}: write the label "
+                "first in each line, and then the text"
+            )
         return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------------------------

@@ -147,6 +147,8 @@ class FitConfig:
     def __post_init__(self) -> None:
         check_at_least(self, 0, ("seed", "finetune_after"))
         check_at_least(self, 1, ("max_epochs", "patience", "batch_size", "halve_after"))
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be below 2**32, not {self.seed}")
         check_positive(self, ("learning_rate", "finetune_learning_rate", "max_grad_norm"))
         if self.max_minutes is not None:
             check_positive(self, ("max_minutes",))

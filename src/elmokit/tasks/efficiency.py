@@ -109,7 +109,7 @@ def sample_efficiency(
     test = None if test_examples is None else read_examples(task, "test", test_examples)
     order = np.random.default_rng(ORDER_SEED).permutation(len(train))
     kinds: dict[str, dict[str, Any]] = {
-        "without ELMo": {"words": replace(words, elmo="none", finetune=False)},
+        "without ELMo": {"words": replace(words, elmo="none", finetune=False, mix_l2=0.0)},
         "with ELMo": {"words": words, "model": model},
     }
     sizes = sorted({max(1, round(fraction * len(train))) for fraction in fractions})

@@ -135,6 +135,8 @@ class ESIM(TaskNetwork):
 
 def _column(row: Mapping[str, Any], names: Sequence[str], place: str) -> str:
     for name in names:
+        if isinstance(row.get(name), list | dict):
+            raise ValueError(f"{place}: {name} is a {type(row[name]).__name__}, not text: join its words with spaces")
         if row.get(name) is not None:
             return str(row[name])
     if empty := [name for name in names if name in row]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,23 +112,28 @@ def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
     return max(range(len(epochs)), key=lambda index: epochs[index].scores[metric], default=-1) + 1
 
 
+def unimproved(epochs: Sequence[Epoch], metric: str) -> int:
+    """How many epochs in a row brought no new best score.
+
+    Epochs count from the first change of the score on, unless it is 1 from the start: a network that still finds no
+    span, or gives all examples the same answer, has not begun to learn, and needs its learning rate.
+    """
+    scores = [epoch.scores[metric] for epoch in epochs]
+    unchanged = sum(1 for _ in takewhile(lambda score: score == scores[0] < 1, scores))
+    return len(epochs) - max(best_epoch(epochs, metric), unchanged)
+
+
 def _halvings(epochs: Sequence[Epoch], metric: str, halve_after: int) -> int:
     """How often the rate is halved: after every `halve_after` epochs in a row without a new best score."""
-    halvings = best = unimproved = 0
-    for number in range(1, len(epochs) + 1):
-        if best_epoch(epochs[:number], metric) > best:
-            best, unimproved = number, 0
-        else:
-            unimproved += 1
-            halvings += unimproved % halve_after == 0
-    return halvings
+    counts = [unimproved(epochs[:number], metric) for number in range(1, len(epochs) + 1)]
+    return sum(count > 0 and count % halve_after == 0 for count in counts)
 
 
 def _is_over(epochs: Sequence[Epoch], metric: str, config: FitConfig) -> bool:
     seconds = sum(epoch.seconds for epoch in epochs)
     return (
         len(epochs) >= config.max_epochs
-        or len(epochs) - best_epoch(epochs, metric) >= config.patience
+        or unimproved(epochs, metric) >= config.patience
         or (config.max_minutes is not None and seconds >= 60 * config.max_minutes)
     )
 
@@ -271,7 +277,7 @@ def train(
             loss = train_epoch(network, examples, optimizer, config, number)
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
-        scores = score(network, dev)
+        scores = {name: float(value) for name, value in score(network, dev).items()}  # NumPy's are not JSON
         if not np.isfinite(scores[metric]):
             raise ValueError(
                 f"{metric} on the development set is {scores[metric]} after epoch {number}: give a set for which it is "

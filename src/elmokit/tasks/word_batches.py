@@ -34,9 +34,13 @@ class WordTable:
 
     @classmethod
     def of(cls, sentences: Iterable[Words]) -> WordTable:
-        """The table of a training set, without vectors; words of equal count in alphabetical order."""
+        """The table of a training set, without vectors; words of equal count in alphabetical order.
+
+        A sentence that several examples share, such as the passage of many questions, counts once: its rare words are
+        rare.
+        """
         counts: Counter[str] = Counter()
-        for words in sentences:
+        for words in dict.fromkeys(map(tuple, sentences)):
             counts.update(words)
         by_count = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
@@ -113,15 +117,21 @@ class Sentences:
             warnings.warn(f"{message}, such as {truncated[0][:60]!r}", TruncationWarning, stacklevel=4)
         self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
         self._type_characters = torch.from_numpy(encode_words(list(types), max_characters))
-        widest_filter = max(config.widest_filter for config in character_cnns)
-        self._type_widths = (self._type_characters != PAD_CHARACTER).sum(1) + widest_filter
+        self._widest_filter = max(config.widest_filter for config in character_cnns)
+        self._type_widths = (self._type_characters != PAD_CHARACTER).sum(1) + self._widest_filter
 
     def __len__(self) -> int:
         return len(self._lengths)
 
     def batch(self, sentences: Sequence[Words]) -> WordBatch:
-        """The batch of these sentences, in their order. KeyError for one that is not among the sentences."""
-        chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
+        """The batch of these sentences, in their order. ValueError for one that is not among the sentences."""
+        try:
+            chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
+        except KeyError as error:
+            raise ValueError(
+                f"a batch has a sentence that was not encoded, {error.args[0]!r:.80}: the `sentences` of a task yield "
+                "all that its `collate` asks for"
+            ) from None
         lengths, starts = torch.from_numpy(self._lengths[chosen]), torch.from_numpy(self._starts[chosen])
         steps = torch.arange(max(1, int(lengths.max())))  # one step if all sentences are empty
         mask = steps < lengths[:, None]
@@ -140,7 +150,7 @@ class Sentences:
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
-            width = int(self._type_widths[distinct].max()) if len(distinct) else 1
+            width = int(self._type_widths[distinct].max()) if len(distinct) else self._widest_filter
             characters = self._type_characters[distinct, :width].long()
         return WordBatch(
             words=padded(self._words[positions]),
