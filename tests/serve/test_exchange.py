@@ -93,7 +93,7 @@ def test_a_thousand_damaged_bodies_are_never_an_error_of_the_server(server: Runn
 
 def test_endless_body_is_refused_where_it_becomes_too_large(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         with suppress(OSError):  # the server closes the connection
             for _ in range(160):
@@ -106,7 +106,7 @@ def test_endless_body_is_refused_where_it_becomes_too_large(server: RunningServe
 def test_slow_body_and_slow_answer_end_at_the_time_limit() -> None:
     with RunningServer("--device", "cpu", "--timeout", 0.4) as server:
         with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-            connection.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{")
+            connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{")
             began = time.monotonic()
             received = b"".join(iter(lambda: connection.recv(4096), b""))
             assert received.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
@@ -140,7 +140,7 @@ def test_late_answers_are_timeouts_whatever_the_clock_of_the_event_loop_counts()
 
 def test_clients_that_are_killed_leave_nothing_behind(server: RunningServer) -> None:
     body = json.dumps({"inputs": [f"some {number} words " * 30 for number in range(100)]}).encode()
-    request = b"POST /embed_all HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    request = b"POST /embed_all HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     descriptors = server.metric("process_open_fds")
 
     def leave(number: int) -> None:

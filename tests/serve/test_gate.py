@@ -1,4 +1,4 @@
-"""The gate: keys, sizes that are announced, a full queue, and the metrics of every request."""
+"""The gate: hosts, keys, sizes that are announced, a full queue, and the metrics of every request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import httpx
 from running_server import RunningServer
 
 from elmokit.cli import main
+from elmokit.serve.gate import allowed_hosts
 
 BODY = {"inputs": "a"}
 
@@ -35,9 +36,37 @@ def test_key_is_needed_for_all_but_the_page_and_health() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/info", "/nothing"])
+def test_server_on_loopback_refuses_a_host_that_is_not_its_own(path: str, server: RunningServer) -> None:
+    for host in (
+        "evil.example",
+        f"evil.example:{server.port}",
+        "127.0.0.1.evil.example",
+        "localhost:80:80",
+        "[::1",
+        "",
+    ):
+        answer = httpx.get(server.url + path, headers={"host": host})
+        assert answer.status_code == 403, host
+        assert answer.json()["error"]["code"] == "host_not_allowed"
+    assert server.post("/neighbors", {}, headers={"host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"])
+def test_server_on_loopback_answers_to_its_names_with_any_port(host: str, server: RunningServer) -> None:
+    assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == 200
+
+
+def test_allowed_hosts_are_limited_on_loopback_only() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "2001:db8::1"):  # on a network, a server has names that it cannot know
+        assert allowed_hosts(host) is None
+    for host, name in (("127.0.0.2", b"127.0.0.2"), ("localhost", b"localhost"), ("::1", b"[::1]")):
+        assert allowed_hosts(host) == {b"localhost", b"127.0.0.1", b"[::1]", name}
+
+
 def test_body_that_is_announced_too_large_is_refused_before_it_is_sent(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n{")
+        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes the connection
     assert answer.startswith(b"HTTP/1.1 413") and b"the body has more than 2,097,152 bytes" in answer
 

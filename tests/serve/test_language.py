@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ import torch
 from running_server import RunningServer
 from toy_encoders import CONFIGS
 
+from elmokit.analysis import word_map as module
 from elmokit.analysis.neighbors import neighbors
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.word_map import word_map
@@ -25,6 +30,10 @@ from elmokit.embed.embedder import Embedder
 from elmokit.lm.scoring import MaskedScore, next_words, score, substitutes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.serve.app import create_app
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.jobs import Job
+from elmokit.serve.service import Service
 from elmokit.tasks.task_model import TaskModel
 from elmokit.text.vocab import Vocab
 
@@ -73,6 +82,49 @@ def test_senses_of_a_word_that_one_long_sentence_repeats_take_the_time_of_one_se
     answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2})
     assert answer.json()["uses_in_corpus"] == 400 and len(answer.json()["uses"]) == 300
     assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+
+
+def test_senses_beyond_their_time_end_before_the_next_run_of_the_language_model(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    def slow_substitutes(sentence: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
+        runs.append(len(sentence))
+        time.sleep(0.5)
+        return substitutes(sentence, *arguments, **options)
+
+    monkeypatch.setattr(module, "substitutes", slow_substitutes)
+    sentences = [[*["word"] * 200, f"left{number}", "play", f"right{number}", *["word"] * 200] for number in range(16)]
+    service = Service(embedder, ServeConfig(timeout=3))
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post("/senses", json={"word": "play", "sentences": sentences, "clusters": 1})
+        while service.jobs.waiting:
+            await asyncio.sleep(0.02)
+        return answer
+
+    answer = asyncio.run(asyncio.wait_for(ask(), 60))
+    service.close()
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
+    assert len(runs) < 16  # as many as there are uses with contexts of their own
+    assert set(runs) <= {101}  # words: 50 on each side
+
+
+def test_corpus_that_is_said_to_be_tokenized_is_split_at_white_space(embedder: Embedder, tmp_path: Path) -> None:
+    corpus = tmp_path / "tokenized.txt"
+    corpus.write_text("They do n't play -well , he said .\nThey play , too .\n" * 20)
+    found = {}
+    for tokenize in (True, False):
+        service = Service(embedder, ServeConfig(corpus=corpus, tokenize=tokenize))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found[tokenize] = next(iter(service.uses("play", None, Job())))[0].sentence
+        service.close()
+        assert any("--no-tokenize" in str(each.message) for each in caught) == tokenize
+    assert found[False] == ("They", "do", "n't", "play", "-well", ",", "he", "said", ".") != found[True]
 
 
 def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:

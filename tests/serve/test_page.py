@@ -223,3 +223,34 @@ def test_page_fits_a_narrow_screen(open_page: Callable[..., Page]) -> None:
     for view in VIEWS:
         result_of(page, view)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    long = "long" * 60
+    page.locator("#senses textarea").fill("\n".join(f"a {long} play {number} b" for number in range(5)))
+    for view in ("senses", "neighbors"):
+        submit(page, view, word="play")
+    submit(page, "substitutes", sentence=f"a {long} b")
+    submit(page, "task", text=f"a {long} b")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_answer_that_is_not_json_is_an_error_of_its_view_and_the_next_ones_are_shown(
+    open_page: Callable[..., Page], server: RunningServer
+) -> None:
+    page = open_page()
+    result_of(page, "compare")
+    page.route("**/compare", lambda route: route.fulfill(status=200, body="<html>a proxy</html>"))
+    page.reload()
+    assert "not JSON" in result_of(page, "compare").inner_text()
+    for view in VIEWS[1:]:
+        assert result_of(page, view).locator(".error").count() == 0
+
+
+def test_key_that_no_header_can_hold_leaves_its_form(open_page: Callable[..., Page]) -> None:
+    with RunningServer("--device", "cpu", "--api-key", "secret") as server:
+        page = open_page(server.url, refusals=True)
+        key = page.get_by_label("This server needs its API key")
+        key.fill("schl\u00fcssel\u2713")
+        key.press("Enter")
+        page.get_by_text("ASCII characters only").wait_for()
+        key.fill("secret")
+        key.press("Enter")
+        assert "1.00" in result_of(page, "compare").inner_text() and not key.is_visible()

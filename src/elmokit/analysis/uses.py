@@ -36,7 +36,8 @@ def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
     exact = [position for position, token in enumerate(sentence) if token == word]
     lowered = word.lower()
     positions = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
-    return [Use(tuple(sentence), position) for position in positions]
+    words = tuple(sentence)  # one for all uses: memory and the time to hash it would grow with the square of the length
+    return [Use(words, position) for position in positions]
 
 
 def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
@@ -125,10 +126,13 @@ def single_sentence_state(embedder: Embedder) -> StatePolicy:
     return "zeros" if policy == "carry" else policy
 
 
-def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
+def vectors_of_uses(
+    uses: Sequence[Use], embedder: Embedder, layers: str | int, check: Callable[[], None] | None = None
+) -> np.ndarray:
     """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D).
 
     Each distinct sentence is embedded once. TruncationWarning where the model reads the beginning of a word only.
+    `check` is called after each batch of sentences: an exception that it raises ends the computation.
     """
     uses_in: dict[tuple[str, ...], list[Use]] = {}
     for use in uses:
@@ -136,6 +140,8 @@ def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) 
     sentences, remaining = list(uses_in), iter(uses_in.values())
     truncated, vectors = 0, {}
     for batch in embedder.embed_stream(sentences, layers, single_sentence_state(embedder)):
+        if check is not None:
+            check()
         truncated += batch.truncated_words
         for embedding, in_sentence in zip(batch, remaining, strict=False):
             vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}  # not those of other words
@@ -163,29 +169,38 @@ class UseSample:
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self.count = 0
-        self._kept: dict[Use, None] = {}
-        self._largest_first: list[tuple[int, Use]] = []  # a heap of negated hashes
+        self._kept: dict[int, Use] = {}  # by negated hash, since the hash of a tuple takes as long as it has words
+        self._largest_first: list[int] = []  # a heap of negated hashes
+        self._sentence: tuple[str, ...] | None = None  # of the last use
+        self._hashed = blake2b(digest_size=16)  # the seed and that sentence
 
     def add(self, use: Use) -> None:
         """Add a use. An equal one is counted again, but kept once."""
         self.count += 1
-        if use in self._kept:
+        entry = -self._hash(use)
+        if entry in self._kept:
             return
-        digest = blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest()
-        entry = (-int.from_bytes(digest, "big"), use)
         if len(self._kept) < self.size:
             heappush(self._largest_first, entry)
         elif entry > self._largest_first[0]:
-            _, dropped = heapreplace(self._largest_first, entry)
-            del self._kept[dropped]
+            del self._kept[heapreplace(self._largest_first, entry)]
         else:
             return
-        self._kept[use] = None
+        self._kept[entry] = use
+
+    def _hash(self, use: Use) -> int:
+        """Hash of `repr((seed, sentence, position))`: its beginning once for uses of one sentence in turn."""
+        if use.sentence is not self._sentence:
+            self._sentence = use.sentence
+            self._hashed = blake2b(f"({self.seed!r}, {use.sentence!r}, ".encode(), digest_size=16)
+        hashed = self._hashed.copy()
+        hashed.update(f"{use.position!r})".encode())
+        return int.from_bytes(hashed.digest(), "big")
 
     @property
     def uses(self) -> list[Use]:
         """The sample, in the order in which its uses were first added."""
-        return list(self._kept)
+        return list(self._kept.values())
 
 
 def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:

@@ -7,6 +7,7 @@ model predicts for them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +34,22 @@ CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side
 EXCERPT_WORDS = 12  # on each side of a printed use
 # Per cluster: uses whose substitutes are combined; per use: candidates; per cluster: substitutes kept.
 USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
+# Words on each side of a use from which its substitutes are predicted. Words further away hardly change them, and the
+# language model runs for each use: over the whole of a sentence of thousands of words, it would take many minutes.
+SUBSTITUTE_CONTEXT = 50
+
+
+def _window(use: Use, around: int) -> Use:
+    """The use in a sentence of up to so many words on each side of it."""
+    start = max(0, use.position - around)
+    return Use(use.sentence[start : use.position + around + 1], use.position - start)
 
 
 def _excerpt(use: Use) -> str:
     """The use with its context, shortened."""
-    start, end = max(0, use.position - EXCERPT_WORDS), use.position + EXCERPT_WORDS + 1
-    before, after = "… " if start else "", " …" if end < len(use.sentence) else ""
-    return f"{before}{Use(use.sentence[start:end], use.position - start)}{after}"
+    before = "… " if use.position > EXCERPT_WORDS else ""
+    after = " …" if use.position + EXCERPT_WORDS + 1 < len(use.sentence) else ""
+    return f"{before}{_window(use, EXCERPT_WORDS)}{after}"
 
 
 @dataclass(frozen=True)
@@ -102,20 +112,21 @@ def _planes(vectors: np.ndarray) -> np.ndarray:
     return np.stack(planes)
 
 
-def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
+def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] | None) -> list[str]:
     """The most likely replacements of the word in the given uses; empty without a language model."""
     model, state = embedder.model, single_sentence_state(embedder)
     if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()
-    for use in uses:
-        (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
-        words = [candidate.word for candidate in candidates]
+    for words, position in (_window(use, SUBSTITUTE_CONTEXT) for use in uses):
+        if check is not None:
+            check()
+        (candidates,) = substitutes(words, model, positions=[position], top=CANDIDATES, state=state)
         log_probabilities = np.array([candidate.log_probability for candidate in candidates])
         probabilities = np.exp(log_probabilities - log_probabilities.max())
-        for word, weight in zip(words, probabilities / probabilities.sum(), strict=True):
-            if any(map(str.isalpha, word)) and word.lower() != use.sentence[use.position].lower():
-                weights[word] += weight
+        for candidate, weight in zip(candidates, probabilities / probabilities.sum(), strict=True):
+            if any(map(str.isalpha, candidate.word)) and candidate.word.lower() != words[position].lower():
+                weights[candidate.word] += weight
     return [word for word, _ in weights.most_common(SUBSTITUTES)]
 
 
@@ -130,11 +141,13 @@ def _distinct_contexts(uses: list[Use], order: list[int]) -> list[int]:
     return list(by_context.values())
 
 
-def _describe(points: np.ndarray, members: np.ndarray, uses: list[Use], embedder: Embedder) -> UseCluster:
+def _describe(
+    points: np.ndarray, members: np.ndarray, uses: list[Use], embedder: Embedder, check: Callable[[], None] | None
+) -> UseCluster:
     """Describe the cluster of the uses with indices `members`, given the clustered points (N, d) of all uses."""
     distances = np.linalg.norm(points[members] - points[members].mean(axis=0), axis=1)
     typical = _distinct_contexts(uses, members[np.argsort(distances, kind="stable")].tolist())
-    words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]])
+    words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]], check)
     return UseCluster(len(members), typical[:TYPICAL_USES], words)
 
 
@@ -147,10 +160,12 @@ def map_uses(
     *,
     uses_in_corpus: int | None = None,
     fingerprint: str | None = None,
+    check: Callable[[], None] | None = None,
 ) -> WordMap:
     """Cluster uses of a word by their vectors, and project them to the plane for each layer.
 
-    Clustering is k-means on the first 8 principal components of the unit vectors.
+    Clustering is k-means on the first 8 principal components of the unit vectors. Substitutes are predicted from the 50
+    words on each side of a use.
 
     Args:
         word: The word.
@@ -160,6 +175,8 @@ def map_uses(
         config: Settings of the clustering.
         uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them; by default there are no others.
         fingerprint: `embedder.fingerprint()`, which takes time, where it is known.
+        check: Called before each run of the language model, and between batches of sentences that are embedded: an
+            exception that it raises ends the computation.
 
     Returns:
         The map.
@@ -171,12 +188,12 @@ def map_uses(
     if len(uses) < 3:
         raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
     weights = layer_weights(embedder.model, layers).numpy()
-    vectors = vectors_of_uses(uses, embedder, "all")
+    vectors = vectors_of_uses(uses, embedder, "all", check)
     representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
     points = principal_components(representations, CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)
     clusters = [
-        _describe(points, np.flatnonzero(labels == number), uses, embedder) for number in range(labels.max() + 1)
+        _describe(points, np.flatnonzero(labels == number), uses, embedder, check) for number in range(labels.max() + 1)
     ]
     return WordMap(
         word=word,

@@ -15,6 +15,9 @@ class ServeConfig:
     corpus: Path | None = None
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
     words are searched (default: none; requests bring their own sentences)."""
+    tokenize: bool = True
+    """Raw text in the corpus: split it with the model's tokenizer. With --no-tokenize, it is tokenized: words are
+    separated by spaces, as in what `elmokit prepare` writes, which is recognized."""
     task_model: Path | None = None
     """Directory that `elmokit fit` wrote, for /predict (default: none)."""
     api_key: str | None = None
@@ -32,7 +35,8 @@ class ServeConfig:
     """Bytes in the body of a request; more are refused with status 413."""
     timeout: float = 60.0
     """Seconds that a request's body may take to arrive (else status 408), its text to be split into words and its
-    result to be computed (else 503 each), and a part of its answer to be read by the client."""
+    result to be computed (else 503 each), and each chunk of its answer to be read by the client (else the connection is
+    closed). It is not a limit on the whole answer: a client that reads chunk after chunk may take longer."""
 
     def __post_init__(self) -> None:
         for name in ("max_words", "queue_words", "batch_words", "max_jobs", "max_body"):

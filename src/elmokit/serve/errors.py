@@ -10,6 +10,7 @@ from starlette.responses import Response
 STATUSES = {
     "invalid_request": 422,
     "missing_key": 401,
+    "host_not_allowed": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "body_timeout": 408,

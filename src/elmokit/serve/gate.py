@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import re
+import socket
 import time
+from ipaddress import ip_address
 
 from anyio import fail_after
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,12 +20,26 @@ WHILE_DRAINING = {"/health", "/ready", "/metrics"}
 OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # to which texts for the engine are posted
 
 
+def allowed_hosts(host: str) -> frozenset[bytes] | None:
+    """Names in the header Host to which a server answers that listens on an address; None: to every name.
+
+    A web page can let its own name point to 127.0.0.1 (DNS rebinding): a browser then takes a server on its user's
+    machine for the page's own and lets the page read its answers. The header still has the page's name.
+    """
+    address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0]
+    if not ip_address(str(address).partition("%")[0]).is_loopback:
+        return None
+    named = f"[{host}]" if ":" in host else host
+    return frozenset({b"localhost", b"127.0.0.1", b"[::1]", named.lower().encode()})
+
+
 class Gate:
-    """ASGI middleware: metrics, the key, draining, a full queue, and the announced size of the body."""
+    """ASGI middleware: metrics, the header Host, the key, draining, a full queue, the announced size of the body."""
 
     def __init__(self, app: ASGIApp, service: Service, endpoints: frozenset[str]) -> None:
         """Wrap an application; metrics name `endpoints`, and no other path that a client makes up."""
         self._app, self._service, self._endpoints = app, service, endpoints
+        self._hosts = allowed_hosts(service.config.host)
         key = service.config.api_key
         self._authorization = None if key is None else f"Bearer {key}".encode()
 
@@ -60,6 +77,12 @@ class Gate:
     def _refusal(self, scope: Scope) -> RequestError | None:
         """Why a request is not served, if so, from its head alone."""
         service, path, headers = self._service, scope["path"], dict(scope["headers"])
+        if not self._has_allowed_host(headers):
+            return RequestError(
+                "host_not_allowed",
+                "this server listens on this machine only, and the header Host names another: ask for localhost or "
+                "127.0.0.1 (a proxy must send one of them), or start the server with another --host",
+            )
         reads = scope["method"] in READING
         if not (reads and path in READ_WITHOUT_KEY) and not self._has_key(headers):
             return RequestError("missing_key", "this server needs its API key: Authorization: Bearer KEY")
@@ -72,6 +95,11 @@ class Gate:
             size = f"more than {service.config.max_body:,} bytes"
             return RequestError("too_large", f"the body has {size}: send less in a request")
         return None
+
+    def _has_allowed_host(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the header Host names this server, with any port, if that is needed."""
+        name = re.sub(rb":\d*$", b"", headers.get(b"host", b""))
+        return self._hosts is None or name.lower() in self._hosts
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
         """Whether a request brings the key, if one is needed; compared in a time that says nothing about the key."""

@@ -100,7 +100,7 @@ async def senses(request: Request, body: SensesRequest) -> Any:
         config = MapConfig(body.max_uses, clusters=body.clusters)
         each = (use for of_sentence in job.while_wanted(uses) for use in of_sentence)
         sample, count = sample_uses(each, config.max_uses, config.seed)
-        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint}
+        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check}
         return to_json(map_uses(body.word, sample, service.embedder, body.layers, config, **options))
 
     return await _run(request, draw)
@@ -119,7 +119,14 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs] if isinstance(body.inputs, str) else body.inputs)
     model, state = service.embedder.model, single_sentence_state(service.embedder)
-    return list(map(_score, await _run(request, lambda job: scoring.score(sentences, model, state=state))))
+
+    def score_all(job: Job) -> Sequence[SentenceScore | MaskedScore]:
+        if not model.config.sequence_encoder.merges_directions:
+            return scoring.score(sentences, model, state=state)
+        # The time for a sentence grows with the square of its length: each is scored by itself, with a check before.
+        return [each for words in job.while_wanted(sentences) for each in scoring.score([words], model, state=state)]
+
+    return list(map(_score, await _run(request, score_all)))
 
 
 def _score(result: SentenceScore | MaskedScore) -> dict[str, Any]:

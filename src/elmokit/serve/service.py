@@ -170,4 +170,4 @@ class Service:
             raise RequestError(
                 "invalid_request", "this server has no corpus: send `sentences`, or start it with --corpus"
             )
-        return uses_in_files(word, self.corpus, self.embedder, progress=False, on_line=job.check)
+        return uses_in_files(word, self.corpus, self.embedder, self.config.tokenize, progress=False, on_line=job.check)
