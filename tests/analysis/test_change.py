@@ -1,6 +1,7 @@
 """Distances of the uses of a word in two corpora: against pairs one by one, and p-values that mean what they say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
         semantic_change(["dog"], tmp_path / "new.txt", tmp_path / "old.txt", embedder)
     with pytest.raises(ValueError, match="give a list of words"):
         semantic_change("play", tmp_path / "new.txt", tmp_path / "old.txt", embedder)
+
+
+def test_semantic_change_says_how_the_tokenizer_splits_a_word_without_uses(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("a well-known dog sat there\n" * 3)
+    english = Embedder(replace(embedder.model, tokenizer="english-1"), device="cpu")
+    reason = r"; it is several tokens to this model: well \| - \| known$"
+    with pytest.raises(ValueError, match=f"has 0 distinct uses of 'well-known', and a comparison needs 2{reason}"):
+        semantic_change(["well-known"], tmp_path / "old.txt", tmp_path / "old.txt", english)
+    with pytest.raises(ValueError, match=r"has 1 distinct uses of 'well-known', and a comparison needs 2$"):
+        semantic_change(["well-known"], tmp_path / "old.txt", tmp_path / "old.txt", english, tokenize=False)
 
 
 def test_semantic_change_reads_each_corpus_once_for_all_words(

@@ -1,5 +1,6 @@
 """Similarities of the uses of a word, against cosines of the embedder's vectors."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 
@@ -56,6 +57,17 @@ def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     table = "           1      2      3\n    1   1.00   1.00   1.00\n    2   1.00   1.00   1.00\n    3   1.00"
     assert table in printed
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
+
+
+def test_compare_calls_the_layer_of_a_model_with_one_contextual() -> None:
+    config = BiLMConfig.preset("tiny")
+    top = InterleavedConfig(2, 32, config.sequence_encoder.projection_dim, projects_layers=False)
+    model = Pretrained(BiLM(replace(config, lstm=None, interleaved=top)), tokenizer="english-1")
+    one = Embedder(model, device="cpu")
+    similarities = compare("apple", [FRUIT, FIRM], one).similarities
+    assert list(similarities) == ["top layer (contextual)"]
+    expected = compare("apple", [FRUIT, FIRM], one, layers="top").similarities["top"]
+    np.testing.assert_allclose(similarities["top layer (contextual)"], expected, atol=1e-6)
 
 
 def test_compare_contrasts_two_senses(embedder: Embedder) -> None:

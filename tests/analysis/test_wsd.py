@@ -225,6 +225,32 @@ def test_names_of_the_rows_of_all_data_are_refused_for_a_part_of_it(
         wsd([tmp_path / "coarse"], model=embedder)
 
 
+def test_all_words_wsd_raises_for_a_test_set_given_twice(data: Path, embedder: Embedder) -> None:
+    one, training = data / "one.data.xml", data / "train.data.xml"
+    with pytest.raises(ValueError, match=r"one\.data\.xml is given twice, as .*: omit the second"):
+        all_words_wsd([one, data / "." / "one.data.xml"], training, None, embedder)
+    with pytest.raises(ValueError, match=r"one\.data\.xml is given twice, as .*: omit the first"):
+        all_words_wsd([one, data], training, None, embedder)
+    with pytest.raises(ValueError, match=r"one\.data\.xml is given twice, as .*: omit the second"):
+        all_words_wsd([data, one], training, None, embedder)
+
+
+@pytest.mark.parametrize("prefix", ["", "one."])
+def test_all_words_wsd_raises_for_a_test_set_that_all_contains(data: Path, embedder: Embedder, prefix: str) -> None:
+    one = write_xml(data, "one", [LENT, SHORE], prefix)
+    whole = write_xml(data, "ALL", [LENT, SHORE, SHORE], prefix="one.")
+    for tests in ([whole, one], [one, whole]):
+        with pytest.raises(ValueError, match=r"d000\.s000\.t001 of the test set one .*: omit [^ ]*one\.data\.xml, or"):
+            all_words_wsd(tests, data / "train.data.xml", None, embedder)
+
+
+@pytest.mark.parametrize("of_type", [str, Path])
+def test_wsd_raises_for_a_single_path(data: Path, embedder: Embedder, of_type: type) -> None:
+    for score in (wsd, all_words_wsd):
+        with pytest.raises(ValueError, match=r"give a list of files: \[path\]"):
+            score(of_type(data / "one.data.xml"), data / "train.data.xml", model=embedder)
+
+
 def test_all_words_wsd_trains_on_json_lines(data: Path, embedder: Embedder) -> None:
     lines = [
         {"tokens": text.split(), "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}]}

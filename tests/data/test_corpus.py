@@ -133,6 +133,12 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
         find_files([tmp_path / "empty"])
 
 
+@pytest.mark.parametrize("of_type", [str, Path])
+def test_find_files_raises_for_a_single_path(tmp_path: Path, of_type: type) -> None:
+    with pytest.raises(ValueError, match=r"give a list of files: \[path\]"):
+        find_files(of_type(tmp_path))
+
+
 def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> None:
     for name in ("a.txt", "._a.txt", ".partial-12345678-shard-00001.txt"):
         (tmp_path / name).write_text("a\n")

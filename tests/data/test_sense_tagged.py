@@ -132,7 +132,7 @@ def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
         ({"tok": [1, 4]}, r"line 1, instance 1: the tokens \[1, 4\] of an instance are not consecutive"),
         ({"tok": [6]}, "not consecutive tokens of the sentence"),
         ({"tok": []}, "line 1: expected a JSON object"),
-        ({"lexkeys": ["9:04:00::"]}, "'primary_election%9:04:00::' is not a WordNet sense key"),
+        ({"lexkeys": ["9:04:00::"]}, r"jsonl, line 1, instance 1: 'primary_election%9:04:00::' is not a WordNet"),
         ({"lexkeys": None}, "line 1: expected a JSON object"),
         ({"lexkeys": "1:04:00::"}, "line 1: expected a JSON object.*lexkeys is str, not a list"),
         ({"tok": "1"}, "line 1: expected a JSON object.*tok is str, not a list"),
@@ -194,6 +194,12 @@ def test_read_coarse_wsd_yields_one_instance_per_line(bank: Path, tmp_path: Path
     ]
     (tmp_path / "no word").mkdir()
     assert coarse_wsd_folders(tmp_path) == coarse_wsd_folders(bank) == [bank]
+
+
+def test_read_coarse_wsd_splits_tokens_at_spaces_alone(bank: Path) -> None:
+    (bank / "test.data.txt").write_text("2\tthe 4\u00a01/2 bank  lent money \n0\tbank", encoding="utf-8")
+    first, _ = read_coarse_wsd(bank, "test")
+    assert first.words == ("the", "4\u00a01/2", "bank", "lent", "money")
 
 
 @pytest.mark.parametrize(

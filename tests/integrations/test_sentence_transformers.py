@@ -118,7 +118,7 @@ def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"layers": "all"}, "one vector"),
+        ({"layers": "all"}, "several vectors for each word: choose"),
         ({"layers": 7}, "layers must be"),
         ({"max_seq_length": 0}, "max_seq_length must be at least 1"),
     ],

@@ -87,6 +87,7 @@ def test_an_iterator_is_read_once(vectorizer: ElmoVectorizer) -> None:
     ("texts", "reason"),
     [
         ("a text", "list of texts, not a single one"),
+        ({"text": ["a", "b"], "label": ["c", "d"]}, "list of texts, not a dict: name a key"),
         (np.array([["a", "b"], ["c", "d"]]), r"one column of texts, not values of shape \(2, 2\)"),
         (["a", None], "text 1 is None, not a string"),
         ([float("nan")], "text 0 is nan"),
@@ -161,6 +162,7 @@ def test_columns_of_a_frame_are_embedded_by_a_column_transformer(vectorizer: Elm
     vectors = vectorizer.transform(TEXTS)
     np.testing.assert_allclose(by_name.fit_transform(frame), np.c_[vectors, range(len(TEXTS))], atol=1e-5)
     np.testing.assert_allclose(as_frame.fit_transform(frame), vectors, atol=1e-5)
+    np.testing.assert_allclose(vectorizer.transform(frame[["text"]]), vectors, atol=1e-5)
     assert by_name.get_feature_names_out()[-2:].tolist() == ["elmo__elmovectorizer511", "rest__stars"]
     with pytest.raises(ValueError, match="one column of texts"):
         vectorizer.transform(frame)

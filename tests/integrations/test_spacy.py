@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("spacy", reason="spaCy is not installed: make test-integrations")
 import spacy
 from bundled_model import WIDTH
+from efml_files import changed, write_efml
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import Adam, Model
@@ -77,6 +78,16 @@ def test_all_layers_of_documents_are_those_of_the_embedder(nlp: Any, embedder: E
     np.testing.assert_allclose(layers, embedder.embed([words_of(doc)], "all")[0], atol=1e-5)
 
 
+def test_the_mix_of_a_model_with_one_layer_is_that_layer(tmp_path: Path) -> None:
+    model = load(write_efml(tmp_path / "efml", changed(encoder={"name": "lstm"})))
+    save(model, tmp_path / "model")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model"), "layers": "mix"}})
+    for doc in nlp.pipe(["the cat  sat", "", " \n", "cat"]):
+        (expected,) = Embedder(model).embed([words_of(doc)], "top")
+        np.testing.assert_allclose(doc.tensor[[not token.is_space for token in doc]], expected, atol=1e-5)
+
+
 def test_a_long_word_is_truncated_without_a_warning(nlp: Any) -> None:
     assert np.isfinite(nlp("http://" + "x" * 80).tensor).all()
 
@@ -84,7 +95,7 @@ def test_a_long_word_is_truncated_without_a_warning(nlp: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "error", "reason"),
     [
-        ({"layers": "all"}, ValueError, "one vector"),
+        ({"layers": "all"}, ValueError, "several vectors for each word: choose"),
         ({"layers": 7}, ValueError, "layers must be"),
         ({"model": "nowhere"}, FileNotFoundError, "no model 'nowhere'"),
     ],

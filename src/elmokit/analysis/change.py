@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distance:
-    """A distance from 0 to 2, and the share of permutations in which it is at least as large."""
+    """A cosine distance, and its p-value.
+
+    The p-value is the share of random assignments, the observed one counted among them, whose distance is at least as
+    large.
+    """
 
     distance: float
     p_value: float | None
@@ -134,7 +138,11 @@ def _sampled(
                 samples[word].add(use)
     for word, sample in samples.items():
         if len(sample.uses) < 2:
-            raise ValueError(f"{corpus} has {len(sample.uses)} distinct uses of {word!r}, and a comparison needs 2")
+            tokens = embedder.tokenize(word) if tokenize else [word]
+            reason = f"; it is several tokens to this model: {' | '.join(tokens)}" if len(tokens) > 1 else ""
+            raise ValueError(
+                f"{corpus} has {len(sample.uses)} distinct uses of {word!r}, and a comparison needs 2{reason}"
+            )
     return {word: sample.uses for word, sample in samples.items()}
 
 

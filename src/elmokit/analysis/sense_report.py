@@ -59,7 +59,7 @@ class SenseReport:
     Attributes:
         f1: F1 in percent, by test set and method; a method is a layer or a baseline.
         instances: Number of instances, by test set.
-        senses: Number of senses in the training text.
+        senses: Number of senses that the training text has of lemmas in the test sets.
         unseen: Number of instances whose lemma does not occur in the training text.
         state: Initial LSTM state of a sentence.
         fingerprint: Fingerprint of the model's weights.
@@ -82,5 +82,6 @@ class SenseReport:
             cells = "".join(f"{scores[method]:>{width}.2f}" for method, width in zip(methods, widths, strict=True))
             lines.append(f"{name:{name_width}}{self.instances[name]:>8}{cells}")
         unseen = f"; {self.unseen} uses of lemmas absent from the training text" if self.unseen else ""
-        lines.append(f"(F1 in percent; state {self.state}; {self.senses} senses in the training text{unseen})")
+        senses = f"{self.senses} senses of the tested lemmas in the training text"
+        lines.append(f"(F1 in percent; state {self.state}; {senses}{unseen})")
         return "\n".join(lines)

@@ -78,6 +78,8 @@ def _representations(uses: Sequence[Use], embedder: Embedder, layers: str | int)
     vectors = vectors_of_uses(uses, embedder, layers)
     if layers != "all":
         return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
+    if embedder.num_layers == 1:  # the top one alone: a token layer always has others above it
+        return {"top layer (contextual)": vectors[:, 0]}
     kinds = ["context-independent", *["contextual"] * (embedder.num_layers - 1)]
     of_layers = {f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)}
     mix = np.einsum("nld,l->nd", vectors, layer_weights(embedder.model, "mix").numpy())
@@ -99,7 +101,7 @@ def compare(
         word: Matched exactly; in sentences without an exact match, regardless of case.
         sentences: Strings, which the model's tokenizer splits, or lists of tokens.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
-        layers: "all" (every layer, and the mix), or one representation as in `Embedder.embed`.
+        layers: "all" (every layer, and where there are several the mix), or one representation as in `Embedder.embed`.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         tokenize: Split strings with the model's tokenizer; else at white space.
         other: Sentences in which the word has another sense than in `sentences`.

@@ -76,14 +76,26 @@ def coarse_wsd(
 # --- All words -----------------------------------------------------------------------------------------------------
 
 
+def _check_list(paths: Sequence[str | Path]) -> None:
+    """ValueError for a single path, a string of which would be read letter by letter."""
+    if isinstance(paths, str | Path):
+        raise ValueError("give a list of files: [path]")
+
+
 def _test_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Expand directories: to ALL.data.xml if they have it, otherwise to every NAME.data.xml."""
+    """Expand directories: to ALL.data.xml if they have it, otherwise to every NAME.data.xml. ValueError for repeats."""
     test_files: list[Path] = []
+    given_by: dict[Path, Path] = {}
     for path in map(Path, paths):
         inside = sorted(path.glob(f"*{DATA_SUFFIX}")) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"{path} has neither CoarseWSD folders nor test sets named NAME{DATA_SUFFIX}")
-        test_files += [file for file in inside if file.name == ALL + DATA_SUFFIX] or inside
+        for file in [file for file in inside if file.name == ALL + DATA_SUFFIX] or inside:
+            if first := given_by.get(file.resolve()):
+                place = "first" if path.is_dir() and not first.is_dir() else "second"
+                raise ValueError(f"the test set {file} is given twice, as {first} and as {path}: omit the {place}")
+            given_by[file.resolve()] = path
+            test_files.append(file)
     return test_files
 
 
@@ -91,6 +103,24 @@ def _set_of(instance: SenseInstance, file: Path) -> str:
     """The test set of an instance: in ALL, the first field of its name (SET.DOCUMENT.SENTENCE.TOKEN)."""
     fields = instance.name.split(".")
     return fields[0] if len(fields) == 4 else file.name.removesuffix(DATA_SUFFIX)
+
+
+def _lemmas_and_sets(files: Iterable[Path]) -> tuple[set[str], set[str]]:
+    """The lemmas and the names of the test sets. ValueError for an instance that would be counted twice."""
+    lemmas, file_of = set[str](), dict[tuple[str, str], Path]()
+    for file in files:
+        for instance in (instance for sentence in read_raganato(file) for instance in sentence.instances):
+            lemmas.add(instance.lemma)
+            name = _set_of(instance, file)
+            use = name, instance.name.removeprefix(f"{name}.")  # which only ALL puts before the id
+            first = file_of.setdefault(use, file)
+            if first != file:
+                omitted = first if file.name == ALL + DATA_SUFFIX else file
+                raise ValueError(
+                    f"the instance {use[1]} of the test set {name} is in {first} and in {file}: omit {omitted}, or "
+                    "rename it if it is another test set"
+                )
+    return lemmas, {name for name, _ in file_of}
 
 
 def _read_training(path: str | Path) -> Iterator[SenseSentence]:
@@ -137,16 +167,14 @@ def all_words_wsd(
         F1 in percent of every layer and baseline.
 
     Raises:
-        ValueError: A file is malformed, one of several test sets is called ALL, which is the name of the row of all of
-            them, or the training text has none of the lemmas of the test sets.
+        ValueError: `tests` is a single path, or has a test set or an instance twice; a file is malformed; one of
+            several test sets is called ALL, which is the name of the row of all of them; or the training text has none
+            of the lemmas of the test sets.
         FileNotFoundError: A file is missing.
     """
+    _check_list(tests)
     files = _test_files(tests)
-    lemmas, sets = set[str](), set[str]()
-    for file in files:
-        for sentence in read_raganato(file):
-            lemmas |= {instance.lemma for instance in sentence.instances}
-            sets |= {_set_of(instance, file) for instance in sentence.instances}
+    lemmas, sets = _lemmas_and_sets(files)
     if ALL in sets and len(sets) > 1:
         raise ValueError(
             f"a test set is called {ALL}, as the row of all sets together is: rename it, or score it alone"
@@ -202,9 +230,11 @@ def wsd(
         F1 in percent of every layer and baseline.
 
     Raises:
-        ValueError: CoarseWSD is combined with other data, or all-words test sets lack a training text.
+        ValueError: `data` is a single path, CoarseWSD is combined with other data, or all-words test sets lack a
+            training text or are as `all_words_wsd` refuses them.
         FileNotFoundError: A file is missing.
     """
+    _check_list(data)
     if not data:
         raise ValueError("there is nothing to evaluate: give a CoarseWSD directory, or test sets NAME.data.xml")
     for path in data:

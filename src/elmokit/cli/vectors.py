@@ -170,7 +170,7 @@ class Compare:
     """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """Word; upper and lower case are not distinguished."""
+    """Word. In sentences without an exact match, the case of letters is ignored."""
     sentences: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
@@ -193,7 +193,7 @@ class Neighbors:
     """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a sentence."""
 
     word: Positional[str]
-    """Word, as spelled in the sentence."""
+    """Word. In sentences without an exact match, the case of letters is ignored."""
     sentence: Annotated[str, arg(name="in")]
     """Sentence with the occurrence to search for."""
     corpus: Path

@@ -60,8 +60,10 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
     Raises:
         FileNotFoundError: A path does not exist, or a directory has no text files.
-        ValueError: A path is a pipe, which cannot be read twice.
+        ValueError: `paths` is a single path, or a path is a pipe, which cannot be read twice.
     """
+    if isinstance(paths, str | Path):
+        raise ValueError("give a list of files: [path]")
     files: list[Path] = []
     for path in map(Path, paths):
         refuse_pipe(path)

@@ -44,7 +44,11 @@ def _instance(record: dict[str, Any], starts: list[int], name: str) -> SenseInst
         raise ValueError(f"{name}: the tokens {tokens} of an instance are not consecutive tokens of the sentence")
     lexkeys = [lexkey for several in _list(record, "lexkeys") for lexkey in several.split(";")]
     senses = tuple(f"{record['lemma'].lower()}%{lexkey}" for lexkey in lexkeys)
-    return SenseInstance(name, lemma_of_key(senses[0]), starts[first], starts[last + 1], senses)
+    try:
+        lemma = lemma_of_key(senses[0])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return SenseInstance(name, lemma, starts[first], starts[last + 1], senses)
 
 
 def read_semcor(path: str | Path) -> Iterator[SenseSentence]:

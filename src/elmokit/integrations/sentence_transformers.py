@@ -92,7 +92,10 @@ class ElmoModule(InputModule):
         super().__init__()
         self._model = resolve_model(model)
         if layers == "all":
-            raise ValueError('a word has one vector here: layers="all" is not one')
+            raise ValueError(
+                'layers="all" gives several vectors for each word: choose "mix", "average", "sum", "top" or the number '
+                "of a layer"
+            )
         if max_seq_length is not None and max_seq_length < 1:
             raise ValueError(f"max_seq_length must be at least 1, or None for all words, not {max_seq_length}")
         self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, cast
 
@@ -21,9 +21,12 @@ except ImportError as error:
 
 
 def _column_of(X: Any) -> Iterable[Any]:
-    """X itself, or the only column of a frame; ValueError for a single text and for several columns."""
+    """X itself, or the only column of a frame; ValueError for a single text, a mapping and several columns."""
     if isinstance(X, str | bytes):
         raise ValueError("ElmoVectorizer takes a list of texts, not a single one: write transform([text])")
+    if isinstance(X, Mapping):
+        name = type(X).__name__
+        raise ValueError(f"ElmoVectorizer takes a list of texts, not a {name}: name a key, as in transform(X['text'])")
     shape = getattr(X, "shape", None)
     if shape is None or len(shape) == 1:
         return X
@@ -79,7 +82,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
-        """Learn nothing, and return the vectorizer; ValueError if X is a single text, or has several columns."""
+        """Learn nothing, and return the vectorizer; ValueError if X is one text, a mapping, or has several columns."""
         _column_of(X)
         return self
 

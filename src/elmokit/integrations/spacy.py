@@ -92,7 +92,9 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     for doc, of_doc in zip(docs, words, strict=True):
         of_all = np.zeros((*shape, len(doc), embedder.dim), np.float32)
         is_word = [not token.is_space for token in doc]
-        of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *(next(arrays) for _ in of_doc)], axis=-2)
+        # `embed` leaves the axis of layers out where there is one.
+        of_sentences = (next(arrays).reshape(*shape, -1, embedder.dim) for _ in of_doc)
+        of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *of_sentences], axis=-2)
         vectors.append(of_all)
     return vectors
 
@@ -151,7 +153,10 @@ def elmo_tok2vec(
     lazy_embedder = LazyEmbedder(model, device, dtype)
     embedder = lazy_embedder.get()
     if layers == "all":
-        raise ValueError('a token has one vector here: layers="all" is not one')
+        raise ValueError(
+            'layers="all" gives several vectors for each word: choose "mix", "average", "sum", "top" or the number of '
+            "a layer"
+        )
     select_layers(embedder.model, layers)
     forward: Callable = partial(_fixed_layers, layers)
     params: dict[str, Any] = {}
