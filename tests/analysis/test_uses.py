@@ -25,3 +25,12 @@ def test_a_search_for_a_word_that_does_not_occur_can_be_ended(tmp_path: Path) ->
     with pytest.raises(Ended):
         list(uses_in_files("c", [tmp_path / "text.txt"], Embedder(), progress=False, on_line=end_at_the_fifth))
     assert lines == 5
+
+
+def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8")
+    found = list(uses_in_files("children", [tmp_path / "text.txt"], Embedder(), progress=False))
+    assert [use.sentence for uses in found for use in uses] == [
+        ("The", "children", "play", "."),
+        ("The", "children", "sleep", "."),
+    ]

@@ -17,6 +17,7 @@ from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import TruncationWarning, truncation_in
+from elmokit.text.chunks import INVISIBLE
 
 
 class Use(NamedTuple):
@@ -71,15 +72,15 @@ def sentences_with(
         on_line: Called for every line, whether or not it has a word: what it raises ends the search.
     """
     tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
-    lowered = None if words is None else [word.lower() for word in words]
+    lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
     )
     for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
         if on_line is not None:
             on_line()
-        # The tokenizer takes most of the time.
-        if lowered is None or any(map(line.lower().__contains__, lowered)):
+        # The tokenizer takes most of the time. It may remove invisible characters, such as soft hyphens, from words.
+        if lowered is None or any(map(INVISIBLE.sub("", line.lower()).__contains__, lowered)):
             yield tuple(tokenizer.tokenize(line))
 
 

@@ -119,7 +119,7 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a task's network is trained. Equal settings and data give equal weights."""
+    """How a task's network is trained. Equal settings and data give equal weights on one machine."""
 
     seed: int = 1
     """Seed of the initial weights, the dropout and the order of batches."""

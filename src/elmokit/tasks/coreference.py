@@ -252,7 +252,8 @@ def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int]
 class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     """Which mentions of a document are the same. Files are in CoNLL's columns, the brackets of clusters in the last.
 
-    Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes).
+    Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes). Published scores of LitBank
+    count them, and cannot be compared.
     """
 
     name = "coreference"

@@ -51,7 +51,7 @@ class TaggingConfig(ColumnsConfig):
     num_layers: int = 1
     """LSTM layers."""
     dropout: float = 0.5
-    """Dropout of the LSTM's output."""
+    """Dropout of the LSTM's output, and between its layers."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
     """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
 

@@ -301,7 +301,10 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         return translations
 
     def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
-        """BLEU of the tokenized text, as computed by sacrebleu, from 0 to 1."""
+        """BLEU of the text in the task's own tokens, from 0 to 1, as computed by sacrebleu.
+
+        Published figures are of text that is tokenized in another way, and cannot be compared.
+        """
         try:
             from sacrebleu.metrics.bleu import BLEU
         except ImportError as error:
