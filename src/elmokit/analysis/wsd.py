@@ -77,7 +77,7 @@ def coarse_wsd(
 
 
 def _check_list(paths: Sequence[str | Path]) -> None:
-    """ValueError for a single path, a string of which would be read letter by letter."""
+    """ValueError for a single path: iterating over a string would give its letters."""
     if isinstance(paths, str | Path):
         raise ValueError("give a list of files: [path]")
 
