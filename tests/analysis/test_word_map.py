@@ -332,6 +332,19 @@ def test_picture_has_one_scale_so_that_rounding_is_not_drawn_as_distance(hostile
         assert ((left, bottom) < plane).all() and (plane < (right, top)).all()
 
 
+def test_picture_shows_each_of_nine_clusters_differently(hostile: WordMap) -> None:
+    pytest.importorskip("matplotlib")
+    many = replace(
+        hostile,
+        uses=hostile.uses[:1] * 9,
+        planes=np.zeros((1, 9, 2)),
+        labels=np.arange(9),
+        clusters=[UseCluster(1, [number], []) for number in range(9)],
+    )
+    shown = picture(many).axes[0].collections
+    assert len({(*points.get_facecolor().flat, points.get_paths()[0].vertices.tobytes()) for points in shown}) == 9
+
+
 def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -342,6 +355,7 @@ def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> 
         [*command, "--dump-dom", (tmp_path / "senses.html").as_uri()], capture_output=True, text=True, timeout=120
     ).stdout
     result = Elements(shown)
-    assert result.names["circle"] == len(hostile.uses) and result.names["section"] == len(hostile.clusters)
+    assert result.names["path"] == len(hostile.uses) + len(hostile.clusters)
+    assert result.names["section"] == len(hostile.clusters)
     assert result.names["img"] == 0 and result.names["script"] == 2
     assert "2 of 2: top layer" in shown

@@ -112,7 +112,7 @@ def test_every_view_shows_its_example(open_page: Callable[..., Page]) -> None:
     ]  # fmt: skip
     assert rows[0].endswith("1.00") and float(rows[2].split()[-1]) < 0.9
     senses = result_of(page, "senses")
-    assert senses.locator("circle").count() == 16 and senses.locator(".cluster").count() == 2
+    assert senses.locator("figure path").count() == 16 and senses.locator(".cluster").count() == 2
     assert result_of(page, "neighbors").locator("tbody tr").count() == 8
     assert result_of(page, "substitutes").locator("tbody tr").count() == 8
     assert result_of(page, "next").locator("tbody tr").count() == 8
@@ -124,18 +124,18 @@ def test_map_falls_into_one_point_at_layer_0_by_the_keyboard(open_page: Callable
     page = open_page(reduced_motion="reduce")
     result = result_of(page, "senses")
 
-    def places() -> set[tuple[int, int]]:
-        boxes = [circle.bounding_box() for circle in result.locator("circle").all()]
-        return {(round(box["x"]), round(box["y"])) for box in boxes if box is not None}
+    def places() -> set[str]:
+        script = "shapes => shapes.map(shape => getComputedStyle(shape).transform)"
+        return set(result.locator("figure path").evaluate_all(script))
 
     slider = page.get_by_label("Layer", exact=True)
     assert len(places()) > 10 and slider.get_attribute("aria-valuetext") == "2 of 2: top layer"
     slider.press("Home")
     assert len(places()) == 1 and slider.get_attribute("aria-valuetext") == "0 of 2: token layer"
-    assert "layer 0 of 2" in (result.locator("svg").get_attribute("aria-label") or "")
+    assert "layer 0 of 2" in (result.locator("figure svg").get_attribute("aria-label") or "")
     cluster = result.get_by_role("button").first
     cluster.press("Enter")
-    assert cluster.get_attribute("aria-pressed") == "true" and result.locator("circle.dim").count() == 8
+    assert cluster.get_attribute("aria-pressed") == "true" and result.locator("figure path.dim").count() == 8
 
 
 def test_forms_answer_for_words_of_the_reader(open_page: Callable[..., Page]) -> None:
@@ -203,7 +203,7 @@ def test_views_that_a_model_cannot_answer_say_so(
     for view in ("substitutes", "next"):
         assert page.locator(f"#{view} .error").inner_text() == "This model cannot predict words."
     assert "no task model" in page.locator("#task .note").inner_text()
-    assert result_of(page, "senses").locator("circle").count() == 16
+    assert result_of(page, "senses").locator("figure path").count() == 16
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

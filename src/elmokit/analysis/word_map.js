@@ -9,6 +9,28 @@ function make(name, parent, text, className) {
   return element;
 }
 
+// A cluster has a colour and a shape, so that it can be told from others without its colour, and from a ninth one. The
+// shapes have the area of a circle of radius 1: circle, square, triangle, diamond, triangle on its tip.
+const COLOURS = 8, SVG = "http://www.w3.org/2000/svg";
+const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z", "M0-1.55L1.35.78H-1.35Z",
+                "M0-1.25L1.25 0L0 1.25L-1.25 0Z", "M0 1.55L1.35-.78H-1.35Z"];
+const colourOf = cluster => `var(--c${cluster % COLOURS})`;
+
+function makeShape(parent, cluster) {
+  const shape = document.createElementNS(SVG, "path");
+  shape.setAttribute("d", SHAPES[cluster % SHAPES.length]);
+  shape.style.fill = colourOf(cluster);
+  parent.append(shape);
+  return shape;
+}
+
+function makeSVG(parent, viewBox) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", viewBox);
+  parent.append(svg);
+  return svg;
+}
+
 // Tokens that are written without a space before them: closing marks, and parts of contractions.
 const CLOSING = /^(?:[.,;:!?%)\]}’”…]+|n['’]t|['’](?:s|re|ve|ll|d|m))$/i;
 const spaceBefore = word => CLOSING.test(word) ? "" : " ";
@@ -21,7 +43,7 @@ function putUse(element, use, around = Infinity) {
   element.append((start ? "… " : "") + spaced.slice(0, position).join("") + gap);
   make("mark", element, use.words[use.position]);
   element.append(spaced.slice(position + 1).join("") + (end < use.words.length ? " …" : ""));
-  if (use.cluster !== undefined) element.style.setProperty("--color", `var(--c${use.cluster % 8})`);
+  if (use.cluster !== undefined) element.style.setProperty("--color", colourOf(use.cluster));
 }
 
 // The places of uses on a plane of SVG units. One scale for all layers and both axes: vectors have unit length in each
@@ -44,26 +66,22 @@ function placesOf(planes, width, height, margin) {
 
 // Draw the map of a word's uses into an empty element: the scatter plot of a layer, its slider, a card for each cluster.
 function drawWordMap(root, data) {
-  const WIDTH = 760, HEIGHT = 560, AROUND = 22, AROUND_IN_CARD = 9, SVG = "http://www.w3.org/2000/svg";
+  const WIDTH = 760, HEIGHT = 560, AROUND = 22, AROUND_IN_CARD = 9;
   const top = data.planes.length - 1, place = placesOf(data.planes, WIDTH, HEIGHT, 28);
   root.classList.add("word-map");
 
   const figure = make("figure", root), cards = make("div", root), tip = make("div", root, undefined, "word-map-tip");
   tip.hidden = true;
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  const svg = makeSVG(figure, `0 0 ${WIDTH} ${HEIGHT}`);
   svg.setAttribute("role", "img");
-  figure.append(svg);
-  const circles = data.uses.map((use, number) => {
-    const circle = document.createElementNS(SVG, "circle");
-    circle.setAttribute("r", data.uses.length > 200 ? 4.5 : data.uses.length > 60 ? 6 : 9);
-    circle.style.fill = `var(--c${use.cluster % 8})`;
-    circle.addEventListener("pointermove", event => { showTip(event, use); mark(number, true); });
-    circle.addEventListener("pointerleave", () => { tip.hidden = true; mark(number, false); });
-    svg.append(circle);
-    return circle;
+  const radius = data.uses.length > 200 ? 4.5 : data.uses.length > 60 ? 6 : 9;
+  const shapes = data.uses.map((use, number) => {
+    const shape = makeShape(svg, use.cluster);
+    shape.addEventListener("pointermove", event => { showTip(event, use); mark(number, true); });
+    shape.addEventListener("pointerleave", () => { tip.hidden = true; mark(number, false); });
+    return shape;
   });
-  const mark = (use, isNear) => circles[use].classList.toggle("near", isNear);
+  const mark = (use, isNear) => shapes[use].classList.toggle("near", isNear);
 
   function showTip(event, use) {
     tip.replaceChildren();
@@ -80,7 +98,7 @@ function drawWordMap(root, data) {
   label.htmlFor = shown.htmlFor = slider.id;
   function showLayer() {
     const layer = Number(slider.value), note = layer === 0 ? ": token layer" : layer === top ? ": top layer" : "";
-    circles.forEach((circle, use) => { circle.style.transform = place(layer, use); });
+    shapes.forEach((shape, use) => { shape.style.transform = `${place(layer, use)} scale(${radius})`; });
     shown.textContent = `${layer} of ${top}${note}`;
     slider.setAttribute("aria-valuetext", shown.textContent);
     svg.setAttribute("aria-label", `Scatter plot of ${data.uses.length} uses of ${data.word}, layer ${shown.textContent}`);
@@ -91,8 +109,8 @@ function drawWordMap(root, data) {
   let chosen = null;
   function choose(cluster) {
     chosen = chosen === cluster ? null : cluster;
-    circles.forEach((circle, use) => {
-      circle.classList.toggle("dim", chosen !== null && data.uses[use].cluster !== chosen);
+    shapes.forEach((shape, use) => {
+      shape.classList.toggle("dim", chosen !== null && data.uses[use].cluster !== chosen);
     });
     cards.querySelectorAll("button").forEach((button, number) => {
       button.setAttribute("aria-pressed", String(number === chosen));
@@ -100,8 +118,11 @@ function drawWordMap(root, data) {
   }
   data.clusters.forEach((cluster, number) => {
     const card = make("section", cards, undefined, "cluster");
-    card.style.setProperty("--color", `var(--c${number % 8})`);
+    card.style.setProperty("--color", colourOf(number));
     card.setAttribute("aria-label", `Cluster ${number + 1}`);
+    const sign = makeSVG(card, "-1.6 -1.6 3.2 3.2");
+    sign.setAttribute("aria-hidden", "true");
+    makeShape(sign, number);
     const button = make("button", card, `${number + 1}. ${cluster.size} uses`);
     Object.assign(button, { type: "button", title: "Show only this cluster, or all" });
     button.setAttribute("aria-pressed", "false");

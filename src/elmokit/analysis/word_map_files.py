@@ -14,7 +14,7 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.word_map import WordMap, word_map
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
-from elmokit.plots import COLORS, new_figure, require_matplotlib
+from elmokit.plots import COLORS, SHAPES, new_figure, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +69,8 @@ def picture(word_map: WordMap) -> Figure:
     for layer, (axes, plane) in enumerate(zip(panels, word_map.planes, strict=True)):
         for number in range(len(word_map.clusters)):
             points = plane[word_map.labels == number]
-            axes.scatter(*points.T, s=16, color=COLORS[number % len(COLORS)], alpha=0.8, linewidth=0)
+            look = {"color": COLORS[number % len(COLORS)], "marker": SHAPES[number % len(SHAPES)]}
+            axes.scatter(*points.T, s=16, alpha=0.8, linewidth=0, **look)
         axes.set_title(f"layer {layer}", loc="left", fontsize=10)
         (left, bottom), (right, top) = centres[layer] - reach, centres[layer] + reach
         axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
