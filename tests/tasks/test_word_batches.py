@@ -2,6 +2,7 @@
 
 import pytest
 
+from elmokit.tasks.classification import labelled_phrases
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS
 
@@ -11,6 +12,15 @@ def test_a_sentence_that_examples_share_counts_once() -> None:
     table = WordTable.of([passage, question, passage, question])
     assert table.words[: table.num_frequent] == ("a",)
     assert set(table.words[table.num_frequent :]) == {"rare", "passage", "question"}
+
+
+def test_a_phrase_of_the_sentence_before_it_does_not_count_again() -> None:
+    trees = ("(3 (2 It) (4 works))", "(1 (1 (2 It) (0 fails)) (2 .))")
+    phrases = [phrase.words for tree in trees for phrase in labelled_phrases(tree)]
+    table = WordTable.of(phrases)
+    assert table.words == ("It", ".", "fails", "works") and table.num_frequent == 1
+    assert WordTable.of([["art", "is"], ["is", "art"]]).num_frequent == 2  # no part of it in this order
+    assert WordTable.of([["party", "on"], ["art"]]).words == ("art", "on", "party")
 
 
 def test_characters_of_a_batch_of_empty_sentences_are_wide_enough_for_the_filters() -> None:
