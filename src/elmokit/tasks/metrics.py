@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn, Protocol
 Tags = Sequence[str]
 SPAN_PREFIXES = ("B", "I", "E", "S")
 FOREIGN_SPAN_TAG = re.compile(r"[LUM]-.")  # of BILOU and BMES
+MISSPELLED_SPAN_TAG = re.compile(r"[BIESLUM]_.|[bieslum][-_].")  # B_PER, b-per
 NEARLY_ALL = 0.9  # the share of tags that mark spans from which the rest are taken for mistakes
 
 
@@ -160,13 +161,14 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
             elif tag != "O":
                 others[tag] += 1
     marking = sum(counts[prefix] for prefix in SPAN_PREFIXES)
-    foreign = Counter({tag: count for tag, count in others.items() if FOREIGN_SPAN_TAG.match(tag)})
-    if marking + foreign.total() < NEARLY_ALL * (marking + others.total()):
+    foreign = Counter(
+        {tag: others[tag] for tag in others if FOREIGN_SPAN_TAG.match(tag) or MISSPELLED_SPAN_TAG.match(tag)}
+    )
+    like_spans = marking + foreign.total()
+    if not like_spans or like_spans < NEARLY_ALL * (marking + others.total() - others["o"]):  # o: a misspelled O
         return None
     if others:
         _raise_for_other_tags(foreign or others)
-    if not marking:
-        return None
     # A few odd tags do not change the scheme of a file: each is what most spans are.
     if 2 * (counts["E"] + counts["S"]) > counts["B"] + counts["S"]:
         return "BIOES"
@@ -181,6 +183,8 @@ def check_marks_spans(tags: Tags) -> None:
 
 def _raise_for_other_tags(others: Counter[str]) -> NoReturn:
     ((tag, _),) = others.most_common(1)
+    if MISSPELLED_SPAN_TAG.match(tag):
+        raise ValueError(f"tags like {tag} are not read: write it as {tag[0].upper()}-{tag[2:]}")
     if FOREIGN_SPAN_TAG.match(tag):
         scheme = "BMES" if tag[0] == "M" else "BILOU"
         raise ValueError(f"tags like {tag} are {scheme}, which is not read: convert them to BIOES")
