@@ -1,5 +1,6 @@
 """Layers on disk: those that the embedder gives, computed once, whole or not at all."""
 
+import shutil
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -224,6 +225,21 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert cache.directory is not None and not list(cache.directory.iterdir())
+
+
+def test_a_disk_that_is_too_small_is_named_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = LayerCache(encoder := Counting(), tmp_path, "float32")
+    size = 46 * 2 * 3 * 4
+    free = shutil.disk_usage(tmp_path)._replace(free=size - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(OSError, match=r"vectors of 46 words take 0.0 GB.* choose another .*, store float16, or train"):
+        cache.add(SENTENCES)
+    assert encoder.words == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=size))
+    cache.add(SENTENCES)
+    assert encoder.words == 46
 
 
 def test_an_empty_cache_directory_of_the_system_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

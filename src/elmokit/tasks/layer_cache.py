@@ -11,7 +11,9 @@ writing. All runs share the directory; a sentence is computed again only where t
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -211,13 +213,18 @@ class LayerCache:
         return self._places.find([sentence_digest(sentence)]) != [None]
 
     def add(self, sentences: Iterable[Words], progress: bool = True) -> None:
-        """Compute and store the vectors of the sentences that are missing."""
+        """Compute and store the vectors of the sentences that are missing.
+
+        Raises:
+            OSError: The disk has less free space than they take; or it cannot be written.
+        """
         missing = {sentence_digest(words): words for words in sentences if words}
         places = self._places.find(list(missing))
         missing = {digest: words for (digest, words), place in zip(missing.items(), places, strict=True) if not place}
         total = sum(map(len, missing.values()))
+        word_bytes = np.dtype(self.storage_dtype).itemsize * int(np.prod(self.encoder.shape))
+        self._check_free_space(total, total * word_bytes)
         with ProgressBar(total=total, desc="vectors", unit=" words", unit_scale=True, disable=not progress) as bar:
-            word_bytes = np.dtype(self.storage_dtype).itemsize * int(np.prod(self.encoder.shape))
             for segment in _split_into_segments(missing.values(), max(1, SEGMENT_BYTES // word_bytes)):
                 self._add_segment(segment)
                 bar.update(sum(map(len, segment)))
@@ -238,6 +245,17 @@ class LayerCache:
                 self._segments[place.segment].read_into(vectors[row : row + place.words], place.first)
                 row += place.words
         return vectors
+
+    def _check_free_space(self, words: int, size: int) -> None:
+        """OSError if the vectors of so many words, `size` bytes, do not fit the disk: it would be full in an hour."""
+        if self.directory is None or size <= (free := shutil.disk_usage(self.directory).free):
+            return
+        smaller = ", store float16" if self.storage_dtype == "float32" else ""
+        raise OSError(
+            errno.ENOSPC,
+            f"the vectors of {words:,} words take {size / 1e9:.1f} GB, and {self.directory} has {free / 1e9:.1f} GB "
+            f"free: choose another directory for the cache{smaller}, or train on fewer examples",
+        )
 
     def _add_segment(self, sentences: list[Words]) -> None:
         index = np.empty(len(sentences), INDEX_DTYPE)
