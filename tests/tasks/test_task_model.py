@@ -1,6 +1,7 @@
 """Every task: training, saving and loading, resuming after a kill, unusual input."""
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.tasks import training
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
+from elmokit.tasks.pairs import PairsTask
 from elmokit.tasks.tagging import TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
 from elmokit.tasks.task import TASKS, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
@@ -342,6 +344,30 @@ def test_labels_that_the_training_set_lacks_count_as_errors(name: str, model: Pr
     assert report.test is not None and report.test[toy.task.metric] == 0
     assert report.by_label is not None
     assert (report.by_label[label].recall, report.by_label[label].support) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "of_model, of_task, is_other",
+    [
+        ("words-1", "english-1", True),
+        ("english-1", "english-1", False),
+        ("whitespace-1", "english-1", False),
+        ("words-1", "whitespace-1", False),
+        (None, "english-1", False),
+    ],
+)
+def test_a_task_that_tokenizes_in_another_way_than_the_model_says_so(
+    of_model: str | None, of_task: str, is_other: bool, model: Pretrained, tmp_path: Path
+) -> None:
+    toy = toy_tasks()["pairs"]
+    task = PairsTask(replace(toy.task.config, tokenizer=of_task))
+    model = replace(model, tokenizer=of_model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(task, toy.examples, toy.examples, model=model, cache=tmp_path, config=replace(toy.config, max_epochs=1))
+    found = [str(each.message) for each in caught if "tokenized by" in str(each.message)]
+    assert len(found) == is_other
+    assert not is_other or "choose the tokenizer words-1 for the task" in found[0]
 
 
 def test_fit_raises_for_a_set_without_words_and_names_it(model: Pretrained, tmp_path: Path) -> None:

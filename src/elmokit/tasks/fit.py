@@ -35,6 +35,7 @@ from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predi
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
+from elmokit.text.tokenizers import TOKENIZED
 
 # Settings on which the weights do not depend: where it is computed, and the path of word vectors that are hashed.
 NOT_DECISIVE = {"device", "vectors"}
@@ -146,6 +147,17 @@ def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained |
     pretrained = loading.resolve_model(model)
     # A network freezes, moves and trains its biLM: the caller's stays as it is.
     return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if pretrained is model else pretrained
+
+
+def _warn_of_other_tokenizer(task: Task, pretrained: Pretrained | None) -> None:
+    """Warn if a task tokenizes its files, and does so in another way than the biLM's training text was."""
+    own, model = (getattr(each, "tokenizer", None) for each in (task.config, pretrained))
+    if own and model and own != model and TOKENIZED not in (own, model):
+        warnings.warn(
+            f"the files are tokenized by {own}, but the language model has read text tokenized by {model}, and knows "
+            f"fewer of the words: choose the tokenizer {model} for the task",
+            stacklevel=3,
+        )
 
 
 def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
@@ -297,6 +309,7 @@ def fit(
         sets.append(read_examples(task, "test", test_examples))
     task = _with_labels(task, sets)  # the given task stays as it is
     pretrained, device = _pretrained(model, words), pick_device(config.device)
+    _warn_of_other_tokenizer(task, pretrained)
     table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
     encoder = None
     if words.encoder is not None:
