@@ -71,13 +71,15 @@ def run(
     assert report.test is not None
     more = benchmark.more_scores(task_model, arguments.eval) if benchmark.more_scores else {}
     figures = asdict(report)
-    kept = ("best_epoch", "mixes", "parameters", "examples", "words", "seconds", "words_per_second", "settings")
+    kept = ("best_epoch", "mixes", "parameters", "examples", "words", "words_per_second", "settings")
     return {
         "scores": [benchmark.score, *more],
         "paper": benchmark.paper,
         "dev": report.dev,
         "test": {**report.test, **more},
         "epochs": len(report.epochs),
+        # Of a run that was interrupted, the report has the time of its last process.
+        "seconds": max(report.seconds, sum(epoch.seconds for epoch in report.epochs)),
         **{name: figures[name] for name in kept},
     }
 
