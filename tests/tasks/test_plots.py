@@ -36,6 +36,8 @@ def test_plot_reports_draws_curves_and_weights_of_every_seed(tmp_path: Path) -> 
     (image,) = right.get_images()
     assert image.get_array().tolist() == [mix.weights for mix in mixes.values()]
     assert plot_reports(tmp_path / "$runs").read_bytes().startswith(PNG)
+    fit_seeds(toy.task, toy.examples, toy.examples, seeds=(1,), words=words, output=tmp_path / "$runs", **options)
+    assert list(read_reports(tmp_path / "$runs")) == ["seed-1"]
 
 
 def test_plot_reports_of_a_run_without_elmo_has_no_weights(tmp_path: Path) -> None:

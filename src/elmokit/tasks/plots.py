@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.plots import COLORS, new_figure, save_figure
-from elmokit.tasks.report import REPORT, FitReport, LearnedMix, MeanScore, elmo_places
+from elmokit.tasks.report import REPORT, FitReport, LearnedMix, MeanScore, SeedsReport, elmo_places
 
 PICTURE = "report.png"
 
 
 def read_reports(directory: str | Path) -> dict[str, FitReport]:
-    """The reports of a directory that `fit` wrote, by name: one, or one for each seed.
+    """The reports of a directory that `fit` wrote, by name: one, or one for each seed of the last call.
 
     Raises:
         FileNotFoundError: There is none.
@@ -21,6 +21,9 @@ def read_reports(directory: str | Path) -> dict[str, FitReport]:
     """
     directory = Path(directory)
     if runs := sorted(directory.glob(f"seed-*/{REPORT}")):
+        if (directory / REPORT).is_file():  # it is written when all seeds are trained
+            seeds = SeedsReport.read(directory / REPORT).seeds
+            runs = [directory / f"seed-{seed}" / REPORT for seed in seeds]
         return {path.parent.name: FitReport.read(path) for path in runs}
     if not (directory / REPORT).is_file():
         raise FileNotFoundError(f"{directory} holds no {REPORT}: give a directory that fit wrote")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.tasks.metrics import Confusion, F1Score
@@ -15,6 +15,7 @@ from elmokit.tasks.task import Task
 
 REPORT = "report.json"
 ERRORS_SHOWN = 10
+Report = TypeVar("Report")
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,7 @@ class FitReport:
     @classmethod
     def read(cls, path: Path) -> FitReport:
         """Read a report.json. ValueError if it is damaged, or of another version."""
-        try:
-            return from_json(cls, read_json(path))
-        except ValueError as error:
-            raise ValueError(f"{path} is not the report of a task model: {error}") from error
+        return _read(cls, path, "a task model")
 
 
 def elmo_places(settings: Mapping[str, Any]) -> list[str]:
@@ -193,6 +191,18 @@ class SeedsReport:
     def to_json(self) -> str:
         """The report as indented JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> SeedsReport:
+        """Read a report.json of several seeds. ValueError if it is damaged, or of another version."""
+        return _read(cls, path, "several seeds")
+
+
+def _read(kind: type[Report], path: Path, of: str) -> Report:
+    try:
+        return from_json(kind, read_json(path))
+    except ValueError as error:
+        raise ValueError(f"{path} is not the report of {of}: {error}") from error
 
 
 def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, MeanScore]:
