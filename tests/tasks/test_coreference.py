@@ -55,6 +55,18 @@ def test_read_refuses_a_document_without_end_before_another(tmp_path: Path) -> N
         list(CoreferenceTask().read(tmp_path / "d.conll"))
 
 
+def test_read_takes_all_files_of_a_directory_and_refuses_a_document_in_two_annotations(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no file whose name ends in conll"):
+        list(CoreferenceTask().read(tmp_path))
+    for name in ("a.v4_gold_conll", "b.v4_auto_conll"):
+        write_document(tmp_path / name, ["(0)", "(0)"])
+    (tmp_path / "README").write_text("no document")
+    assert len(list(CoreferenceTask().read(tmp_path))) == 2
+    write_document(tmp_path / "b.v4_gold_conll", ["(0)", "(0)"])
+    with pytest.raises(ValueError, match="the same document in b.v4_gold_conll and b.v4_auto_conll: remove one kind"):
+        list(CoreferenceTask().read(tmp_path))
+
+
 def test_clusters_may_have_crossing_and_nested_mentions(tmp_path: Path) -> None:
     write_document(tmp_path / "d.conll", ["(0", "(1", "0)", "1)|(0)"])
     (document,) = CoreferenceTask().read(tmp_path / "d.conll")

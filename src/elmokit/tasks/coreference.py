@@ -272,12 +272,21 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
             yield from _documents(file, with_answers)
 
     def files(self, path: Path) -> list[Path]:
-        """The file, or those of a directory. FileNotFoundError if it has none."""
+        """The file, or those of a directory.
+
+        Raises:
+            FileNotFoundError: It has none.
+            ValueError: It has the gold and the automatic annotation of a document of OntoNotes: it would count twice.
+        """
         if not path.is_dir():
             return [path]
         files = [file for file in sorted(path.iterdir()) if FILE_NAME.search(file.name)]
         if not files:
             raise FileNotFoundError(f"{path} has no file whose name ends in conll, conll.gz or conll.zst")
+        names = {file.name for file in files}
+        if twice := [name for name in sorted(names) if "_gold_" in name and name.replace("_gold_", "_auto_") in names]:
+            auto = twice[0].replace("_gold_", "_auto_")
+            raise ValueError(f"{path} has the same document in {twice[0]} and {auto}: remove one kind of them")
         return files
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
