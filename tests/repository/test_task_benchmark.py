@@ -49,7 +49,7 @@ def test_finished_runs_are_skipped_and_summarized(tmp_path: Path, monkeypatch: p
     assert {kind: list(runs) for kind, runs in first["toy"].items()} == {"without ELMo": ["1"], "tiny": ["1"]}
     recorded = first["toy"]["tiny"]["1"]
     assert {"commit", "date", "command", "machine", "setup", "seconds", "mixes"} <= set(recorded)
-    assert recorded["test"]["length"] == 4
+    assert recorded["test"]["length"] == 5
     capsys.readouterr()
     tasks.main([*map(str, command), "1", "2"])
     printed = capsys.readouterr().out

@@ -17,7 +17,8 @@ from elmokit.tasks.tagging import TaggingConfig, TaggingTask
 from elmokit.tasks.task import Task
 from elmokit.tasks.translation import ParallelSentence, TranslationConfig, TranslationTask
 
-NAMES, VERBS, THINGS = ("Ann", "Bob", "Eve"), ("sees", "likes"), ("red dogs", "blue cats", "green owls")
+# Sentences of three and of four words, so that batches are padded.
+NAMES, VERBS, THINGS = ("Ann", "Bob", "Eve"), ("sees", "likes"), ("red dogs", "blue cats", "owls")
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ def _sentences(count: int) -> list[tuple[str, str, str]]:
 
 
 def _tagged(name: str, verb: str, thing: str) -> TaggedSentence:
-    return TaggedSentence((name, verb, *thing.split()), ("B-PER", "O", "B-THING", "I-THING"))
+    words = (name, verb, *thing.split())
+    return TaggedSentence(words, ("B-PER", "O", "B-THING", "I-THING")[: len(words)])
 
 
 def _frame(name: str, verb: str, thing: str) -> PredicateFrame:
-    return PredicateFrame((name, verb, *thing.split()), 1, ("B-ARG0", "B-V", "B-ARG1", "I-ARG1"))
+    words = (name, verb, *thing.split())
+    return PredicateFrame(words, 1, ("B-ARG0", "B-V", "B-ARG1", "I-ARG1")[: len(words)])
 
 
 def _pair(name: str, verb: str, thing: str) -> SentencePair:
@@ -58,8 +61,10 @@ def _question(name: str, verb: str, thing: str) -> Question:
 
 
 def _document(name: str, verb: str, thing: str) -> CorefDocument:
-    sentences = ((name, verb, *thing.split()), ("She", verb, "them"))
-    return CorefDocument(name, sentences, (((0, 1), (4, 5)), ((2, 4), (6, 7))))
+    first = (name, verb, *thing.split())
+    she, them = len(first), len(first) + 2
+    clusters = (((0, 1), (she, she + 1)), ((2, she), (them, them + 1)))
+    return CorefDocument(name, (first, ("She", verb, "them")), clusters)
 
 
 def _parallel(name: str, verb: str, thing: str) -> ParallelSentence:
