@@ -332,6 +332,13 @@ def test_picture_has_one_scale_so_that_rounding_is_not_drawn_as_distance(hostile
         assert ((left, bottom) < plane).all() and (plane < (right, top)).all()
 
 
+def test_files_hold_the_surroundings_of_a_use_in_a_long_document(hostile: WordMap) -> None:
+    document = ("before",) * 100_000 + ("play",) + ("after",) * 7
+    uses = [Use(document, 100_000), *hostile.uses[1:]]
+    first = to_json(replace(hostile, uses=uses))["uses"][0]
+    assert first["words"] == ["before"] * 200 + ["play"] + ["after"] * 7 and first["position"] == 200
+
+
 def test_picture_shows_each_of_nine_clusters_differently(hostile: WordMap) -> None:
     pytest.importorskip("matplotlib")
     many = replace(

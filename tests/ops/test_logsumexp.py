@@ -71,6 +71,16 @@ def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> 
         torch.testing.assert_close(left.double(), right, atol=float(right.abs().max()) * of_gradients, rtol=0)
 
 
+def test_small_terms_after_a_large_one_are_not_lost() -> None:
+    """50,000 unlikely classes after a likely one, which together have a probability of 5 %."""
+    hidden, weight, bias = case(5, 50_000, 64)
+    with torch.no_grad():
+        bias[1:] -= torch.logsumexp(hidden[0] @ weight.T + bias, 0) + 3
+        bias[0] = -(hidden[0] @ weight[0])
+        expected = by_definition(*(tensor.double() for tensor in (hidden[:1], weight, bias)), None)
+        assert compute([hidden[:1], weight, bias], None, torch.float32).double() == pytest.approx(expected, abs=3e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("positions", "classes", "depth"),

@@ -32,6 +32,12 @@ class Use(NamedTuple):
         return " ".join(words)
 
 
+def window(use: Use, around: int) -> Use:
+    """The use in a sentence of up to so many words on each side of it."""
+    start = max(0, use.position - around)
+    return Use(use.sentence[start : use.position + around + 1], use.position - start)
+
+
 def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
     """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches regardless of case."""
     exact = [position for position, token in enumerate(sentence) if token == word]

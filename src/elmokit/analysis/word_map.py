@@ -22,6 +22,7 @@ from elmokit.analysis.uses import (
     unit_vectors,
     uses_in_files,
     vectors_of_uses,
+    window,
 )
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
@@ -39,17 +40,11 @@ USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
 SUBSTITUTE_CONTEXT = 50
 
 
-def _window(use: Use, around: int) -> Use:
-    """The use in a sentence of up to so many words on each side of it."""
-    start = max(0, use.position - around)
-    return Use(use.sentence[start : use.position + around + 1], use.position - start)
-
-
 def _excerpt(use: Use) -> str:
     """The use with its context, shortened."""
     before = "… " if use.position > EXCERPT_WORDS else ""
     after = " …" if use.position + EXCERPT_WORDS + 1 < len(use.sentence) else ""
-    return f"{before}{_window(use, EXCERPT_WORDS)}{after}"
+    return f"{before}{window(use, EXCERPT_WORDS)}{after}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] 
     if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()
-    for words, position in (_window(use, SUBSTITUTE_CONTEXT) for use in uses):
+    for words, position in (window(use, SUBSTITUTE_CONTEXT) for use in uses):
         if check is not None:
             check()
         (candidates,) = substitutes(words, model, positions=[position], top=CANDIDATES, state=state)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmokit.analysis.config import MapConfig
+from elmokit.analysis.uses import Use, window
 from elmokit.analysis.word_map import WordMap, word_map
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
@@ -20,14 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_NAME, PAGE_NAME, PICTURE_NAME = "senses.json", "senses.html", "senses.png"
+# Where a line is a whole document, each of its uses would hold all of it.
+WORDS_AROUND = 200
 # JSON escapes of the characters that could end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
+def use_to_json(use: Use) -> dict[str, Any]:
+    """A use as JSON values: up to `WORDS_AROUND` words on either side of it, and its position among them."""
+    words, position = window(use, WORDS_AROUND)
+    return {"words": list(words), "position": position}
+
+
 def to_json(word_map: WordMap) -> dict[str, Any]:
-    """The map as JSON values; coordinates are rounded to four decimals."""
+    """The map as JSON values; coordinates are rounded to four decimals, sentences cut to `WORDS_AROUND`."""
     uses = [
-        {"words": list(use.sentence), "position": use.position, "cluster": cluster}
+        {**use_to_json(use), "cluster": cluster}
         for use, cluster in zip(word_map.uses, word_map.labels.tolist(), strict=True)
     ]
     return {

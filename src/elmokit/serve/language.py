@@ -12,9 +12,9 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.neighbors import SearchConfig, nearest_uses
 from elmokit.analysis.similarity import Comparison
 from elmokit.analysis.similarity import compare as compare_uses
-from elmokit.analysis.uses import Use, sample_uses, single_sentence_state, uses_in_each
+from elmokit.analysis.uses import sample_uses, single_sentence_state, uses_in_each
 from elmokit.analysis.word_map import map_uses
-from elmokit.analysis.word_map_files import to_json
+from elmokit.analysis.word_map_files import to_json, use_to_json
 from elmokit.lm import scoring
 from elmokit.lm.scoring import Candidate, MaskedScore, SentenceScore
 from elmokit.serve.errors import RequestError
@@ -85,8 +85,8 @@ async def neighbors(request: Request, body: NeighborsRequest) -> Any:
         return nearest_uses(query, job.while_wanted(uses), service.embedder, body.layers, config)
 
     result = await _run(request, search)
-    nearest = [{"similarity": similarity, **_use(use)} for similarity, use in result.nearest]
-    return {"query": _use(result.query), "neighbors": nearest, "sentences_searched": result.sentences_searched}
+    nearest = [{"similarity": similarity, **use_to_json(use)} for similarity, use in result.nearest]
+    return {"query": use_to_json(result.query), "neighbors": nearest, "sentences_searched": result.sentences_searched}
 
 
 @router.post("/senses")
@@ -104,10 +104,6 @@ async def senses(request: Request, body: SensesRequest) -> Any:
         return to_json(map_uses(body.word, sample, service.embedder, body.layers, config, **options))
 
     return await _run(request, draw)
-
-
-def _use(use: Use) -> dict[str, Any]:
-    return {"words": list(use.sentence), "position": use.position}
 
 
 # --- The language model ----------------------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ INLINE void logits_tile(
         }
 }
 
-/* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2. */
+/* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2. Terms are
+ * summed up for each tile, then for each block of classes, then over blocks: one by one, tens of thousands of small
+ * ones would be lost in rounding after a large one. */
 void TYPED(logsumexp)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *weight, const float *bias,
     const int32_t *excluded, float *max, float *total) {
@@ -49,7 +51,7 @@ void TYPED(logsumexp)(
                 ptrdiff_t at = position + v * LANES, count = positions - at;
                 left_out[v] = excluded_at(excluded, at, count);
                 high[v] = begin ? load_float(max + at, count) : broadcast(-FLT_MAX);
-                sum[v] = begin ? load_float(total + at, count) : broadcast(0.0f);
+                sum[v] = broadcast(0.0f);
             }
             for (ptrdiff_t first = begin, end = smaller(begin + at_once, classes), rows; first < end; first += rows) {
                 tile logits;
@@ -59,15 +61,18 @@ void TYPED(logsumexp)(
                     vector before = high[v];
                     for (ptrdiff_t row = 0; row < rows; row++) /* in this order of max a NaN is left to the sum */
                         high[v] = maximum(of_tile(&logits, row, v * LANES), high[v]);
-                    sum[v] *= exp2_of(before - high[v]);
+                    vector of_rows = broadcast(0.0f);
                     for (ptrdiff_t row = 0; row < rows; row++)
-                        sum[v] += exp2_of(of_tile(&logits, row, v * LANES) - high[v]);
+                        of_rows += exp2_of(of_tile(&logits, row, v * LANES) - high[v]);
+                    sum[v] = sum[v] * exp2_of(before - high[v]) + of_rows;
                 }
             }
             for (int v = 0; v < VECTORS; v++) {
-                ptrdiff_t at = position + v * LANES;
-                store_float(max + at, positions - at, high[v]);
-                store_float(total + at, positions - at, sum[v]);
+                ptrdiff_t at = position + v * LANES, count = positions - at;
+                if (begin)
+                    sum[v] += load_float(total + at, count) * exp2_of(load_float(max + at, count) - high[v]);
+                store_float(max + at, count, high[v]);
+                store_float(total + at, count, sum[v]);
             }
         }
 }
