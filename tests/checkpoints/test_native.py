@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
+from torch.nn.utils import prune
 
 import elmokit.checkpoints.loading as checkpoint
 import elmokit.checkpoints.native as native
@@ -21,6 +22,7 @@ from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
+from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
@@ -75,6 +77,30 @@ def test_load_restores_everything_that_was_saved(tmp_path: Path) -> None:
         assert getattr(loaded, attribute) == getattr(saved, attribute)
     assert fingerprint(loaded) == fingerprint(saved)
     assert all(parameter.requires_grad for parameter in loaded.bilm.parameters())
+
+
+def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
+    learned = ScalarMix(3)
+    mix = MixWeights(tuple(learned.weights.detach().numpy()), learned.gamma)  # type: ignore[arg-type]
+    save(replace(everything(), mix=mix), tmp_path / "model")
+    assert load(tmp_path / "model").mix == MixWeights((0.0, 0.0, 0.0), 1.0)
+    with pytest.raises(ValueError, match="a mix has finite weights and gamma"):
+        MixWeights((0.0, float("nan"), 0.0))
+
+
+def test_a_warm_state_of_another_shape_is_refused_before_it_is_saved() -> None:
+    with pytest.raises(ValueError, match="the state has 3 rows, the batch 1"):
+        replace(everything(), warm_state=BiLMState(torch.zeros(2, 2, 3, 16), torch.zeros(2, 2, 3, 32)))
+
+
+def test_a_model_that_was_pruned_in_one_direction_says_what_to_do(tmp_path: Path) -> None:
+    model = everything()
+    stacks = model.bilm.sequence_encoder.stacks  # type: ignore[union-attr]
+    prune.l1_unstructured(stacks[0].layers[0], "recurrent_weight", 0.5)
+    with pytest.raises(ValueError, match="make masks and parametrizations permanent first"):
+        save(model, tmp_path / "model")
+    prune.remove(stacks[0].layers[0], "recurrent_weight")
+    save(model, tmp_path / "model")
 
 
 def test_training_a_loaded_model_leaves_its_file_unchanged(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from elmokit.cli import main
 from elmokit.data import documents, prepare_run, workers
 from elmokit.data import prepare as module
 from elmokit.data.prepare import prepare
-from elmokit.data.prepare_report import DropCount, PrepareReport, read_report
+from elmokit.data.prepare_report import DropCount, DropDuplicates, PrepareReport, read_report
 from elmokit.data.prepare_run import PrepareRun
 from elmokit.data.shuffle import sort_key
 from elmokit.fs.reading import read_lines
@@ -153,6 +153,22 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
     prepare(raw, tmp_path / "fresh", num_shards=3, seed=1, processes=1)
     assert content(tmp_path / "out") == content(tmp_path / "fresh")
     assert no_litter(tmp_path)
+
+
+def test_prepare_of_a_corpus_that_lost_a_shard_says_so(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "out", num_shards=2, processes=1)
+    whole = content(tmp_path / "out")
+    (tmp_path / "out" / "shard-00001.txt.zst").unlink()
+    with pytest.raises(ValueError, match=r"shard-00001.txt.zst is missing: remove .*out, or ask to overwrite it"):
+        prepare(raw, tmp_path / "out", num_shards=2, processes=1)
+    prepare(raw, tmp_path / "out", num_shards=2, processes=1, overwrite=True)
+    assert content(tmp_path / "out") == whole
+
+
+def test_prepare_of_files_in_another_order_is_another_corpus(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "out", num_shards=2, processes=1)
+    with pytest.raises(ValueError, match=r"prepared with other inputs \(their paths, sizes or order\): remove it"):
+        prepare(raw[::-1], tmp_path / "out", num_shards=2, processes=1)
 
 
 def test_prepare_reports_an_input_that_was_written_after_the_corpus(tmp_path: Path, raw: list[Path]) -> None:
@@ -471,6 +487,43 @@ def test_prepare_interrupted_ends_with_the_same_bytes(
     prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
     assert content(tmp_path / "out") == content(tmp_path / "whole")
     assert no_litter(tmp_path)
+
+
+@pytest.mark.parametrize("drop", ["near", "exact", "none"])
+def test_prepare_interrupted_after_what_it_dropped_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: DropDuplicates, raw: list[Path]
+) -> None:
+    """Also where no document has a signature, and where nothing is dropped between two checkpoints."""
+    inputs = [written(tmp_path / "raw.txt", REPEATING), *raw]
+    prepare(inputs, tmp_path / "whole", processes=1, drop_duplicates=drop)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
+    for stops in (len(REPEATING) + 5, 3, 3):
+        with monkeypatch.context() as patched:
+            patched.setattr(PrepareRun, "process", stop_after(stops, KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                prepare(inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
+    prepare(inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert no_litter(tmp_path)
+
+
+def test_prepare_keeps_an_unfinished_run_that_cannot_be_opened(
+    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", processes=1)
+    unfinished = content(tmp_path / ".unfinished-out")
+
+    def fails(*_: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(PrepareRun, "__init__", fails)
+    with pytest.raises(ValueError, match="a defect"):
+        prepare(raw, tmp_path / "out", processes=1)
+    assert content(tmp_path / ".unfinished-out") == unfinished
 
 
 def test_prepare_resumed_processes_no_document_twice(

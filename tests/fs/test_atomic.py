@@ -310,8 +310,29 @@ def test_directory_that_is_taken_for_a_leftover_before_it_is_locked_is_made_agai
 def test_output_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for output in (".", "..", "/"):
-        with pytest.raises(ValueError, match="name the directory itself"):
+        with pytest.raises(ValueError, match="no name for an output: name the file or directory itself"):
             check_output(output, directory_of="x")
+        with pytest.raises(ValueError, match="no name for an output"), atomic_directory(output):
+            pass
+    Path("loop").symlink_to("loop")
+    with pytest.raises(ValueError, match="loop is a link that leads to itself"), atomic_path("loop"):
+        pass
+    assert os.listdir() == ["loop"]
+
+
+def test_mount_point_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the volume of a container; `ismount` stands for one, which not everyone may make."""
+    (tmp_path / "volume").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "volume")
+    with (
+        pytest.raises(ValueError, match=r"volume is a mount point.* name a directory inside it"),
+        atomic_directory(tmp_path / "volume"),
+    ):
+        raise AssertionError("it is too late")
+    check_output(tmp_path / "volume", directory_of="index.json")  # which may be written within it
+    (tmp_path / "volume" / "index.json").touch()
+    with pytest.raises(ValueError, match="volume is a mount point"):
+        check_output(tmp_path / "volume", directory_of="index.json", overwrite=True)
 
 
 def test_directory_that_holds_but_leftovers_is_free(tmp_path: Path) -> None:

@@ -150,6 +150,20 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
     assert all(len(row) == 2 for row in every)
 
 
+@pytest.mark.parametrize("ask", [substitutes, next_words])
+def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="'a b' is no word: give one sentence, as a string or as the list of its words"):
+        ask(["a b", "c"], model)
+
+
+def test_a_model_of_no_numbers_has_no_candidates(model: Pretrained) -> None:
+    assert model.softmax is not None
+    with torch.no_grad():
+        model.softmax.bias[3] = float("nan")
+    with pytest.raises(ValueError, match=r"the model predicts no numbers \(NaN\)"):
+        substitutes(["a"], model)
+
+
 def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> None:
     assert model.softmax is not None
     words = ["a", "<S>", "--", "</S>", ".", "<UNK>", "d", "'s"]

@@ -129,6 +129,17 @@ def test_a_part_is_checked_once_however_often_it_is_opened(tmp_path: Path, monke
     assert sorted(checked) == [f"part-0000{number}.safetensors" for number in range(3)]
 
 
+def test_a_store_that_was_written_anew_is_not_read_with_the_layout_of_before(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store", TOP)
+    before = store[0]
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "store")
+    shutil.copytree(tmp_path / "copy", tmp_path / "store")  # of other words it would be read in other pieces
+    with pytest.raises(ValueError, match="was written anew since this store was opened: open the store again"):
+        store[0]
+    assert EmbeddingStore(tmp_path / "store")[0][0] == before[0]
+
+
 def test_a_store_is_read_after_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "out", TOP)
     monkeypatch.chdir(tmp_path)

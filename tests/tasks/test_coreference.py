@@ -63,7 +63,7 @@ def test_read_takes_all_files_of_a_directory_and_refuses_a_document_in_two_annot
     (tmp_path / "README").write_text("no document")
     assert len(list(CoreferenceTask().read(tmp_path))) == 2
     write_document(tmp_path / "b.v4_gold_conll", ["(0)", "(0)"])
-    with pytest.raises(ValueError, match="the same document in b.v4_gold_conll and b.v4_auto_conll: remove one kind"):
+    with pytest.raises(ValueError, match=r"the same document in b.v4_gold_conll and b.v4_auto_conll: remove one kind"):
         list(CoreferenceTask().read(tmp_path))
 
 

@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +34,8 @@ from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.divergence import LossMonitor
+from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.loop import _Loop
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -196,7 +200,13 @@ def test_finished_run_is_extended_and_killed_ends_with_the_same_bytes(
         assert rates[step] == pytest.approx(trainer_rate(recipe) * schedule.factor((step - 1) % 35))
 
 
-def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(settings: PretrainConfig) -> None:
+def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = _Loop._measure
+    monkeypatch.setattr(
+        _Loop, "_measure", lambda loop: SimpleNamespace(value=inf) if loop.trainer.step in (35, 70) else measure(loop)
+    )
     settings = replace(settings, heldout=settings.corpus, patience=99, evaluate_every=10)
     first = pretrain(replace(settings, epochs=1))
     (settings.output / "log.jsonl").unlink()
@@ -232,8 +242,9 @@ def test_pretrain_refuses_a_checkpoint_with_other_settings_and_names_them(settin
     other = replace(settings, dropout=0.0, recipe="original", preset="small", checkpoint_every=3)
     with pytest.raises(ValueError, match="to another run") as caught:
         pretrain(other)
-    for part in ("dropout was 0.2, is 0.0", "recipe was modern, is original", "preset was tiny, is small", "model was"):
+    for part in ("dropout was 0.2, is 0.0", "recipe was modern, is original", "preset was tiny, is small"):
         assert part in str(caught.value)
+    assert "model" not in str(caught.value)  # it follows from the preset
     assert "checkpoint_every" not in str(caught.value)  # it may differ
 
 
@@ -242,7 +253,7 @@ def test_pretrain_refuses_a_checkpoint_of_another_vocabulary(settings: PretrainC
     pretrain(settings)
     *others, last, rarest = Vocab.read(settings.output / "vocab.txt").words
     Vocab([*others, rarest, last]).write(tmp_path / "vocab.txt")
-    with pytest.raises(ValueError, match="to another run: vocabulary was"):
+    with pytest.raises(ValueError, match="to another run: the vocabulary has changed"):
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
@@ -352,6 +363,30 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
     assert report.perplexity is not None and report.model is not None
     assert report.perplexity.mean == pytest.approx(means[best], rel=1e-6)
     assert pretrain(settings).step == max(means)  # a finished run is not continued
+
+
+def test_early_stopping_keeps_the_last_step_where_it_is_the_best(settings: PretrainConfig) -> None:
+    """A run is planned for 70 steps, and evaluated at step 40; the same without patience ends with step 70."""
+    settings = replace(settings, heldout=settings.corpus, evaluate_every=40)
+    patient = pretrain(replace(settings, patience=3))
+    plain = pretrain(replace(settings, output=settings.output.with_name("plain")))
+    assert patient.step == plain.step == 70 and patient.perplexity == plain.perplexity
+    # Of a finished run that was evaluated without patience, there are no weights of the best evaluation.
+    again = pretrain(replace(settings, output=settings.output.with_name("plain"), patience=1))
+    assert again.perplexity == plain.perplexity
+
+
+def test_patience_does_not_stop_a_cool_down(endless: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_improves(stopping: EarlyStopping, value: float, step: int) -> bool:
+        stopping.evaluations_since += 1
+        return False
+
+    monkeypatch.setattr(EarlyStopping, "improves", never_improves)
+    settings = replace(endless, heldout=endless.corpus, evaluate_every=2, patience=3)
+    stopped = pretrain(settings)
+    assert (stopped.reason, stopped.step) == ("patience", 6)
+    cooled = pretrain(replace(settings, cool_down=0.5))
+    assert (cooled.reason, cooled.step) == ("end", 9)
 
 
 # --- Divergence -------------------------------------------------------------------------------------------------------
@@ -623,6 +658,42 @@ def test_pretrain_uses_the_full_softmax_when_samples_cover_the_vocabulary(
     assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
 
 
+def test_pretrain_refuses_a_vocabulary_of_other_words_and_warns_of_a_poor_one(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    words = Vocab.from_counts(count_words(settings.corpus)).words
+    Vocab([*words[:3], *(f"{word} 1000" for word in words[3:])]).write(tmp_path / "counts.txt")
+    with pytest.raises(ValueError, match=r"counts.txt has no word of the corpus: it must have one word in each line"):
+        pretrain(replace(settings, vocab=tmp_path / "counts.txt"))
+    Vocab(words[:5]).write(tmp_path / "poor.txt")
+    with pytest.warns(UserWarning, match=r"the corpus: .* are not in the model's vocabulary"):
+        pretrain(replace(settings, vocab=tmp_path / "poor.txt", max_words=30))
+
+
+def test_pretrain_without_the_vocabulary_of_before_says_so(settings: PretrainConfig, tmp_path: Path) -> None:
+    Vocab.from_counts(count_words(settings.corpus)).write(tmp_path / "vocab.txt")
+    settings = replace(settings, max_words=30)
+    pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
+    with pytest.raises(ValueError, match=r"vocab.txt is missing.* give --vocab as before"):
+        pretrain(settings)
+
+
+def test_pretrain_orders_only_a_vocabulary_from_which_words_are_drawn(settings: PretrainConfig, tmp_path: Path) -> None:
+    words = Vocab.from_counts(count_words(settings.corpus)).words
+    Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
+    settings = replace(settings, vocab=tmp_path / "rare_first.txt", max_words=30)
+    assert pretrain(replace(settings, num_samples=len(words))).model is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("a.jsonl", "JSON"), ("b.fasta", "protein sequences"), ("c.parquet", "a table")]
+)
+def test_pretrain_refuses_records_as_text(settings: PretrainConfig, tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / name).write_text('{"text": "The cat sat."}\n')
+    with pytest.raises(ValueError, match=rf"{name} holds {what}, not lines of text: `elmokit prepare`"):
+        pretrain(replace(settings, corpus=(tmp_path / name,)))
+
+
 def test_pretrain_refuses_a_vocabulary_not_sorted_by_frequency(settings: PretrainConfig, tmp_path: Path) -> None:
     words = Vocab.from_counts(count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
@@ -640,7 +711,7 @@ def test_pretrain_refuses_a_checkpoint_of_another_corpus(settings: PretrainConfi
     (tmp_path / "moved.txt").write_text(text)
     pretrain(replace(settings, corpus=(tmp_path / "moved.txt",)))  # the path of a corpus does not matter
     (tmp_path / "changed.txt").write_text(text.replace("cat", "cow"))
-    with pytest.raises(ValueError, match=r"belongs to another run: .*corpus was"):
+    with pytest.raises(ValueError, match=r"belongs to another run: .*the corpus has changed"):
         pretrain(replace(settings, corpus=(tmp_path / "changed.txt",)))
 
 
@@ -690,8 +761,9 @@ def test_pretrain_raises_for_an_unwritable_output(settings: PretrainConfig, tmp_
     [
         ("batch_size", 0), ("unroll_steps", 0), ("checkpoint_every", 0), ("dropout", 1.0), ("epochs", 0.0),
         ("max_hours", 0.0), ("patience", 0), ("patience", 3), ("cool_down", -1.0), ("cool_down", 100.0),
-        ("cool_down_from", 11), ("seed", -1), ("vocab_size", 0), ("min_count", 0), ("learning_rate", float("nan")),
-        ("max_hours", float("inf")),
+        ("cool_down_from", 11), ("seed", -1), ("seed", 2**63), ("vocab_size", 3), ("evaluate_words", 0),
+        ("schedule", "linear"), ("recipe", "adam"), ("dtype", "float16"), ("min_count", 0),
+        ("learning_rate", float("nan")), ("max_hours", float("inf")),
     ],
 )  # fmt: skip
 def test_pretrain_config_rejects_invalid_settings(settings: PretrainConfig, name: str, value: float) -> None:

@@ -94,13 +94,13 @@ def convert(
         to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; "onnx", the biLM for onnxruntime; or
             "token-embeddings", bilm-tf's HDF5 file of context-independent vectors of words.
         vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the model.
-        overwrite: Replace another model, or another file of token vectors.
+        overwrite: Replace another model; for "onnx" and "token-embeddings", the file, whatever it holds.
 
     Returns:
         The output's path, format and bytes.
 
     Raises:
-        FileExistsError: The output exists with other content, and is not to be overwritten, or is no model.
+        FileExistsError: The output exists with other content, and is not to be overwritten, or a directory is no model.
         ValueError: The format cannot express the model, or the arguments contradict each other.
 
     Warns:

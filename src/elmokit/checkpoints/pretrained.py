@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,14 @@ import torch
 
 from elmokit.config import BiLMConfig, StatePolicy, check_state
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.lstm import check_state as check_state_fits
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
+
+
+def _as_float(number: Any) -> float:
+    """A number of a ScalarMix or of NumPy as one that JSON knows."""
+    return float(number.detach() if isinstance(number, torch.Tensor) else number)
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,12 @@ class MixWeights:
 
     weights: tuple[float, ...]
     gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", tuple(map(_as_float, self.weights)))
+        object.__setattr__(self, "gamma", _as_float(self.gamma))
+        if not all(map(math.isfinite, (*self.weights, self.gamma))):
+            raise ValueError(f"a mix has finite weights and gamma, not {self.weights} and {self.gamma}")
 
 
 @dataclass(eq=False)
@@ -59,6 +72,8 @@ class Pretrained:
         self.start(self.state_policy)
         if self.warm_state is not None and not config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {config.encoder_name} carries no state: leave out the warm state")
+        if self.warm_state is not None:
+            check_state_fits(self.warm_state, config.sequence_encoder, rows=1)
         if self.mix is not None and len(self.mix.weights) != config.num_representations:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):

@@ -124,7 +124,8 @@ class Evaluate:
     model: Model = None
     state: Annotated[State | None, arg(help=EVALUATE_STATE), UNSET] = None
     batch_size: int = 1
-    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Else without effect."""
+    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
+    it."""
     device: Device = None
     tokenize: Tokenize = True
     language: Language = None
@@ -156,7 +157,8 @@ class Score:
     state: State = "zeros"
     """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
-    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Else without effect."""
+    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
+    it."""
     device: Device = None
     tokenize: Tokenize = True
 

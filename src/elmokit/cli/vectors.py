@@ -95,7 +95,8 @@ class Embed:
         if self.layers is None:
             del options["layers"]
         if sequences.pop("fasta"):
-            del options["tokenize"]  # a residue is a word
+            if not options.pop("tokenize"):
+                raise ValueError("--no-tokenize does not go together with --fasta, where a residue is a word: omit it")
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
             raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")

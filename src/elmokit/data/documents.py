@@ -63,8 +63,10 @@ def _json_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
         if not line.strip():
             continue
         record = _parsed(line, path, number)
-        if not isinstance(record, dict) or field not in record:
-            fields = ", ".join(map(repr, record)) if isinstance(record, dict) else "it is not an object"
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, line {number} is not a JSON object: write one object a line, with its text")
+        if field not in record:
+            fields = ", ".join(map(repr, record))
             raise ValueError(f"{path}, line {number} has no field {field!r} ({fields}): set text_field")
         text = record[field]
         if not (text is None or isinstance(text, str)):

@@ -96,7 +96,7 @@ def signatures(texts: Sequence[str]) -> list[np.ndarray | None]:
 
 def band_hashes(rows: np.ndarray) -> np.ndarray:
     """Hashes of the bands of signatures (N, 128): (N, 16) uint64."""
-    bands = rows.reshape(len(rows), BANDS, -1).astype(np.uint64)
+    bands = rows.reshape(len(rows), BANDS, PERMUTATIONS // BANDS).astype(np.uint64)
     multipliers = _multipliers()
     mixed = (bands * multipliers[: bands.shape[2]]).sum(axis=2) + np.arange(1, BANDS + 1, dtype=np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * multipliers[:BANDS]

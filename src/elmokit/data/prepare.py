@@ -18,11 +18,18 @@ from typing import get_args
 
 from elmokit.data.documents import PARQUET, is_fasta, read_documents
 from elmokit.data.duplicates import SIMILARITY
-from elmokit.data.prepare_report import REPORT_NAME, DropDuplicates, PrepareOptions, PrepareReport, read_report
+from elmokit.data.prepare_report import (
+    REPORT_NAME,
+    DropDuplicates,
+    PrepareOptions,
+    PrepareReport,
+    json_bytes,
+    read_report,
+)
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
 from elmokit.data.workers import usable_cores
-from elmokit.fs.atomic import OVERWRITE, check_output, publish_directory, resolve_link
+from elmokit.fs.atomic import OVERWRITE, check_output, check_replaceable, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.paths import check_distinct
@@ -36,6 +43,8 @@ COMPRESSION_RATIO = 3
 MAX_DEFAULT_SHARDS = 256
 FIRST_DOCUMENTS = 20  # that are read before the run
 
+# What users call the options that record files with their sizes.
+NAMED = {"input_bytes": "inputs (their paths, sizes or order)", "exclude_bytes": "excluded files"}
 # Subdirectory of an unfinished run that becomes the output.
 RESULT_NAME = "result"
 
@@ -73,11 +82,16 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
     try:
         report = read_report(output)
         old, new = asdict(report.options), asdict(options)
-        if different := [name for name in new if old[name] != new[name]]:
+        # As JSON, in which the order of files counts: that of the documents follows it.
+        if different := [NAMED.get(name, name) for name in new if json_bytes(old[name]) != json_bytes(new[name])]:
             raise ValueError(
                 f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
                 f"or {OVERWRITE}"
             )
+        suffix = SUFFIX_OF[options.compression]
+        shards = (output / f"shard-{number:05d}{suffix}" for number in range(options.num_shards))
+        if missing := [shard for shard in shards if not shard.is_file()]:
+            raise ValueError(f"{missing[0]} is missing: remove {output}, or {OVERWRITE}, to prepare the corpus anew")
     except ValueError:
         if overwrite:
             return None
@@ -107,12 +121,14 @@ def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
 
 
 @contextmanager
-def _unfinished(directory: Path) -> Iterator[None]:
-    """Lock the directory of a run; remove it if the input is invalid, but keep it if the run can be resumed."""
+def _unfinished(directory: Path, start: Checkpoint) -> Iterator[PrepareRun]:
+    """Lock the directory of a run, and resume it; remove it if its input turns out to be invalid."""
     try:
         with only_one_in(directory):
+            run = PrepareRun(directory, _resumed(directory, start))
             try:
-                yield
+                with closing(run):
+                    yield run
             except ValueError:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
@@ -190,7 +206,8 @@ def prepare(
         inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents;
             JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record; or protein
             sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a sentence whose words are its residues. A
-            document of more than 1,000 lines or 250,000 characters is cut into several.
+            document of more than 1,000 lines or 250,000 characters is cut into several, at the ends of lines: a file
+            that is one line is one document, and must fit in memory.
         output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each document
             that was dropped, with its file and its line there, from 1 (of a Parquet file its row, from 0), and the same
             of the document that it is like. It is created atomically; if it is complete already, nothing is done.
@@ -229,6 +246,7 @@ def prepare(
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     output = resolve_link(output)
+    check_replaceable(output)
     input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,
@@ -253,10 +271,10 @@ def prepare(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
         modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],
     )
-    with _unfinished(directory):
-        with closing(PrepareRun(directory, _resumed(directory, start))) as run:
-            run.scatter(processes)
-            run.write_shards(directory / RESULT_NAME)
+    with _unfinished(directory, start) as run:
+        run.scatter(processes)
+        run.write_shards(directory / RESULT_NAME)
+        run.close()  # Windows removes no open files
         publish_directory(directory / RESULT_NAME, output)
         shutil.rmtree(directory)
     return run.report

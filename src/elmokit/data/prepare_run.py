@@ -90,6 +90,7 @@ class PrepareRun:
         self._seen = SeenTexts(directory, self._options.similarity, checkpoint.seen)
         self._dropped = (directory / DROPPED_NAME).open("ab")
         self._dropped.truncate(checkpoint.dropped_bytes)
+        self._dropped.seek(0, os.SEEK_END)  # where `save` looks for its size
         self._positions = (directory / POSITIONS_NAME).open("a+b")
         self._positions.truncate(8 * checkpoint.documents)
         self._next_save = time.monotonic() + CHECKPOINT_SECONDS

@@ -164,8 +164,8 @@ def _refuse_numbers(words: tuple[str, ...], path: str | Path) -> None:
     """ValueError if the words of a sentence are 1, 2, 3, ...: another column has them."""
     if len(words) > 1 and words == tuple(map(str, range(1, len(words) + 1))):
         raise ValueError(
-            f"{path}: the words of the first sentence are the numbers {words[0]} to {words[-1]}: give format conllu if "
-            "it is CoNLL-U, or else word_column, from 0"
+            f"{path}: the words of its first longer sentence are the numbers {words[0]} to {words[-1]}: give format "
+            "conllu if it is CoNLL-U, or else word_column, from 0"
         )
 
 
@@ -186,9 +186,11 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
     """
     if not with_tags and not layout.conllu:
         refuse_raw_text(path)
-    for number, sentence in enumerate(_read_sentences(path, layout, with_tags)):
-        if number == 0 and not layout.conllu:
+    is_checked = layout.conllu
+    for sentence in _read_sentences(path, layout, with_tags):
+        if not is_checked:
             _refuse_numbers(sentence.words, path)
+            is_checked = len(sentence.words) > 1
         yield sentence
 
 
@@ -201,7 +203,7 @@ def _read_sentences(path: str | Path, layout: Layout, with_tags: bool) -> Iterat
             words.append(_column(line.columns, 0 if has_only_words else layout.word_column, path, line.number))
             if with_tags:
                 tags.append(_column(line.columns, layout.tag_column, path, line.number))
-                if layout.tag_column in (layout.word_column, layout.word_column - len(line.columns)):
+                if (layout.tag_column - layout.word_column) % len(line.columns) == 0:
                     raise ValueError(
                         f"{path}, line {line.number}: there is no column of tags besides that of the words"
                     )

@@ -76,7 +76,7 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
                 for index, instance in enumerate(_list(record, "instances"), start=1)
                 if instance["pos"] != NAME_TAG
             )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except (json.JSONDecodeError, RecursionError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(
                 f"{name}: expected a JSON object with tokens and instances (tok, lemma, pos, lexkeys); "
                 f"{type(error).__name__}: {error}"

@@ -49,6 +49,8 @@ def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) ->
         ValueError: It is not UTF-8, or cannot be decompressed.
     """
     lines = list(_beginning(file))
+    if any("\0" in line for line in lines):
+        yield "has null characters: it is damaged, or not in UTF-8 (UTF-16?): convert it, or remove them"
     words = [line.split() for line in lines]
     if tokenizer.name == TOKENIZED:
         if example := attached_mark(words):

@@ -13,10 +13,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from elmokit.data.documents import FASTA, JSON_LINES, PARQUET
 from elmokit.data.text_checks import doubts_about
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import from_json, read_json
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
@@ -38,6 +39,18 @@ def tokenizer_of_shard(file: Path) -> str | None:
         return from_json(str, from_json(dict[str, Any], options, "options").get("tokenizer"), "tokenizer")
     except ValueError as error:
         raise ValueError(f"{report} is damaged ({error}): prepare the corpus again") from error
+
+
+def _refuse_records(files: Sequence[Path]) -> None:
+    """ValueError for a file whose name says that its lines are not text, but records of another format."""
+    for file in files:
+        kind = suffixes_of(file).kind
+        what = {PARQUET: "a table", **dict.fromkeys(JSON_LINES, "JSON"), **dict.fromkeys(FASTA, "protein sequences")}
+        if kind in what:
+            raise ValueError(
+                f"{file} holds {what[kind]}, not lines of text: `elmokit prepare` reads it, and writes its text for "
+                "training; else write one sentence a line to another file"
+            )
 
 
 def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None = None) -> Tokenizer:
@@ -88,12 +101,13 @@ def file_tokenizers(
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: The language is not one for this text, the tokenizer's library is not installed, or a file is not
-            UTF-8.
+            UTF-8, or holds records instead of lines of text.
 
     Warns:
         UserWarning: The first file that does not look like what it is taken for, or whose sentences are split by the
             rules of English for want of a language; or shards of another tokenizer.
     """
+    _refuse_records(files)
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
     # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.

@@ -51,6 +51,21 @@ def resolve_link(path: str | Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
+def check_name(output: Path) -> None:
+    """ValueError for a path like "." or "a/..", which has no name to be replaced, or a link to itself."""
+    if output.name in ("", ".."):
+        raise ValueError(f"{output} is no name for an output: name the file or directory itself")
+    if resolve_link(output).is_symlink():
+        raise ValueError(f"{output} is a link that leads to itself: choose another output")
+
+
+def check_replaceable(directory: Path) -> None:
+    """ValueError for a mount point, such as a volume of a container: no other directory can take its place."""
+    check_name(directory)
+    if os.path.ismount(directory):
+        raise ValueError(f"{directory} is a mount point, which cannot be replaced: name a directory inside it")
+
+
 # --- Temporary directories -----------------------------------------------------------------------------------------
 
 
@@ -88,6 +103,7 @@ def _temporary_directory(path: Path, stack: ExitStack) -> Path:
 @contextmanager
 def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
     """A path with the name of `path` in a temporary directory next to it; errors of a full disk name `path`."""
+    check_name(path)
     with ExitStack() as stack:
         try:
             stack.enter_context(new_directories(path.parent))
@@ -183,17 +199,18 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
 
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
+        ValueError: `path` is a mount point, or no name.
         OSError: `path`, which is named, cannot be written, or the disk is full.
     """
     path = resolve_link(path)
+    check_replaceable(path)
     with _partial(path) as partial:
         partial.mkdir()
         yield partial
         if _is_occupied(path) and not overwrite:
             _check_same(partial, path)
             return
-        _finish(partial, partial.parent)
-        _replace(partial, path)
+        publish_directory(partial, path)
 
 
 def _is_occupied(path: Path) -> bool:
@@ -301,10 +318,7 @@ def check_output(
         OSError: It cannot be written there.
     """
     output = Path(output)
-    if output.name in ("", ".."):
-        raise ValueError(
-            f"{output} is no name for an output: name the {'directory' if directory_of else 'file'} itself"
-        )
+    check_name(output)
     for file in filter(Path.exists, map(Path, inputs)):
         is_same = output.exists() and output.samefile(file)
         if is_same or file.resolve().is_relative_to(output.resolve()):
@@ -318,5 +332,7 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
         raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
+    if _is_occupied(output) and directory_of:
+        check_replaceable(resolve_link(output))
     with _partial(resolve_link(output)):
         pass

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shlex
 import stat
 import zlib
 from collections.abc import Iterator
@@ -103,6 +104,8 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
     """
     path = Path(path)
     refuse_pipe(path)
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a directory: name the files in it")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
     try:
@@ -159,7 +162,7 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
                 raise ValueError(f"{path} is compressed: decompress it with `{command}` ({known})") from None
         reason = f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
         encoding = "UTF-16" if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
-        command = f"iconv -f {encoding} -t UTF-8 {path} > NEW"
+        command = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > NEW"
         raise ValueError(f"{path}, line {number}: {reason}; convert the file, such as with `{command}`") from None
 
 

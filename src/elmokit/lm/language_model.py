@@ -21,14 +21,19 @@ def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained
 def check_predicts(config: BiLMConfig) -> None:
     """ValueError if a model predicts no words, as those of ELMoForManyLangs whose directions are interleaved."""
     if not config.sequence_encoder.predicts_words:
-        raise ValueError("this model's directions are interleaved, so it cannot predict words, only embed them")
+        raise ValueError(
+            "this model's directions are interleaved, and it was not trained to predict hidden words: it can only embed"
+        )
 
 
 def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     """The biLM, the softmax and the vocabulary. ValueError if one is missing, predicts no words, or does not match."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
-        raise ValueError("this needs a model with a softmax and a vocabulary; this model was saved without them")
+        raise ValueError(
+            "this needs a model with a softmax and a vocabulary, and this one has none: load it with softmax=True; if "
+            "its files have none, `elmokit finetune` trains one"
+        )
     if len(softmax.weight) != len(vocab):
         raise ValueError(
             f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -159,13 +159,20 @@ def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
         yield from np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(batch)) + 1)
 
 
+def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:
+    """A sentence in windows of about equal length, at most `WINDOW_WORDS`, so that none is short of context."""
+    count = -(-len(sentence) // WINDOW_WORDS)
+    bounds = [number * len(sentence) // max(count, 1) for number in range(count + 1)]
+    return [sentence[begin:end] for begin, end in pairwise(bounds)]
+
+
 @torch.no_grad()
 def masked_log_losses(
     bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentences: Iterable[Sequence[str]]
 ) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
     """Compute the loss of every word given all others of its sentence, batch by batch.
 
-    A sentence of more than 1,024 words is read in windows of so many.
+    A sentence of more than 1,024 words is read in windows of at most so many, each with boundaries of its own.
 
     Args:
         bilm: As in `masked_outputs`.
@@ -179,11 +186,7 @@ def masked_log_losses(
     prepacked = prepack(bilm, None)
     for batch in sentence_batches(sentences, BATCH_WORDS):
         targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
-        windows = [
-            sentence[begin : begin + WINDOW_WORDS]
-            for sentence in batch
-            for begin in range(0, len(sentence), WINDOW_WORDS)
-        ]
+        windows = [window for sentence in batch for window in _windows(sentence)]
         outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows])
         yield batch, targets, softmax.log_losses(outputs.to(softmax.weight.dtype), targets.to(outputs.device))
 

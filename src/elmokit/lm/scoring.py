@@ -155,6 +155,14 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
     return line_tokenizer(model.tokenizer, tokenize).split(sentence) if isinstance(sentence, str) else sentence
 
 
+def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
+    """`words_of`; ValueError for a list of sentences."""
+    words = words_of(model, sentence, tokenize)
+    if several := [word for word in words if " " in word]:
+        raise ValueError(f"{several[0][:60]!r} is no word: give one sentence, as a string or as the list of its words")
+    return words
+
+
 # --- Scores --------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +266,8 @@ def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]],
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
         directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
         log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
+        if log_p.isnan().any():
+            raise ValueError("the model predicts no numbers (NaN): its weights are damaged, or its training diverged")
         for row in log_p:
             row[excluded[len(candidates)]] = -math.inf
             values, ids = row.topk(min(top, len(vocab)))
@@ -307,7 +317,7 @@ def substitutes(
             before), or the model has no softmax or vocabulary.
     """
     model, directions = resolve_language_model(model, device), _directions(direction, tuple(DIRECTIONS))
-    words = words_of(model, sentence, tokenize)
+    words = _words_of_one(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
@@ -362,7 +372,7 @@ def next_words(
     check_single_start(model, state)
     if model.config.sequence_encoder.merges_directions:
         raise ValueError("this model predicts a word from both sides of it, and no next word: use substitutes")
-    outputs = _outputs(model, words_of(model, sentence, tokenize), state)
+    outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [[]], top)[0]
 

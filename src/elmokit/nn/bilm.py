@@ -193,13 +193,18 @@ class BiLM(nn.Module):
         """The weights by their names in files, which `load_state_dict` reads too; two directions as one (2, ...).
 
         Raises:
-            ValueError: It is prepacked.
+            ValueError: It is prepacked, or was pruned or parametrized in one direction alone.
         """
         self.check_has_weights()
-        own = self.state_dict()
+        own, names_of = self.state_dict(), self._stored_names()
+        if missing := [name for names in names_of.values() for name in names if name not in own]:
+            raise ValueError(
+                f"there is no {missing[0]}: make masks and parametrizations permanent first, as with "
+                "torch.nn.utils.prune.remove"
+            )
         return {
             stored: own[names[0]] if len(names) == 1 else _stacked(*(own[name] for name in names))
-            for stored, names in self._stored_names().items()
+            for stored, names in names_of.items()
         }
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:

@@ -9,8 +9,10 @@ from functools import partial
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.config import PAD_CHARACTER
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
@@ -49,13 +51,15 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         Ids (B, T, C) int64, shifted by one; zeros where a shorter sentence has ended.
 
     Raises:
-        ValueError: A sentence is a string.
+        ValueError: A sentence is a string, or there is no room for a character between the marks.
 
     Warns:
         TruncationWarning: Words have more bytes than fit.
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
+    if max_characters < 3:
+        raise ValueError(f"max_characters must be at least 3, with the two marks around a word, not {max_characters}")
     count = partial(count_truncated, max_characters=max_characters)
     if any(map(count, sentences)):
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
@@ -78,6 +82,20 @@ def check_ids(ids: Tensor, bilm: BiLM) -> None:
     last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
     if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
         raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
+
+
+def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
+    """Character ids (B, T, C) in the width that the model was trained with; other ids as they are.
+
+    A filter that is as wide as a narrower word would not see the padding behind it, as it did in training, and the
+    word would have another vector.
+    """
+    char_cnn = bilm.config.char_cnn
+    if char_cnn is None or ids.shape[2] == char_cnn.max_characters:
+        return ids
+    is_word = bilm.token_encoder.is_word(ids)
+    wide = F.pad(ids, (0, char_cnn.max_characters - ids.shape[2]), value=PAD_CHARACTER)
+    return wide * is_word.unsqueeze(-1)
 
 
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
@@ -128,7 +146,8 @@ class Elmo(nn.Module):
             dropout: On each mix.
             freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, so that
                 everything else that uses it is frozen, or not, as well.
-            fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn.
+            fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn, and are not scaled
+                by gamma (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
             ValueError: `bilm` is something else, such as the whole model, or prepacked and to be trained; or there are
@@ -164,6 +183,7 @@ class Elmo(nn.Module):
                 state does not fit.
         """
         check_ids(ids, self.bilm)
+        ids = in_full_width(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         run: Callable[[], tuple[Tensor, BiLMState]] = partial(
             run_on_own_thread, partial(self._layers, ids.long(), mask, state), self.bilm.device

@@ -56,7 +56,9 @@ class ScalarMix(nn.Module):
             )
         self.layer_norm = layer_norm
         learned = fixed_weights is None
-        weights = torch.zeros(num_layers) if fixed_weights is None else torch.tensor(fixed_weights, dtype=torch.float32)
+        weights = torch.zeros(num_layers)
+        if fixed_weights is not None:
+            weights = torch.as_tensor(fixed_weights, dtype=torch.float32).detach().clone()
         self.weights = nn.Parameter(weights, requires_grad=learned)
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 

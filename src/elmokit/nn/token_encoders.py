@@ -211,7 +211,10 @@ class CharCNN(CharacterReader, nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, C), every row a word (no zero) -> (U, D). C may be trimmed as `ids` does."""
+        """ids (U, C), every row a word (no zero) -> (U, D).
+
+        C may be smaller than `max_characters` as long as every filter sees a window of padding alone.
+        """
         x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
         for layer in self.highways:
             x = layer(x)

@@ -68,7 +68,7 @@ async def compare(request: Request, body: CompareRequest) -> Any:
 
     comparison = await _run(request, compare_all)
     layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
-    return {"word": body.word, "uses": list(map(_use, comparison.uses)), "layers": layers}
+    return {"word": body.word, "uses": list(map(use_to_json, comparison.uses)), "layers": layers}
 
 
 @router.post("/neighbors")

@@ -26,7 +26,12 @@ def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatc
 
     Returns:
         The batch, its vectors in float32.
+
+    Raises:
+        ValueError: There are no sentences.
     """
+    if not sentences:
+        raise ValueError("collate takes at least one sentence")
     lengths = torch.tensor([len(vectors) for _, vectors in sentences])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     padded = torch.zeros(*mask.shape, *sentences[0][1].shape[1:])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedRandom
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -159,6 +160,19 @@ def shard_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], d
 # --- Reading -------------------------------------------------------------------------------------------------------
 
 
+class _Version(NamedTuple):
+    """What changes when a file is replaced or written to."""
+
+    inode: int
+    modified: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Version:
+        status = path.stat()
+        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
+
+
 @dataclass(frozen=True)
 class Shard:
     """A complete shard. Only its layout and sentence offsets are in memory; words and vectors are read when needed."""
@@ -166,6 +180,7 @@ class Shard:
     path: Path
     tensors: dict[str, _StoredTensor]
     offsets: np.ndarray
+    version: _Version  # of the file that they describe
 
     @property
     def num_words(self) -> int:
@@ -191,7 +206,10 @@ class Shard:
         return self._read("vectors", begin, end)
 
     def _read(self, name: str, begin: int, end: int) -> np.ndarray:
-        return self.tensors[name].read(self.path, begin, end)
+        rows = self.tensors[name].read(self.path, begin, end)
+        if _Version.of(self.path) != self.version:
+            raise ValueError(f"{self.path} was written anew since this store was opened: open the store again")
+        return rows
 
 
 def _read_layout(path: Path) -> dict[str, _StoredTensor]:
@@ -215,13 +233,13 @@ def _read_layout(path: Path) -> dict[str, _StoredTensor]:
 def open_shard(path: Path) -> Shard:
     """Open a shard; ValueError where the file is truncated, foreign or inconsistent."""
     try:
-        tensors = _read_layout(path)
+        version, tensors = _Version.of(path), _read_layout(path)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a shard of a store, or damaged: {error}") from error
     num_words, num_bytes = tensors["vectors"].shape[0], tensors["token_bytes"].shape[0]
     if tensors["token_offsets"].shape != (num_words + 1,):
         raise ValueError(f"{path} has {num_words} vectors for {tensors['token_offsets'].shape[0] - 1} words")
-    shard = Shard(path, tensors, tensors["offsets"].read(path, 0, tensors["offsets"].shape[0]))
+    shard = Shard(path, tensors, tensors["offsets"].read(path, 0, tensors["offsets"].shape[0]), version)
     last_offset = int(tensors["token_offsets"].read(path, num_words, num_words + 1)[0])
     ends = shard.offsets[[0, -1]].tolist() if shard.offsets.size else []
     if ends != [0, num_words] or last_offset != num_bytes or (np.diff(shard.offsets) < 0).any():

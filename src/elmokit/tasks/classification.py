@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.choices import check_choices
 from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_choices, check_dropout
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
 from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_type_hints
+
+from elmokit.choices import check_choices
 
 # The tasks of elmokit: module of elmokit.tasks -> class.
 TASKS = {
@@ -46,16 +48,6 @@ def check_dropout(config: object, names: Iterable[str]) -> None:
         _check_is_number(config, name)
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
-
-
-def check_choices(config: object) -> None:
-    """ValueError if a setting of `config` is none of the choices of its type, a Literal or a Literal | None."""
-    for name, kind in get_type_hints(type(config)).items():
-        literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
-        choices = [choice for literal in literals for choice in get_args(literal)]
-        value, may_be_none = getattr(config, name), type(None) in get_args(kind)
-        if choices and value not in choices and not (value is None and may_be_none):
-            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output
+from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, check_replaceable, resolve_link
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.runtime import pick_device
@@ -211,6 +211,7 @@ def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite:
     if any(Path(output).glob(f"seed-*/{CONFIG}")):
         raise FileExistsError(f"{output} holds the models of several seeds: choose another directory")
     check_output(output, inputs, overwrite=True, directory_of=CONFIG)
+    check_replaceable(resolve_link(output))
     check_overwritable(output, LAYOUT if overwrite else replace(LAYOUT, others=None))
 
 

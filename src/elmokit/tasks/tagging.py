@@ -18,10 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.choices import check_choices
 from elmokit.data.readers import Layout, TaggedSentence, conllu_lines, read_tagged, write_predictions
 from elmokit.fs.reading import suffixes_of
 from elmokit.nn.crf import CRF, span_transitions
-from elmokit.tasks.config import ColumnsConfig, check_at_least, check_choices, check_dropout
+from elmokit.tasks.config import ColumnsConfig, check_at_least, check_dropout
 from elmokit.tasks.metrics import (
     Confusion,
     F1Score,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from elmokit.choices import check_choices
+
 
 def _as_paths(config: Any, one: Iterable[str], several: Iterable[str]) -> None:
     """Let strings stand for paths, and a single path for a tuple of one, in these settings."""
@@ -26,8 +28,9 @@ class PretrainConfig:
     corpus: tuple[Path, ...]
     """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/ and model/; each cool-down has its own in it, cool-down-STEP-STEPS,
-    with its model/. Rerun the command to resume an interrupted run."""
+    """Directory of the run: log.jsonl, checkpoints/, model/, the vocabulary that was built, text/ (tokenized copies of
+    raw text) and best/ (with patience); each cool-down has its own in it, cool-down-STEP-STEPS, with its model/. Rerun
+    the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
     """Held-out text for the perplexity during training (or pseudo-perplexity, where directions are merged)."""
     preset: Literal[
@@ -59,7 +62,8 @@ class PretrainConfig:
     max_hours: float | None = None
     """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no limit)."""
     patience: int | None = None
-    """Stop after this many held-out evaluations without improvement, and keep the best model (default: never)."""
+    """Stop after this many held-out evaluations without improvement, and keep the best model (default: never). A
+    cool-down has a planned end, and is not stopped."""
     cool_down: float | None = None
     """Finish a constant schedule: decay to zero over this many words, or (below 1) share of the words read so far."""
     cool_down_from: int | None = None
@@ -109,14 +113,15 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
+        check_choices(self)
         for name in (
-            "vocab_size",
             "min_count",
             "batch_size",
             "accumulation",
             "unroll_steps",
             "log_every",
             "evaluate_every",
+            "evaluate_words",
             "checkpoint_every",
             "keep_checkpoints",
         ):
@@ -130,8 +135,10 @@ class PretrainConfig:
             raise ValueError(f"max_words must be at least 1, not {self.max_words}")
         if self.num_samples < 0:
             raise ValueError(f"num_samples must be 0 (the full softmax) or more, not {self.num_samples}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be 0 or more, not {self.seed}")
+        if self.vocab_size < 4:
+            raise ValueError(f"vocab_size must be at least 4, as three words are special, not {self.vocab_size}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be from 0 to 2**63 - 1, not {self.seed}")
         if self.fresh_starts is not None and not 0 <= self.fresh_starts <= 1:
             raise ValueError(f"fresh_starts must be from 0 to 1, not {self.fresh_starts}")
         for name in ("learning_rate", "epochs", "max_hours", "patience", "cool_down"):
@@ -173,7 +180,8 @@ class FinetuneConfig:
     softmax_epochs: float = 1.0
     """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit)."""
+    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit); so does
+    the training of a new softmax."""
     vocab_size: int = 50_000
     """Maximum size of the vocabulary of a new softmax."""
     min_count: int = 2

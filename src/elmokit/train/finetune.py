@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -23,9 +24,11 @@ from elmokit.train.loop import train
 from elmokit.train.pretrain import (
     SAMPLE_LINES,
     TEXT,
+    check_language,
     check_run_directory,
     corpus_tokenizer,
     print_statistics,
+    say_what_is_trained_on,
     total_steps,
     vocabulary,
 )
@@ -167,18 +170,28 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
 
     Raises:
         FileExistsError: The output directory is a file, or its model/ holds something else.
-        ValueError: The text or the model is unusable, the output directory has a checkpoint of another run, or the loss
-            diverges at every learning rate.
+        ValueError: The text or the model is unusable, or they have different tokenizers, the output directory has a
+            checkpoint of another run, or the loss diverges at every learning rate.
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_run_directory(settings.output)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("fine-tuning uses one process: run it without torchrun")
     with only_one_in(settings.output), pytorch_threads(settings.threads):
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
+        check_language(settings.language, [*files, *heldout, *others])
+        say_what_is_trained_on(files, [*heldout, *others])
         loaded = load(settings.model)
-        loaded.tokenizer = name = loaded.tokenizer or corpus_tokenizer(files)
+        of_shards = corpus_tokenizer(files)
+        loaded.tokenizer = name = loaded.tokenizer or of_shards
+        if of_shards not in (None, name):
+            raise ValueError(
+                f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads {name}: prepare it with "
+                f"--tokenizer {name}, or give the raw text"
+            )
         rules = settings.output / TEXT, name, settings.tokenize, settings.language
         texts = (tokenized_files(each, *rules) for each in (files, heldout, others))
         files, tokenized_heldout, tokenized_others = texts

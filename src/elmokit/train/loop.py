@@ -20,7 +20,7 @@ from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor
-from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
+from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, step_of, write_snapshot
 from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
@@ -33,11 +33,10 @@ Reason = Literal["end", "words", "hours", "patience"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of `train`: why and at which step it ended, its seconds, and the measure of all held-out text."""
+    """The result of `train`: why and at which step it ended, and the measure of all held-out text."""
 
     reason: Reason
     step: int
-    seconds: float
     heldout: Measure | None
 
 
@@ -83,6 +82,8 @@ class _Loop:
         self.trainer, self.settings, self.tracker, self.heldout = trainer, trainer.settings, tracker, heldout
         self.checkpoints, self.best = directory / CHECKPOINTS, directory / BEST
         self.words_per_step = words_per_step
+        # A cool-down has a planned end, towards which the perplexity falls.
+        self.patience = None if trainer.schedule.cool_down is not None else trainer.settings.patience
         self.recoveries = 0  # since the last checkpoint
         self.saved_step = trainer.step
         self.start_time = time.monotonic()
@@ -122,7 +123,7 @@ class _Loop:
         trainer, settings = self.trainer, self.settings
         if trainer.last_step is not None and trainer.step >= trainer.last_step:
             return "end"
-        if settings.patience is not None and trainer.early_stopping.evaluations_since >= settings.patience:
+        if self.patience is not None and trainer.early_stopping.evaluations_since >= self.patience:
             return "patience"
         # In runs with a planned end, last_step already accounts for max_words.
         if trainer.last_step is None and trainer.step * self.words_per_step >= (settings.max_words or math.inf):
@@ -162,14 +163,33 @@ class _Loop:
 
     def _evaluate(self) -> None:
         trainer, start, processor_start = self.trainer, time.perf_counter(), time.process_time()
-        result = self.processes.of_first(lambda: trainer.measure_heldout(self.heldout, self.settings.evaluate_words))
+        result = self._measure()
         self.tracker.event("heldout", trainer.step, **_named(result))
         unknown = f"{result.unknown_share:.1%} of the words unknown"
         self._print(f"step {trainer.step:,}: held-out {result.measure} {result.value:.2f}, {unknown}")
-        if trainer.early_stopping.improves(result.value, trainer.step) and self.settings.patience is not None:
+        if trainer.early_stopping.improves(result.value, trainer.step) and self.patience is not None:
             self._write(self.best, keep=1)
         self.interval_start += time.perf_counter() - start  # an entry's speed is that of training alone
         self.interval_processor_start += time.process_time() - processor_start
+
+    def _measure(self) -> Measure:
+        """Of the beginning of each held-out file."""
+        words = self.settings.evaluate_words
+        return self.processes.of_first(lambda: self.trainer.measure_heldout(self.heldout, words))
+
+    def restore_best(self) -> None:
+        """With early stopping, go back to the weights of the best evaluation, unless those of the last step are better.
+
+        The last step of a run is measured here: `run` evaluates the steps before it.
+        """
+        trainer, best = self.trainer, self.processes.of_first(lambda: latest_snapshot(self.best))
+        if self.patience is None or best is None:
+            return
+        stopping = trainer.early_stopping
+        if trainer.step == stopping.best_step or stopping.improves(self._measure().value, trainer.step):
+            return
+        if step_of(best) == stopping.best_step:  # else the best step was one of a call without patience
+            trainer.restore(read_snapshot(best), of_any_cycle=True)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, unless the run may be diverging; recover if it has diverged."""
@@ -281,10 +301,8 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
         with closing(loop.progress), _stop_request() as stop:
             reason, step = loop.run(stop), trainer.step
-        best = processes.of_first(lambda: latest_snapshot(directory / BEST))
-        if trainer.settings.patience is not None and best is not None:
-            trainer.restore(read_snapshot(best), of_any_cycle=True)
+        loop.restore_best()
         result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
         cut = trainer.objective.cut_sentences
         tracker.event("end", trainer.step, reason=reason, cut_sentences=cut, **(_named(result) if result else {}))
-    return Outcome(reason, step, time.monotonic() - loop.start_time, result)
+    return Outcome(reason, step, result)

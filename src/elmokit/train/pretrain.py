@@ -62,16 +62,23 @@ def _initial_model(settings: PretrainConfig) -> Pretrained | None:
     return model
 
 
-def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
-    """Check on a sample of the corpus that a vocabulary is sorted by frequency; the sampled softmax draws by rank.
+def _check_vocabulary(vocab: Vocab, path: Path, files: list[Path], num_samples: int) -> None:
+    """Check a vocabulary on a sample of the corpus, and warn if it lacks many of its words.
 
-    ValueError if the special tokens are not first, or if the second half of the words is more frequent than the first.
+    ValueError if it lacks them all; or, where a sampled softmax draws words by rank, if the special tokens are not
+    first, or the second half of the words is more frequent than the first.
     """
-    if vocab.words[: len(SPECIALS)] != SPECIALS:
-        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
     counts: Counter[str] = Counter()
     for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
+    known = sum(map(counts.__getitem__, vocab.words))
+    if not known:
+        raise ValueError(f"{path} has no word of the corpus: it must have one word in each line, and nothing else")
+    warn_of_unknown(1 - known / counts.total(), "the corpus", f"omit {path} to build a vocabulary from the corpus")
+    if not 0 < num_samples < len(vocab):
+        return
+    if vocab.words[: len(SPECIALS)] != SPECIALS:
+        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
     words = vocab.words[len(SPECIALS) :]
     first, second = (
         sum(map(counts.__getitem__, half)) for half in (words[: len(words) // 2], words[len(words) // 2 :])
@@ -79,7 +86,8 @@ def _check_order(vocab: Vocab, path: Path, files: list[Path]) -> None:
     if second > first:
         raise ValueError(
             f"{path} is not sorted by descending frequency: its second half covers {second:,} words of a sample of the "
-            f"corpus, its first half {first:,}. Sort it, or omit --vocab to build a vocabulary from the corpus"
+            f"corpus, its first half {first:,}. Sort it, omit --vocab to build one from the corpus, or give "
+            "--num-samples 0 for the full softmax"
         )
 
 
@@ -88,8 +96,7 @@ def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
     built = settings.output / "vocab.txt"
     if settings.vocab is not None:
         vocab = Vocab.read(settings.vocab)
-        if settings.num_samples:
-            _check_order(vocab, settings.vocab, files)
+        _check_vocabulary(vocab, settings.vocab, files, settings.num_samples)
         return vocab
     if latest_snapshot(settings.output / CHECKPOINTS) is None:
         vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
@@ -98,6 +105,8 @@ def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
                 f"no word of the corpus occurs {settings.min_count} times: give more text, or a lower min_count"
             )
         vocab.write(built)
+    if not built.is_file():
+        raise ValueError(f"{built} is missing, which this run has not built: give --vocab as before")
     return Vocab.read(built)
 
 
@@ -109,6 +118,18 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     if settings.max_words is not None:
         words = min(words, settings.max_words)
     return max(1, int(words / words_per_step(settings, report)))
+
+
+def check_language(language: str | None, files: Sequence[Path]) -> None:
+    """ValueError if a language is given, and no file is raw text, to be split by its rules."""
+    if language is not None and all(map(tokenizer_of_shard, files)):
+        raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
+
+
+def say_what_is_trained_on(corpus: Sequence[Path], heldout: Sequence[Path]) -> None:
+    """Print a note if a held-out file is also trained on."""
+    if in_both := {os.path.realpath(file) for file in corpus} & {os.path.realpath(file) for file in heldout}:
+        print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
 
 
 def print_statistics(name: str, report: CorpusReport) -> None:
@@ -130,7 +151,10 @@ def _tokenizer(settings: PretrainConfig, files: Sequence[Path]) -> str | None:
     if settings.tokenizer is not None:
         name = get_tokenizer(settings.tokenizer).name
         if of_shards not in (None, name):
-            raise ValueError(f"`elmokit prepare` has split the corpus with {of_shards}, not {name}: omit tokenizer")
+            advice = "omit tokenizer"
+            if settings.initial_model is not None:
+                advice = f"the initial model reads {name}: prepare the text with --tokenizer {name}"
+            raise ValueError(f"`elmokit prepare` has split the corpus with {of_shards}, not {name}: {advice}")
         return name
     if not settings.tokenize or all(map(tokenizer_of_shard, files)):
         return of_shards
@@ -296,7 +320,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
             if start is not None:
                 trainer.start_from(start)
             outcome = train(trainer, directory, text.report, text.heldout)
-            return processes.of_first(lambda: _finish(trainer, text, outcome, directory))
+            return processes.of_first(lambda: _finish(trainer, start, text, outcome, directory))
 
 
 def _text_of(settings: PretrainConfig) -> _Text:
@@ -304,9 +328,8 @@ def _text_of(settings: PretrainConfig) -> _Text:
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
-    if settings.language is not None and all(map(tokenizer_of_shard, [*files, *heldout])):
-        raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
-    in_both = {os.path.realpath(file) for file in files} & {os.path.realpath(file) for file in heldout}
+    check_language(settings.language, [*files, *heldout])
+    say_what_is_trained_on(files, heldout)
     tokenizer = _tokenizer(settings, files)
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
@@ -314,13 +337,13 @@ def _text_of(settings: PretrainConfig) -> _Text:
     print_statistics("corpus", report)
     if heldout:
         print_statistics("held-out text", check_corpus(heldout))
-    if in_both:
-        print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
     return _Text(report.in_order(files), heldout, report, tokenizer)
 
 
-def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) -> PretrainReport:
-    """Write the model, unless a run with a planned end was stopped before it."""
+def _finish(
+    trainer: Trainer, start: Pretrained | None, text: _Text, outcome: Outcome, directory: Path
+) -> PretrainReport:
+    """Write the model, with the mix and the states of the initial one; not if a run was stopped before its end."""
     heldout = outcome.heldout
     if heldout is not None:
         advice = "raise vocab_size or lower min_count"
@@ -332,6 +355,9 @@ def _finish(trainer: Trainer, text: _Text, outcome: Outcome, directory: Path) ->
     model = None
     if outcome.reason != "hours" or trainer.last_step is None:
         model, card = directory / MODEL, _card(trainer, text, model_words, outcome)
-        save(trainer.pretrained(text.tokenizer, card), model, overwrite=True)
+        trained = trainer.pretrained(text.tokenizer, card)
+        if start is not None:
+            trained = replace(trained, mix=start.mix, state_policy=start.state_policy, warm_state=start.warm_state)
+        save(trained, model, overwrite=True)
     measured = (None, heldout) if isinstance(heldout, PseudoPerplexity) else (heldout, None)
     return PretrainReport(model, outcome.reason, outcome.step, words, *measured, trainer.objective.cut_sentences)

@@ -67,12 +67,14 @@ def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus
 def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[str]) -> None:
     if "schedule" not in before:  # a snapshot of elmokit before 0.1
         before = {**before, "schedule": "cosine" if before.get("decays") else "none"}
-    differing = [
+    different = [name for name in now if name not in free and before.get(name) != now.get(name)]
+    if "preset" in different:
+        different = [name for name in different if name != "model"]  # it follows from the preset
+    if differing := [
+        f"the {name} has changed" if name in ("model", "vocabulary", "corpus") else
         f"{name} was {before.get(name)}, is {now.get(name)}"
-        for name in now
-        if name not in free and before.get(name) != now.get(name)
-    ]
-    if differing:
+        for name in different
+    ]:  # fmt: skip
         raise ValueError(
             "the checkpoint in the output directory belongs to another run: "
             + "; ".join(differing)
