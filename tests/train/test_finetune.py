@@ -16,6 +16,7 @@ from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.data.prepare import prepare
 from elmokit.lm.evaluate import evaluate
 from elmokit.lm.scoring import score_file
 from elmokit.nn.bilm import BiLM
@@ -69,6 +70,24 @@ def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
         epochs=2.0, softmax_epochs=2.0, num_samples=6, learning_rate=0.005, dtype="float32", device="cpu", threads=1,
         log_every=10, checkpoint_every=9,
     )  # fmt: skip
+
+
+def test_finetune_refuses_shards_of_another_tokenizer(settings: FinetuneConfig, folder: Path, tmp_path: Path) -> None:
+    prepare([folder / "domain.txt"], tmp_path / "shards", tokenizer="words-1", language="de", processes=1)
+    save(replace(load(folder / "model"), tokenizer="english-1"), tmp_path / "english")
+    settings = replace(settings, model=str(tmp_path / "english"), corpus=(tmp_path / "shards",), tokenize=True)
+    with pytest.raises(
+        ValueError, match="split the corpus with words-1, and the model reads english-1: prepare it"
+    ):
+        finetune(settings)
+    with pytest.raises(ValueError, match="has split all of the text already: omit the language"):
+        finetune(replace(settings, heldout=(), others=(), language="de"))
+
+
+def test_finetune_in_several_processes_is_refused(settings: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="fine-tuning uses one process: run it without torchrun"):
+        finetune(settings)
 
 
 def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneConfig, folder: Path) -> None:

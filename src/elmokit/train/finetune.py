@@ -18,6 +18,7 @@ from elmokit.lm.evaluate import Measure, evaluate, warn_of_unknown
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pytorch_threads
+from elmokit.text.tokenizers import TOKENIZED
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
@@ -187,7 +188,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         loaded = load(settings.model)
         of_shards = corpus_tokenizer(files)
         loaded.tokenizer = name = loaded.tokenizer or of_shards
-        if of_shards not in (None, name):
+        if of_shards not in (None, name) and name != TOKENIZED:
             raise ValueError(
                 f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads {name}: prepare it with "
                 f"--tokenizer {name}, or give the raw text"
