@@ -152,9 +152,7 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
 
 @pytest.mark.parametrize("ask", [substitutes, next_words])
 def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], model: Pretrained) -> None:
-    with pytest.raises(
-        ValueError, match="'a b' is no word: give one sentence, as a string or as the list"
-    ):
+    with pytest.raises(ValueError, match="'a b' is no word: give one sentence, as a string or as the list"):
         ask(["a b", "c"], model)
 
 

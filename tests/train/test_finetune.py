@@ -76,9 +76,7 @@ def test_finetune_refuses_shards_of_another_tokenizer(settings: FinetuneConfig, 
     prepare([folder / "domain.txt"], tmp_path / "shards", tokenizer="words-1", language="de", processes=1)
     save(replace(load(folder / "model"), tokenizer="english-1"), tmp_path / "english")
     settings = replace(settings, model=str(tmp_path / "english"), corpus=(tmp_path / "shards",), tokenize=True)
-    with pytest.raises(
-        ValueError, match="split the corpus with words-1, and the model reads english-1: prepare it"
-    ):
+    with pytest.raises(ValueError, match="split the corpus with words-1, and the model reads english-1: prepare it"):
         finetune(settings)
     with pytest.raises(ValueError, match="has split all of the text already: omit the language"):
         finetune(replace(settings, heldout=(), others=(), language="de"))
