@@ -260,13 +260,13 @@ def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:
 
 
 def test_ids_that_are_narrower_than_the_model_reads_give_the_same_vectors() -> None:
-    """In training every filter saw windows of padding behind a word."""
+    """In training every filter saw windows of padding after a word."""
     elmo, sentences = Elmo(tiny()).eval(), [["the", "characteristics", "of"], ["misunderstanding"]]
     wide, narrow = (elmo(batch_to_ids(sentences, width)).representations[0] for width in (50, 18))
     torch.testing.assert_close(narrow, wide, rtol=0, atol=0)
 
 
-def test_batch_to_ids_refuses_a_width_without_room_for_a_character() -> None:
+def test_batch_to_ids_refuses_a_width_in_which_no_character_fits() -> None:
     with pytest.raises(ValueError, match="max_characters must be at least 3, with the two marks around a word, not 2"):
         batch_to_ids([["a"]], 2)
 

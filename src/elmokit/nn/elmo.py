@@ -51,7 +51,7 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         Ids (B, T, C) int64, shifted by one; zeros where a shorter sentence has ended.
 
     Raises:
-        ValueError: A sentence is a string, or there is no room for a character between the marks.
+        ValueError: A sentence is a string, or no character fits between the marks.
 
     Warns:
         TruncationWarning: Words have more bytes than fit.
@@ -87,7 +87,7 @@ def check_ids(ids: Tensor, bilm: BiLM) -> None:
 def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
     """Character ids (B, T, C) in the width that the model was trained with; other ids as they are.
 
-    A filter that is as wide as a narrower word would not see the padding behind it, as it did in training, and the
+    A filter that is as wide as a narrower word would not see the padding after it, as it did in training, and the
     word would have another vector.
     """
     char_cnn = bilm.config.char_cnn
