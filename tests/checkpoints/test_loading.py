@@ -219,11 +219,11 @@ def test_pipe_or_device_in_the_place_of_any_file_neither_blocks_nor_fills_the_me
         (tmp_path / "aside").rename(file)
 
 
-if __name__ == "__main__":
-    run_mutants(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
-
-
 @pytest.mark.parametrize("name", ["", "word " * 200])
 def test_a_text_in_the_place_of_a_model_is_named(name: str) -> None:
     with pytest.raises(ValueError, match="is no name or path of a model"):
         load(name)
+
+
+if __name__ == "__main__":
+    run_mutants(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

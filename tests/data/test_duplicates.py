@@ -217,7 +217,7 @@ def test_seen_texts_raises_for_truncated_files(tmp_path: Path, documents: list[F
     seen = SeenTexts(tmp_path)
     add_all(seen, documents[:3])
     seen.close()
-    with pytest.raises(ValueError, match=r"documents.bin is shorter than at its checkpoint: run the command again"):
+    with pytest.raises(ValueError, match=r"documents.bin is shorter than at its checkpoint: remove .* to start over"):
         SeenTexts(tmp_path, sizes=LogSizes(4, 0))
 
 

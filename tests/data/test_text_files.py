@@ -219,6 +219,11 @@ def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_
     assert doubts(tmp_path, long, "english-1", by_line=True, long_lines=True) == []
 
 
+def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
+    (tmp_path / "text.fa").write_text("گربه روی فرش نشست .\n", encoding="utf-8")
+    assert len(file_tokenizers([tmp_path / "text.fa"], "whitespace-1")) == 1
+
+
 def test_text_with_null_characters_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("The cat sat on the mat.\n".encode("utf-16-le"))
     with pytest.warns(UserWarning, match=r"a.txt has null characters: it is damaged, or not in UTF-8 \(UTF-16\?\)"):

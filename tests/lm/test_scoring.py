@@ -153,7 +153,8 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
 @pytest.mark.parametrize("ask", [substitutes, next_words])
 def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], model: Pretrained) -> None:
     with pytest.raises(ValueError, match="'a b' is no word: give one sentence, as a string or as the list"):
-        ask(["a b", "c"], model)
+        ask(["a b", "b c"], model)
+    assert ask(["a", "10 000", "d"], model)
 
 
 def test_a_model_of_no_numbers_has_no_candidates(model: Pretrained) -> None:

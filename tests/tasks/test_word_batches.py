@@ -2,7 +2,7 @@
 
 import pytest
 
-from elmokit.tasks.classification import labelled_phrases
+from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, labelled_phrases
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS
 
@@ -14,13 +14,13 @@ def test_a_sentence_that_examples_share_counts_once() -> None:
     assert set(table.words[table.num_frequent :]) == {"rare", "passage", "question"}
 
 
-def test_a_phrase_of_the_sentence_before_it_does_not_count_again() -> None:
+def test_the_phrases_of_a_tree_do_not_count_again() -> None:
     trees = ("(3 (2 It) (4 works))", "(1 (1 (2 It) (0 fails)) (2 .))")
-    phrases = [phrase.words for tree in trees for phrase in labelled_phrases(tree)]
-    table = WordTable.of(phrases)
+    phrases = [phrase for tree in trees for phrase in labelled_phrases(tree)]
+    table = WordTable.of(ClassificationTask().counted_sentences(phrases))
     assert table.words == ("It", ".", "fails", "works") and table.num_frequent == 1
-    assert WordTable.of([["art", "is"], ["is", "art"]]).num_frequent == 2  # no part of it in this order
-    assert WordTable.of([["party", "on"], ["art"]]).words == ("art", "on", "party")
+    without = ClassificationTask(ClassificationConfig(phrases=False))
+    assert len(list(without.counted_sentences(phrases))) == len(phrases) == 8
 
 
 def test_characters_of_a_batch_of_empty_sentences_are_wide_enough_for_the_filters() -> None:

@@ -24,6 +24,7 @@ from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig
 from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
+from elmokit.train.processes import is_one_of_several
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
 
@@ -83,7 +84,9 @@ def test_finetune_refuses_shards_of_another_tokenizer(settings: FinetuneConfig, 
 
 
 def test_finetune_in_several_processes_is_refused(settings: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")  # which some clusters set for every job
+    assert not is_one_of_several()
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(ValueError, match="fine-tuning uses one process: run it without torchrun"):
         finetune(settings)
 

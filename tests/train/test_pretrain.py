@@ -11,9 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +33,6 @@ from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
-from elmokit.train.loop import _Loop
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -203,9 +200,9 @@ def test_finished_run_is_extended_and_killed_ends_with_the_same_bytes(
 def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = _Loop._measure
+    improves = EarlyStopping.improves
     monkeypatch.setattr(
-        _Loop, "_measure", lambda loop: SimpleNamespace(value=inf) if loop.trainer.step in (35, 70) else measure(loop)
+        EarlyStopping, "improves", lambda self, value, step: step not in (35, 70) and improves(self, value, step)
     )
     settings = replace(settings, heldout=settings.corpus, patience=99, evaluate_every=10)
     first = pretrain(replace(settings, epochs=1))
@@ -371,9 +368,14 @@ def test_early_stopping_keeps_the_last_step_where_it_is_the_best(settings: Pretr
     patient = pretrain(replace(settings, patience=3))
     plain = pretrain(replace(settings, output=settings.output.with_name("plain")))
     assert patient.step == plain.step == 70 and patient.perplexity == plain.perplexity
-    # Of a finished run that was evaluated without patience, there are no weights of the best evaluation.
-    again = pretrain(replace(settings, output=settings.output.with_name("plain"), patience=1))
-    assert again.perplexity == plain.perplexity
+
+
+def test_a_run_keeps_what_it_learned_since_the_best_weights_of_a_call_with_patience(settings: PretrainConfig) -> None:
+    settings = replace(settings, heldout=settings.corpus, evaluate_every=10)
+    pretrain(replace(settings, epochs=1, patience=9))
+    longer = pretrain(settings)  # without patience, so that no weights of the best evaluation are kept
+    again = pretrain(replace(settings, patience=9))
+    assert again.step == longer.step == 70 and again.perplexity == longer.perplexity
 
 
 def test_patience_does_not_stop_a_cool_down(endless: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,7 +665,9 @@ def test_pretrain_refuses_a_vocabulary_of_other_words_and_warns_of_a_poor_one(
 ) -> None:
     words = Vocab.from_counts(count_words(settings.corpus)).words
     Vocab([*words[:3], *(f"{word} 1000" for word in words[3:])]).write(tmp_path / "counts.txt")
-    with pytest.raises(ValueError, match=r"counts.txt has no word of the corpus: it must have one word in each line"):
+    with pytest.raises(
+        ValueError, match=r"counts.txt has no word of the first 100,000 lines of the corpus: it must have one"
+    ):
         pretrain(replace(settings, vocab=tmp_path / "counts.txt"))
     Vocab(words[:5]).write(tmp_path / "poor.txt")
     with pytest.warns(UserWarning, match=r"the corpus: .* are not in the model's vocabulary"):
@@ -674,7 +678,7 @@ def test_pretrain_without_the_vocabulary_of_before_says_so(settings: PretrainCon
     Vocab.from_counts(count_words(settings.corpus)).write(tmp_path / "vocab.txt")
     settings = replace(settings, max_words=30)
     pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
-    with pytest.raises(ValueError, match=r"vocab.txt is missing.* give --vocab as before"):
+    with pytest.raises(ValueError, match=r"vocab.txt is missing: restore it, or give --vocab"):
         pretrain(settings)
 
 
@@ -689,8 +693,8 @@ def test_pretrain_orders_only_a_vocabulary_from_which_words_are_drawn(settings: 
     ("name", "what"), [("a.jsonl", "JSON"), ("b.fasta", "protein sequences"), ("c.parquet", "a table")]
 )
 def test_pretrain_refuses_records_as_text(settings: PretrainConfig, tmp_path: Path, name: str, what: str) -> None:
-    (tmp_path / name).write_text('{"text": "The cat sat."}\n')
-    with pytest.raises(ValueError, match=rf"{name} holds {what}, not lines of text: `elmokit prepare`"):
+    (tmp_path / name).write_text(">P1 a protein\nMKV\n")
+    with pytest.raises(ValueError, match=f"{name} holds {what}, not lines of text: "):
         pretrain(replace(settings, corpus=(tmp_path / name,)))
 
 

@@ -9,8 +9,8 @@ function make(name, parent, text, className) {
   return element;
 }
 
-// A cluster has a colour and a shape, so that it can be told from others without its colour, and from a ninth one. The
-// shapes have the area of a circle of radius 1: circle, square, triangle, diamond, triangle on its tip.
+// A cluster has a colour and a shape: the shape for readers who do not see the colour, and for more clusters than colours.
+// All shapes have the area of a circle of radius 1: circle, square, triangle, diamond, triangle on its tip.
 const COLOURS = 8, SVG = "http://www.w3.org/2000/svg";
 const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z", "M0-1.55L1.35.78H-1.35Z",
                 "M0-1.25L1.25 0L0 1.25L-1.25 0Z", "M0 1.55L1.35-.78H-1.35Z"];

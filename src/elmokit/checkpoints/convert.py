@@ -10,7 +10,7 @@ from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.checkpoints.native import write_card
 from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
-from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.fs.atomic import atomic_directory, check_output, check_replaceable, resolve_link
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
@@ -116,6 +116,7 @@ def convert(
     check_output(output, inputs, overwrite=True, directory_of=layout and layout.settings)
     if layout is not None:
         check_overwritable(output, layout)
+        check_replaceable(resolve_link(output))
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)

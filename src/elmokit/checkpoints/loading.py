@@ -1,6 +1,6 @@
 """Load, save and describe models: by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
-import os
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -73,7 +73,6 @@ LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
     detect.TENSORFLOW: load_tf_checkpoint,
 }
 
-LONGEST_NAME = 255  # of a file, in bytes, on most systems
 # A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or a loaded model.
 ModelSource: TypeAlias = Pretrained | str | Path | None
 
@@ -119,12 +118,17 @@ def locate(
     if not isinstance(model, str | Path | None):
         raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
-    if not name or any(len(os.fsencode(part)) > LONGEST_NAME for part in Path(name).parts):
-        raise ValueError(f"{name[:60]!r} is no name or path of a model")
+    if not name:
+        raise ValueError("'' is no name or path of a model")
     path = expand_user(name)
     detected = None
-    if not name.startswith((PREFIX, "https://", "http://")):
-        detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
+    try:
+        if not name.startswith((PREFIX, "https://", "http://")):
+            detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise ValueError(f"{name[:60]!r} is no name or path of a model") from None
     # Where the first part of a/b is there, a/b is a path, possibly mistyped.
     is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)

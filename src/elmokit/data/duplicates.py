@@ -231,7 +231,7 @@ def _reopened(path: Path, size: int) -> BinaryIO:
     file = path.open("r+b" if path.exists() else "w+b")
     if file.seek(0, os.SEEK_END) < size:
         file.close()
-        raise ValueError(f"{path} is shorter than at its checkpoint: run the command again to start over")
+        raise ValueError(f"{path} is shorter than at its checkpoint: remove {path.parent} to start over")
     file.truncate(size)
     file.seek(size)
     return file

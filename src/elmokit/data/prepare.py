@@ -29,7 +29,7 @@ from elmokit.data.prepare_report import (
 from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
 from elmokit.data.workers import usable_cores
-from elmokit.fs.atomic import OVERWRITE, check_output, check_replaceable, publish_directory, resolve_link
+from elmokit.fs.atomic import OVERWRITE, check_name, check_output, check_replaceable, publish_directory, resolve_link
 from elmokit.fs.disk import DISK_FULL
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.paths import check_distinct
@@ -82,7 +82,7 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
     try:
         report = read_report(output)
         old, new = asdict(report.options), asdict(options)
-        # As JSON, in which the order of files counts: that of the documents follows it.
+        # As JSON, in which the order of files counts, which is that of the documents.
         if different := [NAMED.get(name, name) for name in new if json_bytes(old[name]) != json_bytes(new[name])]:
             raise ValueError(
                 f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
@@ -107,10 +107,15 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
     return report
 
 
+def _identity(checkpoint: Checkpoint) -> bytes:
+    """What a run must share with the one that resumes it, as JSON, in which the order of files counts."""
+    return json_bytes([asdict(checkpoint.report.options), checkpoint.modified])
+
+
 def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
     """The last checkpoint of a run with the same options and files; otherwise `start`, in an emptied directory."""
     last = Checkpoint.read(directory)
-    if last is not None and (last.report.options, last.modified) == (start.report.options, start.modified):
+    if last is not None and _identity(last) == _identity(start):
         return last
     if last is not None:
         warnings.warn(f"{directory} has an unfinished run with other options or inputs: starting over", stacklevel=3)
@@ -246,7 +251,7 @@ def prepare(
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     output = resolve_link(output)
-    check_replaceable(output)
+    check_name(output)
     input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,
@@ -267,6 +272,7 @@ def prepare(
         shutil.rmtree(directory, ignore_errors=True)
         return finished
     check_output(output, [*inputs, *exclude], overwrite=overwrite, directory_of=REPORT_NAME)
+    check_replaceable(output)
     start = Checkpoint(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
         modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],

@@ -48,7 +48,7 @@ class Scatter:
             with path.open("ab") as file:
                 if file.tell() < size:
                     raise ValueError(
-                        f"{path} is shorter than at the last checkpoint: run the command again to start over"
+                        f"{path} is shorter than at the last checkpoint: remove {path.parent} to start over"
                     )
                 file.truncate(size)
 

@@ -42,14 +42,19 @@ def tokenizer_of_shard(file: Path) -> str | None:
 
 
 def _refuse_records(files: Sequence[Path]) -> None:
-    """ValueError for a file whose name says that its lines are not text, but records of another format."""
+    """ValueError for a file whose lines are not text, but records of another format."""
     for file in files:
         kind = suffixes_of(file).kind
-        what = {PARQUET: "a table", **dict.fromkeys(JSON_LINES, "JSON"), **dict.fromkeys(FASTA, "protein sequences")}
-        if kind in what:
+        if kind in (PARQUET, *JSON_LINES):
             raise ValueError(
-                f"{file} holds {what[kind]}, not lines of text: `elmokit prepare` reads it, and writes its text for "
-                "training; else write one sentence a line to another file"
+                f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` makes "
+                "text of it for training; else write its sentences to another file, one a line"
+            )
+        # Also the ending of text in Persian.
+        if kind in FASTA and next(filter(str.strip, read_lines(file)), "").startswith(">"):
+            raise ValueError(
+                f"{file} holds protein sequences, not lines of text: `elmokit embed --fasta` embeds them, and `elmokit "
+                "prepare` prepares them for training"
             )
 
 

@@ -332,7 +332,5 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
         raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
-    if _is_occupied(output) and directory_of:
-        check_replaceable(resolve_link(output))
     with _partial(resolve_link(output)):
         pass

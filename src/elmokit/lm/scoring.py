@@ -158,8 +158,8 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
 def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
     """`words_of`; ValueError for a list of sentences."""
     words = words_of(model, sentence, tokenize)
-    if several := [word for word in words if " " in word]:
-        raise ValueError(f"{several[0][:60]!r} is no word: give one sentence, as a string or as the list of its words")
+    if words and all(" " in word for word in words):
+        raise ValueError(f"{words[0][:60]!r} is no word: give one sentence, as a string or as the list of its words")
     return words
 
 

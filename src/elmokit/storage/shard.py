@@ -161,16 +161,15 @@ def shard_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], d
 
 
 class _Version(NamedTuple):
-    """What changes when a file is replaced or written to."""
+    """What changes when a file is replaced; not its inode, which some file systems number anew."""
 
-    inode: int
     modified: int
     size: int
 
     @classmethod
     def of(cls, path: Path) -> _Version:
         status = path.stat()
-        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
+        return cls(status.st_mtime_ns, status.st_size)
 
 
 @dataclass(frozen=True)

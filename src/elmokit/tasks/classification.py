@@ -266,6 +266,15 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def sentences(self, example: LabelledText) -> Iterable[Words]:
         return (example.words,)
 
+    def counted_sentences(self, examples: Iterable[LabelledText]) -> Iterator[Words]:
+        """Of trees the whole sentences alone: in their phrases, which follow each, its words would count many times."""
+        whole = ""
+        for example in examples:
+            text = f" {' '.join(example.words)} "
+            if not self.config.phrases or text not in whole:
+                whole = text
+                yield example.words
+
     def check_length(self, example: LabelledText) -> None:
         """As for any task; the pooled network reads any length."""
         if self.config.network == "biattentive":

@@ -154,8 +154,8 @@ def _warn_of_other_tokenizer(task: Task, pretrained: Pretrained | None) -> None:
     own, model = (getattr(each, "tokenizer", None) for each in (task.config, pretrained))
     if own and model and own != model and TOKENIZED not in (own, model):
         warnings.warn(
-            f"the files are tokenized by {own}, but the language model has read text tokenized by {model}, and knows "
-            f"fewer of the words: choose the tokenizer {model} for the task",
+            f"the files are tokenized by {own}, but the language model has read text tokenized by {model}, whose "
+            f"words differ from these: choose the tokenizer {model} for the task",
             stacklevel=3,
         )
 
@@ -311,7 +311,7 @@ def fit(
     task = _with_labels(task, sets)  # the given task stays as it is
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     _warn_of_other_tokenizer(task, pretrained)
-    table = _with_vectors(WordTable.of(sentence for example in sets[0] for sentence in task.sentences(example)), words)
+    table = _with_vectors(WordTable.of(task.counted_sentences(sets[0])), words)
     encoder = None
     if words.encoder is not None:
         encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))

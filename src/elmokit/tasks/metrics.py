@@ -183,6 +183,8 @@ def check_marks_spans(tags: Tags) -> None:
 
 def _raise_for_other_tags(others: Counter[str]) -> NoReturn:
     ((tag, _),) = others.most_common(1)
+    if tag == "o":
+        raise ValueError("the tag 'o' is not read: write it as O")
     if MISSPELLED_SPAN_TAG.match(tag):
         raise ValueError(f"tags like {tag} are not read: write it as {tag[0].upper()}-{tag[2:]}")
     if FOREIGN_SPAN_TAG.match(tag):

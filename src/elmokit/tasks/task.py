@@ -103,6 +103,10 @@ class Task(ABC, Generic[Example, Prediction]):
     def sentences(self, example: Example) -> Iterable[Words]:
         """The tokenized sentences that the network reads for an example."""
 
+    def counted_sentences(self, examples: Iterable[Example]) -> Iterator[Words]:
+        """The sentences of a training set whose words are counted, to find the rare ones: by default all."""
+        return (words for example in examples for words in self.sentences(example))
+
     def length(self, example: Example) -> int:
         """The length by which examples are batched: the words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)

@@ -36,17 +36,12 @@ class WordTable:
     def of(cls, sentences: Iterable[Words]) -> WordTable:
         """The table of a training set, without vectors; words of equal count in alphabetical order.
 
-        A word counts as often as it stands in the text: a sentence that several examples share, such as the passage of
-        many questions, counts once, and one that is a part of the sentence before it, such as a phrase of a tree that
-        is labelled itself, does not count again.
+        A sentence that several examples share, such as the passage of many questions, counts once: its rare words are
+        rare.
         """
         counts: Counter[str] = Counter()
-        whole = ""
         for words in dict.fromkeys(map(tuple, sentences)):
-            text = f" {' '.join(words)} "
-            if text not in whole:
-                counts.update(words)
-                whole = text
+            counts.update(words)
         by_count = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
 

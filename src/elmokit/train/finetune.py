@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -28,11 +27,12 @@ from elmokit.train.pretrain import (
     check_language,
     check_run_directory,
     corpus_tokenizer,
+    note_heldout_in_corpus,
     print_statistics,
-    say_what_is_trained_on,
     total_steps,
     vocabulary,
 )
+from elmokit.train.processes import is_one_of_several
 from elmokit.train.trainer import Trainer
 
 EVALUATION_ROWS = 32
@@ -177,18 +177,18 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_run_directory(settings.output)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if is_one_of_several():
         raise ValueError("fine-tuning uses one process: run it without torchrun")
     with only_one_in(settings.output), pytorch_threads(settings.threads):
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
         check_language(settings.language, [*files, *heldout, *others])
-        say_what_is_trained_on(files, [*heldout, *others])
+        note_heldout_in_corpus(files, [*heldout, *others])
         loaded = load(settings.model)
         of_shards = corpus_tokenizer(files)
         loaded.tokenizer = name = loaded.tokenizer or of_shards
-        if of_shards not in (None, name) and name != TOKENIZED:
+        if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:
             raise ValueError(
                 f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads {name}: prepare it with "
                 f"--tokenizer {name}, or give the raw text"

@@ -20,7 +20,8 @@ from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor
-from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, step_of, write_snapshot
+from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.snapshots import latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
 from elmokit.train.tracker import Tracker
 from elmokit.train.trainer import Trainer
 
@@ -106,7 +107,8 @@ class _Loop:
             if (step % settings.log_every == 0 or last) and not self._log() and not self._text_is_harder(stop):
                 self._recover()
                 continue
-            if self.heldout and step % settings.evaluate_every == 0 and not last:
+            # All held-out text is measured at the end; with patience the last step is also compared with those before.
+            if self.heldout and (self.patience is not None if last else step % settings.evaluate_every == 0):
                 self._evaluate()
             is_stopped = self.processes.any(stop.is_set())
             if is_stopped or last or step % settings.checkpoint_every == 0:
@@ -163,7 +165,7 @@ class _Loop:
 
     def _evaluate(self) -> None:
         trainer, start, processor_start = self.trainer, time.perf_counter(), time.process_time()
-        result = self._measure()
+        result = self.processes.of_first(lambda: trainer.measure_heldout(self.heldout, self.settings.evaluate_words))
         self.tracker.event("heldout", trainer.step, **_named(result))
         unknown = f"{result.unknown_share:.1%} of the words unknown"
         self._print(f"step {trainer.step:,}: held-out {result.measure} {result.value:.2f}, {unknown}")
@@ -172,24 +174,15 @@ class _Loop:
         self.interval_start += time.perf_counter() - start  # an entry's speed is that of training alone
         self.interval_processor_start += time.process_time() - processor_start
 
-    def _measure(self) -> Measure:
-        """Of the beginning of each held-out file."""
-        words = self.settings.evaluate_words
-        return self.processes.of_first(lambda: self.trainer.measure_heldout(self.heldout, words))
-
     def restore_best(self) -> None:
-        """With early stopping, go back to the weights of the best evaluation, unless those of the last step are better.
-
-        The last step of a run is measured here: `run` evaluates the steps before it.
-        """
+        """With early stopping, go back to the weights of the best evaluation, unless a call without it found better."""
         trainer, best = self.trainer, self.processes.of_first(lambda: latest_snapshot(self.best))
         if self.patience is None or best is None:
             return
-        stopping = trainer.early_stopping
-        if trainer.step == stopping.best_step or stopping.improves(self._measure().value, trainer.step):
-            return
-        if step_of(best) == stopping.best_step:  # else the best step was one of a call without patience
-            trainer.restore(read_snapshot(best), of_any_cycle=True)
+        snapshot = read_snapshot(best)
+        measured = EarlyStopping.from_dict(snapshot.progress["early_stopping"])
+        if measured.best <= trainer.early_stopping.best:
+            trainer.restore(snapshot, of_any_cycle=True)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, unless the run may be diverging; recover if it has diverged."""

@@ -73,8 +73,11 @@ def _check_vocabulary(vocab: Vocab, path: Path, files: list[Path], num_samples: 
         counts.update(line.split())
     known = sum(map(counts.__getitem__, vocab.words))
     if not known:
-        raise ValueError(f"{path} has no word of the corpus: it must have one word in each line, and nothing else")
-    warn_of_unknown(1 - known / counts.total(), "the corpus", f"omit {path} to build a vocabulary from the corpus")
+        raise ValueError(
+            f"{path} has no word of the first {SAMPLE_LINES:,} lines of the corpus: it must have one word in each line "
+            "and nothing else"
+        )
+    warn_of_unknown(1 - known / counts.total(), "the corpus", "omit --vocab to build one from the corpus")
     if not 0 < num_samples < len(vocab):
         return
     if vocab.words[: len(SPECIALS)] != SPECIALS:
@@ -106,7 +109,7 @@ def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
             )
         vocab.write(built)
     if not built.is_file():
-        raise ValueError(f"{built} is missing, which this run has not built: give --vocab as before")
+        raise ValueError(f"{built} is missing: restore it, or give --vocab if the run was started with one")
     return Vocab.read(built)
 
 
@@ -126,7 +129,7 @@ def check_language(language: str | None, files: Sequence[Path]) -> None:
         raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
 
 
-def say_what_is_trained_on(corpus: Sequence[Path], heldout: Sequence[Path]) -> None:
+def note_heldout_in_corpus(corpus: Sequence[Path], heldout: Sequence[Path]) -> None:
     """Print a note if a held-out file is also trained on."""
     if in_both := {os.path.realpath(file) for file in corpus} & {os.path.realpath(file) for file in heldout}:
         print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
@@ -329,7 +332,7 @@ def _text_of(settings: PretrainConfig) -> _Text:
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])
-    say_what_is_trained_on(files, heldout)
+    note_heldout_in_corpus(files, heldout)
     tokenizer = _tokenizer(settings, files)
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))

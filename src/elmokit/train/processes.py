@@ -110,6 +110,11 @@ class Processes:
 ALONE = Processes()
 
 
+def is_one_of_several() -> bool:
+    """Whether `torchrun` started this process along with others."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 @contextmanager
 def joined_processes(device: str | None) -> Iterator[Processes]:
     """Join the other processes that `torchrun` started, if it did: over NCCL on GPUs, one for each, else over Gloo.
@@ -120,10 +125,10 @@ def joined_processes(device: str | None) -> Iterator[Processes]:
     Raises:
         ValueError: There is no such device, or it is one GPU for several processes.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1 or "RANK" not in os.environ:
+    if not is_one_of_several():
         yield ALONE
         return
+    count = int(os.environ["WORLD_SIZE"])
     own = pick_device(device)
     if own.type == "cuda":
         if device is not None and torch.device(device).index is not None:

@@ -46,6 +46,8 @@ FREE_SETTINGS = {
     "evaluate_every", "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language",
     "tensorboard", "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
 }  # fmt: skip
+# What a run is compared by, and whose values say nothing to a reader.
+HASHED = {"model", "vocabulary", "corpus"}
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}
 
@@ -70,15 +72,14 @@ def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[st
     different = [name for name in now if name not in free and before.get(name) != now.get(name)]
     if "preset" in different:
         different = [name for name in different if name != "model"]  # it follows from the preset
-    if differing := [
-        f"the {name} has changed" if name in ("model", "vocabulary", "corpus") else
-        f"{name} was {before.get(name)}, is {now.get(name)}"
-        for name in different
-    ]:  # fmt: skip
+    if different:
+        reasons = (
+            f"the {name} has changed" if name in HASHED else f"{name} was {before.get(name)}, is {now.get(name)}"
+            for name in different
+        )
         raise ValueError(
-            "the checkpoint in the output directory belongs to another run: "
-            + "; ".join(differing)
-            + ". Use the same settings to resume it, or choose another output directory"
+            f"the checkpoint in the output directory belongs to another run: {'; '.join(reasons)}. Use the same "
+            "settings to resume it, or choose another output directory"
         )
 
 
