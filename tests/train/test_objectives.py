@@ -242,7 +242,7 @@ def test_restore_refuses_pending_sentences_that_contradict_their_format(
 
 def test_restore_refuses_the_snapshot_of_another_encoder(settings: PretrainConfig) -> None:
     snapshot = trainer(settings, "transformer").snapshot()
-    with pytest.raises(ValueError, match="belongs to another run: model was"):
+    with pytest.raises(ValueError, match="belongs to another run: the model has changed"):
         trainer(settings, "interleaved").restore(snapshot)
 
 
