@@ -194,5 +194,5 @@ def test_a_model_of_elmoformanylangs_that_hides_no_words_predicts_none() -> None
         lambda: score(SENTENCES, model),
         lambda: substitutes(["a"], model),
     ):
-        with pytest.raises(ValueError, match="not trained to predict hidden words: it can only embed"):
+        with pytest.raises(ValueError, match="cannot predict words, only embed them"):
             call()

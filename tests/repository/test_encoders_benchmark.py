@@ -105,7 +105,7 @@ def test_stages_run_are_recorded_and_not_repeated(
     assert capsys.readouterr().out.count("is in results.json") == 4
     for encoder in ("interleaved", "transformer"):
         training = found[encoder]["pretrain"]
-        assert 0.02 < training["processor_minutes"] < 0.06 and training["words"] > 0
+        assert 0 < training["processor_minutes"] < 0.06 and training["words"] > 0
     assert found["interleaved"]["heldout"]["measure"] == "pseudo-perplexity"
     assert 1 < found["interleaved"]["heldout"]["all"]["pseudo_perplexity"] < 13
     assert found["transformer"]["heldout"]["measure"] == "perplexity"
