@@ -22,8 +22,8 @@ def check_predicts(config: BiLMConfig) -> None:
     """ValueError if a model predicts no words, as those of ELMoForManyLangs whose directions are interleaved."""
     if not config.sequence_encoder.predicts_words:
         raise ValueError(
-            "this model's directions are interleaved, and it has no vector for a hidden word: it cannot predict words, only "
-            "embed them"
+            "this model's directions are interleaved, and it has no vector for a hidden word: it cannot predict words, "
+            "only embed them"
         )
 
 
