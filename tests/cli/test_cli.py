@@ -237,10 +237,8 @@ def test_messages_name_options_as_they_are_typed(
     assert "text_field.jsonl, line 1 has no field 'text'" in error and error.endswith("set --text-field\n")
     # Settings that check their values when they are made, before the verb is known.
     assert cli.main(["pretrain", "--corpus", "a.txt", "--output", "run", "--vocab-size=0"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "elmokit: error: --vocab-size must be at least 4, as three words are special, not 0\n"
-    )
+    error = capsys.readouterr().err
+    assert error == "elmokit: error: --vocab-size must be at least 4, as three words are special, not 0\n"
 
 
 def test_options_of_a_verb_are_those_that_python_spells_otherwise() -> None:
