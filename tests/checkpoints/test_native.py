@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
     mix = MixWeights(tuple(learned.weights.detach().numpy()), learned.gamma)  # type: ignore[arg-type]
     save(replace(everything(), mix=mix), tmp_path / "model")
     assert load(tmp_path / "model").mix == MixWeights((0.0, 0.0, 0.0), 1.0)
+    save(replace(everything(), mix=MixWeights((-inf, 0.0, -inf))), tmp_path / "layer")  # one layer alone
+    loaded = load(tmp_path / "layer").mix
+    assert loaded is not None and torch.tensor(loaded.weights).softmax(0).tolist() == [0, 1, 0]
     with pytest.raises(ValueError, match="a mix has finite weights and gamma"):
         MixWeights((0.0, float("nan"), 0.0))
 

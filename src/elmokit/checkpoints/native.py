@@ -11,7 +11,7 @@ README.md              optional: the card
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,11 +34,17 @@ FORMAT_VERSION = 1
 DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+NO_SHARE = -1e4  # of the mix, before the softmax
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------
+
+
+def _mix_to_json(mix: MixWeights) -> dict[str, Any]:
+    """The mix; a weight of minus infinity, which JSON lacks, becomes one whose share after the softmax is 0 too."""
+    return {"weights": [max(weight, NO_SHARE) for weight in mix.weights], "gamma": mix.gamma}
 
 
 def _write_config(model: Pretrained, path: Path) -> None:
@@ -52,7 +58,7 @@ def _write_config(model: Pretrained, path: Path) -> None:
         "model": settings,
         "tokenizer": model.tokenizer,
         "state": model.state_policy,
-        "mix": None if model.mix is None else asdict(model.mix),
+        "mix": None if model.mix is None else _mix_to_json(model.mix),
     }
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

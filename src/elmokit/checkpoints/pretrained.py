@@ -34,7 +34,8 @@ class MixWeights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", tuple(map(_as_float, self.weights)))
         object.__setattr__(self, "gamma", _as_float(self.gamma))
-        if not all(map(math.isfinite, (*self.weights, self.gamma))):
+        # Minus infinity leaves a layer out.
+        if not math.isfinite(self.gamma) or any(math.isnan(weight) or weight == math.inf for weight in self.weights):
             raise ValueError(f"a mix has finite weights and gamma, not {self.weights} and {self.gamma}")
 
 
