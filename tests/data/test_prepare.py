@@ -468,6 +468,13 @@ def stop_after(count: int, error: BaseException) -> Callable[..., None]:
     return stopping
 
 
+def interrupt_at(count: int, inputs: list[Path], output: Path, **options: Any) -> None:
+    """Start or resume `prepare`, and interrupt it at document number `count` of this call."""
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(PrepareRun, "process", stop_after(count, KeyboardInterrupt()))
+        prepare(inputs, output, **options)
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 20, len(REPEATING) + 1])
 @pytest.mark.parametrize("seconds", [0, 1000])
 def test_prepare_interrupted_ends_with_the_same_bytes(
@@ -479,10 +486,7 @@ def test_prepare_interrupted_ends_with_the_same_bytes(
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", seconds)
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     for stops in (count, 3):
-        with monkeypatch.context() as patched:
-            patched.setattr(PrepareRun, "process", stop_after(stops, KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
+        interrupt_at(stops, inputs, tmp_path / "out", **options)  # pyright: ignore
     assert not (tmp_path / "out").exists()
     prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
     assert content(tmp_path / "out") == content(tmp_path / "whole")
@@ -499,10 +503,7 @@ def test_prepare_interrupted_after_what_it_dropped_ends_with_the_same_bytes(
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
     for stops in (len(REPEATING) + 5, 3, 3):
-        with monkeypatch.context() as patched:
-            patched.setattr(PrepareRun, "process", stop_after(stops, KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                prepare(inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
+        interrupt_at(stops, inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
     prepare(inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
     assert no_litter(tmp_path)
@@ -511,10 +512,7 @@ def test_prepare_interrupted_after_what_it_dropped_ends_with_the_same_bytes(
 def test_prepare_keeps_an_unfinished_run_that_cannot_be_opened(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(raw, tmp_path / "out", processes=1)
+    interrupt_at(5, raw, tmp_path / "out", processes=1)
     unfinished = content(tmp_path / ".unfinished-out")
 
     def fails(*_: object) -> None:
@@ -531,10 +529,7 @@ def test_prepare_resumed_processes_no_document_twice(
 ) -> None:
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SHARE", float("inf"))
-    with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "process", stop_after(30, KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(raw, tmp_path / "out", processes=1)
+    interrupt_at(30, raw, tmp_path / "out", processes=1)
     monkeypatch.setattr(PrepareRun, "process", stop_after(len(DOCUMENTS) - 30, AssertionError()))
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
 
@@ -544,10 +539,7 @@ def test_prepare_starts_over_when_the_checkpoint_is_damaged(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     monkeypatch.setattr(prepare_run, "CHECKPOINT_SECONDS", 0)
-    with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(raw, tmp_path / "out", processes=1)
+    interrupt_at(5, raw, tmp_path / "out", processes=1)
     checkpoint = tmp_path / ".unfinished-out" / prepare_run.CHECKPOINT_NAME
     checkpoint.write_text(json.dumps(json.loads(checkpoint.read_text()) | changes))
     prepare(raw, tmp_path / "out", processes=1)
@@ -558,10 +550,7 @@ def test_prepare_starts_over_when_the_checkpoint_is_damaged(
 def test_prepare_starts_over_when_options_differ(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(PrepareRun, "process", stop_after(5, KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(raw, tmp_path / "out", processes=1)
+    interrupt_at(5, raw, tmp_path / "out", processes=1)
     with pytest.warns(UserWarning, match="unfinished run with other options"):
         prepare(raw, tmp_path / "out", processes=1, seed=3)
     prepare(raw, tmp_path / "whole", processes=1, seed=3)
