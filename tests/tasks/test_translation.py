@@ -30,7 +30,7 @@ def test_read_finds_the_translation_next_to_the_source(tmp_path: Path) -> None:
     (tmp_path / "train.en.txt").write_text("A dog .\nTwo cats\n")
     (tmp_path / "train.de.txt").write_text("Ein Hund .\nZwei Katzen\n")
     found = list(TranslationTask().read(tmp_path / "train.en.txt"))
-    assert found[0] == ParallelSentence(("a", "dog", "."), ("ein", "hund", "."))
+    assert found[0] == ParallelSentence(("A", "dog", "."), ("ein", "hund", "."))
     (tmp_path / "train.de.txt").write_text("Ein Hund .\n")
     with pytest.raises(ValueError, match="ends before line 2"):
         list(TranslationTask().read(tmp_path / "train.en.txt"))
@@ -51,7 +51,7 @@ def test_read_replaces_only_the_last_language_of_a_file_name(source: str, target
     write = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(source).suffix, bytes)
     (tmp_path / source).write_bytes(write(b"A dog\n"))
     (tmp_path / target).write_bytes(write(b"Ein Hund\n"))
-    assert list(TranslationTask().read(tmp_path / source)) == [ParallelSentence(("a", "dog"), ("ein", "hund"))]
+    assert list(TranslationTask().read(tmp_path / source)) == [ParallelSentence(("A", "dog"), ("ein", "hund"))]
 
 
 def test_read_names_a_file_without_a_language(tmp_path: Path) -> None:
@@ -60,11 +60,13 @@ def test_read_names_a_file_without_a_language(tmp_path: Path) -> None:
         list(TranslationTask().read(tmp_path / "train.txt"))
 
 
-def test_predictions_copy_unknown_words_from_the_source() -> None:
-    task = TranslationTask(labels={"targets": ["ein"]})
-    example = ParallelSentence(("a", "Zürich"))
+@pytest.mark.parametrize("lowercase, words", [(True, ("ein", "zürich")), (False, ("ein", "Zürich"))])
+def test_predictions_copy_unknown_words_from_the_source(lowercase: bool, words: tuple[str, ...]) -> None:
+    task = TranslationTask(TranslationConfig(lowercase=lowercase), {"targets": ["ein"]})
+    example = task.from_text("A Zürich", str.split)
+    assert example == ParallelSentence(("A", "Zürich"))
     (found,) = task.predictions([example], [([(SPECIALS, 0), (UNKNOWN, 1)], -0.5)])
-    assert found.words == ("ein", "Zürich")
+    assert found.words == words
 
 
 def test_decode_with_a_wide_beam_equals_exhaustive_search() -> None:

@@ -43,7 +43,7 @@ class CoreferenceConfig:
     feature_dim: int = 20
     """Width of the vectors of a span's width and of a pair's distance."""
     dropout: float = 0.3
-    """Dropout of the input of each layer."""
+    """Dropout of the input of each layer; word vectors have a dropout of their own."""
     max_span_words: int = 10
     """Longest span that can be a mention, in words."""
     mentions_per_word: float = 0.3
@@ -176,7 +176,7 @@ class SpanRanker(TaskNetwork):
         """Candidates, mentions (M), and scores of each mention's antecedents, (M, 1 + A): none, then the nearest."""
         encoded = self.words(batch.words)
         mask = encoded.mask
-        hidden = encoded.join(self.lstm(self.dropout(encoded.vectors), mask))[mask]
+        hidden = encoded.join(self.lstm(encoded.vectors, mask))[mask]
         sentence = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
         candidates = self._candidates(hidden, sentence)
         mentions = self._mentions(candidates, len(hidden))

@@ -38,7 +38,7 @@ class ReadingConfig:
     hidden_dim: int = 100
     """Width of the BiLSTMs, in each direction."""
     dropout: float = 0.2
-    """Dropout of the input of each layer."""
+    """Dropout of the input of each layer; word vectors have a dropout of their own."""
     max_answer_words: int = 17
     """Longest answer that is predicted, in words."""
     tokenizer: str = "english-1"
@@ -137,7 +137,7 @@ class BiDAF(TaskNetwork):
         return start, end
 
     def _encode(self, words: EncodedWords) -> Tensor:
-        return words.join(self.encoder(self.dropout(words.vectors), words.mask))
+        return words.join(self.encoder(words.vectors, words.mask))
 
     def _attend(self, p: Tensor, q: Tensor, passage_mask: Tensor, question_mask: Tensor) -> Tensor:
         """Seo et al. 2017, equations 1 to 3: [p; attended q; p * attended q; p * attended p], (B, T, 4D)."""

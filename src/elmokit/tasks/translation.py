@@ -45,7 +45,7 @@ class TranslationConfig:
     target_dim: int = 256
     """Width of the target words' vectors."""
     dropout: float = 0.3
-    """Dropout of the input of each layer."""
+    """Dropout of the input of each layer; word vectors have a dropout of their own."""
     min_count: int = 2
     """Minimum count of target words in the training set; rarer ones are unknown."""
     beam: int = 5
@@ -53,7 +53,7 @@ class TranslationConfig:
     length_penalty: float = 0.6
     """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without their constant)."""
     lowercase: bool = True
-    """Read and write lower case."""
+    """Write lower case. The source is read as it is written: ELMo was trained on words with their capitals."""
     tokenizer: str = "english-1"
     """Tokenizer for the lines of a file; whitespace-1 if they are tokenized."""
 
@@ -128,7 +128,7 @@ class Translator(TaskNetwork):
     def encode(self, batch: WordBatch) -> tuple[Source, DecoderState]:
         """The vectors to attend to, and the initial state, computed from the mean of the encoder's vectors."""
         words: EncodedWords = self.words(batch)
-        vectors = words.join(self.encoder(self.dropout(words.vectors), words.mask))
+        vectors = words.join(self.encoder(words.vectors, words.mask))
         h, c = torch.tanh(self.start(masked_mean(vectors, words.mask))).chunk(2, dim=1)
         return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
 
@@ -232,7 +232,10 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         for number, (line, target) in enumerate(zip_longest(read_lines(path), targets), start=1):
             if line is None or (with_answers and target is None):
                 raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
-            yield ParallelSentence(self._words(line), self._words(target) if target is not None else None)
+            yield ParallelSentence(
+                self._words(line),
+                None if target is None else self._words(target.lower() if self.config.lowercase else target),
+            )
 
     def files(self, path: Path) -> list[Path]:
         """The file of the sentences, and that of their translations."""
@@ -249,13 +252,11 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         return path.with_name(f"{before}.{self.config.target}.{after}"[:-1])
 
     def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text.lower() if self.config.lowercase else text))
+        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text))
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""
-        if not isinstance(text, str):
-            return ParallelSentence(tuple(word.lower() for word in text) if self.config.lowercase else tuple(text))
-        return ParallelSentence(self._words(text))
+        return ParallelSentence(self._words(text) if isinstance(text, str) else tuple(text))
 
     def sentences(self, example: ParallelSentence) -> Iterable[Words]:
         return (example.source,)
@@ -293,10 +294,12 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         translations = []
         for example, answer in zip(examples, decoded, strict=True):
             path, score = answer or ([], 0.0)
-            words = (
+            words = [
                 example.source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
                 for number, attended in path
-            )
+            ]
+            if self.config.lowercase:
+                words = [word.lower() for word in words]
             translations.append(Translation(example.source, tuple(words), score))
         return translations
 
