@@ -318,6 +318,27 @@ def test_a_stored_weight_that_is_not_of_two_directions_is_named() -> None:
         bilm.load_state_dict(stored)
 
 
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda ids: ids[:, :, 0], r"ids are integers \(B, T, C\)"),
+        (lambda ids: ids.double(), "ids are integers"),
+        (lambda ids: ids.numpy(), "ids are a tensor"),
+        (lambda ids: ids + 261, r"ids lie in 0 \(padding\) to 261"),
+        (lambda ids: torch.cat([ids, ids], dim=2), "reads 7 characters of a word"),
+    ],
+)
+def test_ids_that_the_model_does_not_read_are_refused(change: Callable[[Tensor], Tensor], message: str) -> None:
+    ids = random_ids(TINY, 2, 5, seed=1)
+    with pytest.raises(ValueError, match=message):
+        model(TINY)(change(ids))
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the mask of ids \(2, 5, 7\) is \(2, 5\), not \(2, 4\)"):
+        model(TINY)(random_ids(TINY, 2, 5, seed=1), torch.ones(2, 4))
+
+
 def test_a_model_and_its_output_say_in_a_line_what_they_are() -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
     parameters = sum(weight.numel() for weight in bilm.parameters())

@@ -44,6 +44,21 @@ class BiLMOutput:
         return f"BiLMOutput(layers {tuple(self.layers.shape)}, {int(self.mask.sum())} words, {self.layers.dtype})"
 
 
+def check_ids(ids: Tensor, config: BiLMConfig) -> None:
+    """ValueError for ids that are not those of words as a model of this configuration reads them."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"ids are a tensor, as elmokit.batch_to_ids(sentences) makes them, not {type(ids).__name__}")
+    by_word = config.num_words is not None
+    if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
+        raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")
+    if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
+        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
+    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
+    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
+        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
+
+
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
     # torch.stack of tensors without values would import PyTorch's compiler, which takes a second.
     return first.new_empty(2, *first.shape) if first.is_meta else torch.stack([first, second])
@@ -77,8 +92,11 @@ class BiLM(nn.Module):
             The layers (L+1, B, T, 2D), zero where there is no word, the mask, and the state of each row after it.
 
         Raises:
-            ValueError: If the state is of another number of rows, or of another model.
+            ValueError: The ids are not those that this model reads, or the mask or the state is of another shape.
         """
+        check_ids(ids, self.config)
+        if mask is not None and mask.shape != ids.shape[:2]:
+            raise ValueError(f"the mask of ids {tuple(ids.shape)} is {tuple(ids.shape[:2])}, not {tuple(mask.shape)}")
         mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
         distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)

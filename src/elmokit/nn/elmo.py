@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import PAD_CHARACTER
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.bilm import BiLM, BiLMState, check_ids
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
@@ -65,23 +65,6 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
-
-
-def check_ids(ids: Tensor, bilm: BiLM) -> None:
-    """ValueError for ids that are not those of words as a biLM reads them."""
-    if not isinstance(ids, Tensor):
-        raise ValueError(
-            f"Elmo takes a tensor of ids, not {type(ids).__name__}: write elmo(elmokit.batch_to_ids(sentences))"
-        )
-    config, by_word = bilm.config, bilm.config.num_words is not None
-    if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
-        raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")
-    if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
-        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
-    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
-    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
-        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
 
 
 def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
@@ -182,7 +165,7 @@ class Elmo(nn.Module):
             ValueError: If `ids` are words, or ids that this model does not read, padding stands before words, or the
                 state does not fit.
         """
-        check_ids(ids, self.bilm)
+        check_ids(ids, self.bilm.config)
         ids = in_full_width(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         run: Callable[[], tuple[Tensor, BiLMState]] = partial(
