@@ -95,7 +95,7 @@ def test_perplexity_with_warm_state_equals_brute_force() -> None:
 
 
 @pytest.mark.parametrize("state", ["carry", "zeros"])
-@pytest.mark.parametrize(("words", "logits"), [(1, 1), (8, 20)])
+@pytest.mark.parametrize(("words", "logits"), [(1, 1), (3, 20), (8, 20)])
 def test_perplexity_does_not_depend_on_internal_batches(
     monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int
 ) -> None:

@@ -21,7 +21,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
 from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
-from elmokit.embed.windows import Window, plan_windows, row_of, with_row
+from elmokit.embed.windows import Window, plan_windows
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.inference import prepack
@@ -270,8 +270,8 @@ class Pipeline:
         num_rows = state.h.shape[2]
         rows = np.arange(first, first + len(plan.sentences)) % num_rows
         if plan.is_long:
-            result = self._embed_long(plan.sentences[0], spec, row_of(state, rows[0]))
-            return BatchResult(result.vectors, result.truncated_words, with_row(state, rows[0], result.state))
+            result = self._embed_long(plan.sentences[0], spec, state.row(rows[0]))
+            return BatchResult(result.vectors, result.truncated_words, state.with_row(rows[0], result.state))
         batch = embedding_batch(plan.sentences, rows, num_rows, reset=False)
         return self.finalize(self.run(self.encode(batch), state), plan, spec)
 

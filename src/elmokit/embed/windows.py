@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.data.streams import PackedBatch, window_batch
-from elmokit.nn.bilm import BiLMState
 from elmokit.text.characters import BOS, EOS
 
 
@@ -46,15 +45,3 @@ def plan_windows(words: Sequence[str], positions: int) -> Iterator[Window]:
         from_end = len(words) - first
         batch = window_batch(_positions(words, begin, end), backward)
         yield Window(batch, inner, slice(first, first + count), slice(from_end - count, from_end))
-
-
-def row_of(state: BiLMState, row: int) -> BiLMState:
-    """The state of one row of several."""
-    return BiLMState(state.h[:, :, row : row + 1], state.c[:, :, row : row + 1])
-
-
-def with_row(state: BiLMState, row: int, of_row: BiLMState) -> BiLMState:
-    """The state of several rows, with another one for `row`."""
-    h, c = state.h.clone(), state.c.clone()
-    h[:, :, row], c[:, :, row] = of_row.h[:, :, 0], of_row.c[:, :, 0]
-    return BiLMState(h, c)

@@ -24,7 +24,7 @@ import torch
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
+from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches, window_batch
 from elmokit.data.text_files import file_tokenizers, read_sentences
 from elmokit.lm.language_model import (
     check_predicts,
@@ -42,7 +42,7 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-BATCH_WORDS = 16_384
+BATCH_WORDS = 16_384  # a sentence with more positions is read in windows of so many
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,43 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
+def _long_ones_alone(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
+    """The batches, each of whose last sentence reached its size: a long one is a batch of its own."""
+    for batch in batches:
+        *before, last = batch
+        parts = [before, [last]] if _is_long(last) else [batch]
+        yield from filter(None, parts)
+
+
+def _is_long(sentence: Sequence[str]) -> bool:
+    return len(sentence) + 1 > BATCH_WORDS
+
+
+def _losses_of_long(
+    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentence: Sequence[str], state: BiLMState | None
+) -> tuple[torch.Tensor, torch.Tensor, BiLMState]:
+    """Targets (2, N), losses (2, N) and the state after a sentence, of which a window is held.
+
+    The directions never exchange information: each reads the sentence from its own end, and its state runs on from
+    window to window.
+    """
+    forward, backward, length = (BOS, *sentence), (EOS, *reversed(sentence)), len(sentence) + 1
+    targets = target_ids([sentence], vocab)
+    of_forward, of_backward = [], []
+    for begin in range(0, length, BATCH_WORDS):
+        end = min(begin + BATCH_WORDS, length)
+        batch = window_batch(forward[begin:end], backward[begin:end])
+        layers, state = bilm.run(
+            bilm.word_vectors(batch.words, vocab), batch.tokens.to(bilm.device), batch.text.packing, state
+        )
+        outputs = layers[-1].to(softmax.weight.dtype)
+        first, last = targets[0, begin:end], targets[1, length - end : length - begin].flip(0)  # as they are read
+        of_forward.append(softmax.log_losses(outputs[0], first.to(outputs.device)))
+        of_backward.append(softmax.log_losses(outputs[1], last.to(outputs.device)))
+    assert state is not None
+    return targets, torch.stack([torch.cat(of_forward), torch.cat(of_backward).flip(0)]), state
+
+
 @torch.no_grad()
 def log_losses(
     bilm: BiLM,
@@ -194,18 +231,27 @@ def log_losses(
     start = start if state == "warm" else None
     prepacked = prepack(bilm, None)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
-    for batch in sentence_batches(sentences, BATCH_WORDS):
-        if state == "carry":
-            packed = scoring_batch(batch, np.arange(count, count + len(batch)) % batch_size, batch_size, reset=False)
+    for batch in _long_ones_alone(sentence_batches(sentences, BATCH_WORDS)):
+        if _is_long(batch[0]) and bilm.config.sequence_encoder.carries_state:
+            row = count % batch_size
+            before = start if carried is None else carried.row(row)
+            targets, losses, after = _losses_of_long(prepacked, softmax, vocab, batch[0], before)
+            carried = None if carried is None else carried.with_row(row, after)
         else:
-            rows = min(64, len(batch))
-            packed = scoring_batch(batch, assign_rows([len(s) + 1 for s in batch], rows), rows, reset=True)
-        outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
-        carried = after if state == "carry" else None
+            if state == "carry":
+                rows = np.arange(count, count + len(batch)) % batch_size
+                packed = scoring_batch(batch, rows, batch_size, reset=False)
+            else:
+                num_rows = min(64, len(batch))
+                rows = assign_rows([len(sentence) + 1 for sentence in batch], num_rows)
+                packed = scoring_batch(batch, rows, num_rows, reset=True)
+            outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
+            carried = after if state == "carry" else None
+            targets, dtype = target_ids(batch, vocab), softmax.weight.dtype
+            of_each = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
+            losses = torch.stack(of_each)
         count += len(batch)
-        targets, dtype = target_ids(batch, vocab), softmax.weight.dtype
-        losses = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
-        yield batch, targets, torch.stack(losses)
+        yield batch, targets, losses
 
 
 def perplexity(

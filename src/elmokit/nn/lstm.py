@@ -175,6 +175,16 @@ class BiLMState:
     def float(self) -> BiLMState:
         return BiLMState(self.h.float(), self.c.float())
 
+    def row(self, row: int) -> BiLMState:
+        """The state of one row of several."""
+        return BiLMState(self.h[:, :, row : row + 1], self.c[:, :, row : row + 1])
+
+    def with_row(self, row: int, of_row: BiLMState) -> BiLMState:
+        """The state with that of one row in the place of `row`."""
+        h, c = self.h.clone(), self.c.clone()
+        h[:, :, row], c[:, :, row] = of_row.h[:, :, 0], of_row.c[:, :, 0]
+        return BiLMState(h, c)
+
     def of_direction(self, d: int, rows: Tensor | None = None) -> list[LSTMState]:
         """The state of each layer of one direction; with `rows` those rows, in that order."""
         pairs = zip(self.h[d], self.c[d], strict=True)
