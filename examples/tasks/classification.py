@@ -9,7 +9,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def main() -> None:
-    # The default network, "biattentive" (McCann et al. 2017), needs some thousand texts.
+    # The default network, "biattentive" (McCann et al. 2017), needs several thousand texts.
     task = ClassificationTask(ClassificationConfig(network="pooled", lowercase=True))
     words = elmokit.WordsConfig(elmo="input", word_dim=0, elmo_dropout=0.2)
     config = elmokit.FitConfig(max_epochs=20, patience=20, batch_size=4, learning_rate=2e-3, device="cpu")

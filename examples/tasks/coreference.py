@@ -1,4 +1,4 @@
-"""Which mentions of a story are the same, by span ranking on ELMo: python examples/tasks/coreference.py"""
+"""Which mentions in a story refer to the same thing, by span ranking on ELMo: python examples/tasks/coreference.py"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Semantic roles, who did what to whom, by highway LSTMs on ELMo: python examples/tasks/roles.py"""
+"""Semantic roles (who did what to whom) by highway LSTMs on ELMo: python examples/tasks/roles.py"""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def main() -> None:
     model, report = elmokit.fit(task, DATA / "roles.train.conll", DATA / "roles.dev.conll", words=words, config=config)
     print(report)
 
-    # A sentence, and the position of the predicate in it.
+    # A sentence, and the position of its predicate, from 0.
     (frame,) = model.predict([("The farmer bought three horses last week.", 2)])
     for argument in frame.arguments:
         print(f"{argument.role}: {' '.join(frame.words[argument.start : argument.end])}")

@@ -12,7 +12,7 @@ def main() -> None:
     task = TranslationTask(TranslationConfig(source="en", target="de", hidden_dim=64, target_dim=64, min_count=1))
     words = elmokit.WordsConfig(elmo="input", word_dim=0, elmo_dropout=0.2)
     config = elmokit.FitConfig(max_epochs=20, patience=20, batch_size=8, learning_rate=5e-3, device="cpu")
-    # The German file is found next to the English one, by its name.
+    # The German sentences are in captions.train.de and captions.dev.de, next to the English files.
     model, report = elmokit.fit(task, DATA / "captions.train.en", DATA / "captions.dev.en", words=words, config=config)
     print(report)
 

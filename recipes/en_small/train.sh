@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# How the bundled English model is made, from raw text to model card:
+# Make the bundled English model, from raw text to model card:
 #
 #     bash recipes/en_small/train.sh CORPUS RUNS
 #
-# The model is RUNS/model/en-small, its figures are in RUNS/results; MODEL and RESULTS name other directories.
-# Training can go on later, elsewhere, from a model that this made: INITIAL_MODEL=DIRECTORY WORDS_BEFORE=WORDS SEED=1.
-# CORPUS holds train/*.txt.zst and heldout/*.txt.zst, raw paragraphs; RUNS takes what is made on the way (10 GB are
-# plenty). With EVAL=DIRECTORY, which holds the data sets of benchmarks/quality/intrinsic.py, the card also says how well the
-# vectors tell senses and sentiment apart. Every step resumes: give the same command again after it was stopped. The settings below may be set in the
-# environment; tests/repository/test_recipes.py makes a tiny model so.
+# CORPUS holds raw text, one paragraph per line, in train/*.txt.zst and heldout/*.txt.zst. Intermediate files go to RUNS
+# (10 GB are plenty), the model to RUNS/model/en-small, its figures to RUNS/results; MODEL and RESULTS name other
+# directories. With EVAL=DIRECTORY, the data sets of benchmarks/quality/intrinsic.py, the card also says how well the
+# vectors tell senses and sentiment apart. Every step resumes: after an interruption, give the same command again.
+#
+# Environment variables replace the settings below; in this way tests/repository/test_recipes.py makes a tiny model. To
+# continue the training of a model that this script made, also on another machine, set INITIAL_MODEL to its directory,
+# WORDS_BEFORE to the number of words that it has read, and SEED to another seed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 corpus=$1 runs=$2
@@ -19,10 +21,10 @@ vocab_size=${VOCAB_SIZE:-50000}
 words=${WORDS:-27000000}       # read at a constant learning rate
 cool_down=${COOL_DOWN:-8000000} # read while it falls to zero
 batch_size=${BATCH_SIZE:-128} unroll_steps=${UNROLL_STEPS:-40} num_samples=${NUM_SAMPLES:-4096}
-initial_model=${INITIAL_MODEL:-} words_before=${WORDS_BEFORE:-0} # that the initial model had read
-seed=${SEED:-0} # another one reads the text in another order
+initial_model=${INITIAL_MODEL:-} words_before=${WORDS_BEFORE:-0} # words that the initial model had read
+seed=${SEED:-0} # determines the order of the text, among other things
 learning_rate=${LEARNING_RATE:-0.004} dtype=${DTYPE:-auto} threads=${THREADS:-2}
-heldout_words=${HELDOUT_WORDS:-100000} # of each domain: the exact softmax is what costs
+heldout_words=${HELDOUT_WORDS:-100000} # of each domain, since the exact softmax is slow
 model=${MODEL:-$runs/model/en-small} results=${RESULTS:-$runs/results}
 python=${PYTHON:-python}
 elmokit=("$python" -m elmokit)
@@ -64,4 +66,4 @@ if [[ ${EVAL:-} ]]; then
         --output "$results/intrinsic.json"
     bundle+=(--intrinsic "$results/intrinsic.json")
 fi
-"${bundle[@]}" # with the figures on its card
+"${bundle[@]}" # once more, with the figures on its card

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A biLM pretrained on the training part of WikiText-2 alone, and its perplexity on the test part:
+# Pretrain a biLM on the training part of WikiText-2 alone, and measure its perplexity on the test part:
 #
 #     bash recipes/wikitext2/train.sh WIKITEXT RUNS
 #
-# WIKITEXT holds wiki.{train,valid,test}.tokens. The perplexity of the forward direction over the 33,278 words of the
-# vocabulary, exact and with carried state, is that of the published LSTM language models (Merity et al. 2017; Grave et
-# al. 2017). Give the same command again after it was stopped.
+# WIKITEXT holds wiki.{train,valid,test}.tokens. The perplexity of the forward direction (exact softmax over the 33,278
+# words of the vocabulary, state carried) is the measure that was published for LSTM language models (Merity et al.
+# 2017; Grave et al. 2017). After an interruption, give the same command again.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 wikitext=$1 runs=$2
