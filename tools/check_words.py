@@ -1,12 +1,13 @@
 """Check that names and prose use the terms of the field, and that tests choose backends only through the dispatcher.
 
-    python tools/check_words.py               # status 1 with file:line for every violation
+    python tools/check_words.py               # prints file:line for every violation; status 1 if there is one
     python tools/check_words.py FILE ...      # check only these files
 
-Three checks: the text of all source and documentation files is searched for expressions of a former private vocabulary
-(RULES); variables and arguments of the package must not be named after a participle (VAGUE_NAMES); and tests must not
-patch private names of `elmokit.ops`, `elmokit.nn` and `elmokit.embed`, as kernels are chosen by `ELMOKIT_BACKEND`,
-`elmokit.set_backend` or the fixtures of `tests/conftest.py`. Needs the standard library only.
+There are three checks. Source and documentation files, except records of the past (HISTORY), are searched for
+expressions of the project's former private vocabulary (RULES). Variables and arguments of the package must not have
+vague names (VAGUE_NAMES). Tests must not patch private names of `elmokit.ops`, `elmokit.nn` and `elmokit.embed`, since
+kernels are chosen by `ELMOKIT_BACKEND`, `elmokit.set_backend` or the fixtures of `tests/conftest.py`. Needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ CHECKED = (
     "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
 )  # fmt: skip
 SUFFIXES = {".py", ".c", ".h", ".md", ".sh", ".html"}
-# History: what was written then stays as it was written.
+# Records of the past, which may use the terms of their time.
 HISTORY = ("docs/log.md", "docs/decisions/")
-# This check's own rules and examples.
+# Files with the rules and examples of this check.
 OWN_FILES = ("tools/check_words.py", "tests/repository/test_check_words.py")
 
-# Where the network is computed: some plain English words had a private sense there, and only there.
+# The code that computes the network: some plain English words had a private sense only there.
 COMPUTATION = ("src/elmokit/ops/", "src/elmokit/nn/", "src/elmokit/embed/", "tests/ops/", "tests/nn/", "tests/embed/")
 
 
@@ -114,7 +115,7 @@ def _is_exempt(path: str, line: str) -> bool:
 
 
 def check_text(path: str, text: str) -> Iterator[Violation]:
-    """The forbidden expressions in a file, whose path is relative to the repository."""
+    """The forbidden expressions in a file; `path` is relative to the repository."""
     rules = [rule for rule in RULES if path.startswith(rule.where)]
     for number, line in enumerate(text.splitlines(), start=1):
         for rule in rules:
@@ -125,11 +126,11 @@ def check_text(path: str, text: str) -> Iterator[Violation]:
 
 # --- Names -----------------------------------------------------------------------------------------------------------
 
-VAGUE_NAMES = {"found", "made", "wanted", "room", "rooms", "piece", "pieces"}  # instead: the noun of what it is
+VAGUE_NAMES = {"found", "made", "wanted", "room", "rooms", "piece", "pieces"}  # instead: a noun that names it
 
 
 def check_names(path: str, text: str) -> Iterator[Violation]:
-    """The variables and arguments in a Python file whose names do not say what they are."""
+    """The variables and arguments in a Python file that have vague names."""
     for node in ast.walk(ast.parse(text, path)):
         if isinstance(node, ast.arg):
             name = node.arg
@@ -144,7 +145,7 @@ def check_names(path: str, text: str) -> Iterator[Violation]:
 # --- Patches of private names ----------------------------------------------------------------------------------------
 
 PATCHED_PACKAGES = ("elmokit.ops", "elmokit.nn", "elmokit.embed")
-# Patches that choose no kernel, by the last part of the private name.
+# Patches that do not choose a kernel, by the last part of the private name, with their purpose.
 ALLOWED_PATCHES = {
     "_write_npy": "an interruption while the output is written",
     "_Block": "a failing allocation",
@@ -168,7 +169,7 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def _full_name(node: ast.expr, imported: dict[str, str]) -> str | None:
-    """`module.attribute` -> its full name; None for other expressions."""
+    """The full name of an expression `module.attribute`; None for other expressions."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)
@@ -196,7 +197,7 @@ def _patch_target(call: ast.Call, imported: dict[str, str]) -> str | None:
 
 
 def check_patches(path: str, text: str) -> Iterator[Violation]:
-    """The patches of private names of the computing packages in a test file."""
+    """The patches in a test file of private names in `PATCHED_PACKAGES`."""
     tree = ast.parse(text, path)
     imported = _imported_names(tree)
     for node in ast.walk(tree):

@@ -1,10 +1,10 @@
-"""Count the files that a newcomer reads on three paths, on the reference backend.
+"""Count the files that a newcomer has to read to follow three calls, on the reference backend.
 
-A file counts when a function of it is entered, or a field of a configuration that it defines is read. The C files of
-the native backends are on none of these paths. Exits with 1 where a path enters more files than its bar allows.
+A file counts if one of its functions is entered, or if a field of a configuration that it defines is read. The C files
+of the native backend are not on these paths. The exit status is 1 if a path enters more files than its limit.
 
-    python tools/count_reading.py              # the lists, and whether the bars hold
-    python tools/count_reading.py --markdown   # the lists for docs/architecture.md
+    python tools/count_reading.py              # prints the files of each path, and the limits
+    python tools/count_reading.py --markdown   # prints the lists for docs/architecture.md
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG_FILES = [sys.modules[BiLMConfig.__module__], train_config]
 
 
 class ReadingPath(NamedTuple):
-    """A call whose files are counted, and how many they may be."""
+    """A call whose files are counted, and the largest number of files that it may enter (`bar`)."""
 
     name: str
     bar: int
@@ -47,7 +47,7 @@ class ReadingPath(NamedTuple):
 
 @contextmanager
 def _noting_config_fields(files: dict[str, None]) -> Iterator[None]:
-    """A configuration is read by its fields, which enter no function."""
+    """Record the files of configurations whose fields are read, which does not enter a function."""
     kinds = [
         kind
         for module in CONFIG_FILES
@@ -113,11 +113,11 @@ def _training_step() -> Callable[[], object]:
             corpus, Path("run"), batch_size=2, unroll_steps=4, num_samples=3, device="cpu"
         )
         trainer = Trainer(settings, BiLMConfig.preset("tiny"), vocab, [corpus], total_steps=10)
-        trainer.train_step()  # the first one reads the corpus
+        trainer.train_step()  # the first step reads the corpus
     return trainer.train_step
 
 
-PATHS = (  # and the most files that decision 19 allows
+PATHS = (  # with the largest numbers of files that decision 19 allows
     ReadingPath("BiLM.forward", 8, _forward),
     ReadingPath("Embedder.embed", 19, _embed),
     ReadingPath("Trainer.train_step", 18, _training_step),

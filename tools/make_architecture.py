@@ -1,9 +1,9 @@
-"""Generate the parts of docs/architecture.md that the code decides: implementations of ops, files on three paths.
+"""Generate the parts of docs/architecture.md that follow from the code: implementations of ops, files on three paths.
 
     python tools/make_architecture.py           # writes them
-    python tools/make_architecture.py --check   # status 1 where the document says otherwise
+    python tools/make_architecture.py --check   # status 1 if the document is out of date
 
-Each part stands between a line <!-- NAME --> and the next <!-- end -->.
+Each part is between a line <!-- NAME --> and the next line <!-- end -->.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOCUMENT = ROOT / "docs" / "architecture.md"
 
 
 def implementations() -> str:
-    """A table with a row for each op: the module of each backend that has it, within ops/."""
+    """A table with a row for each op: its module in each backend that implements it, relative to ops/."""
     lines = [["Op", *(f"`{name}`" for name in BACKENDS)], ["---"] * (1 + len(BACKENDS))]
     for op, modules in IMPLEMENTATIONS.items():
         lines.append(
@@ -32,10 +32,10 @@ def implementations() -> str:
 
 
 def reading() -> str:
-    """The files that each of three paths enters, sorted: two threads may enter them in either order.
+    """The files that each of three paths enters, sorted, since threads may enter them in any order.
 
     Raises:
-        CalledProcessError: They are more than decision 19 allows, or cannot be counted.
+        CalledProcessError: There are more files than decision 19 allows, or they cannot be counted.
     """
     command = [sys.executable, str(ROOT / "tools" / "count_reading.py"), "--markdown"]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
@@ -48,7 +48,7 @@ PARTS: dict[str, Callable[[], str]] = {"implementations": implementations, "read
 
 
 def generated(text: str) -> str:
-    """The document with its generated parts as they are to be.
+    """The document with its generated parts brought up to date.
 
     Raises:
         ValueError: A part has no place in the document.
@@ -64,7 +64,7 @@ def generated(text: str) -> str:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a part is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a part is out of date")
     is_check = parser.parse_args(argv).check
     before = DOCUMENT.read_text(encoding="utf-8")
     after = generated(before)

@@ -1,9 +1,9 @@
 """Draw the model: docs/images/model.svg, the figure of docs/how-elmo-works.md.
 
     python tools/make_diagram.py           # writes it
-    python tools/make_diagram.py --check   # status 1 where it is not what this script draws
+    python tools/make_diagram.py --check   # status 1 if the file is out of date
 
-Needs the standard library only.
+Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHOSEN = 1  # the word whose vectors are coloured
 PREDICTED = {"forward": ("play", "chess", "&lt;/S&gt;"), "backward": ("&lt;S&gt;", "They", "play")}
 ROWS = {"LSTM layer 2": 130, "LSTM layer 1": 220, "layer 0": 310}  # y of the boxes, from the top
 LEFT = {"forward": 130, "backward": 450}  # x of the first box of a direction
-STEP, WIDTH, HEIGHT = 92, 70, 36  # from a box to the next one; of a box
+STEP, WIDTH, HEIGHT = 92, 70, 36  # distance from a box to the next; size of a box
 INK, GREY, PLAIN, COLOURED = "#333", "#777", "#f1ece8", "#e2a173"
 SIZE = (760, 470)
 
@@ -56,7 +56,7 @@ def direction(name: str) -> Iterator[str]:
                 yield arrow(middle, y - 2, middle, y - 90 + HEIGHT + 6)
         yield arrow(middle, 388, middle, 350)
         yield text(middle, 408, word, 15)
-    for y in list(ROWS.values())[:2]:  # a state goes from word to word
+    for y in list(ROWS.values())[:2]:  # arrows for the state, from word to word
         for left in lefts[:-1]:
             begin, end, middle = left + WIDTH + 1, left + STEP - 3, y + HEIGHT / 2
             yield arrow(begin, middle, end, middle) if name == "forward" else arrow(end + 2, middle, begin + 2, middle)
@@ -81,7 +81,7 @@ def diagram() -> str:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where the file is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the file is out of date")
     if not parser.parse_args(argv).check:
         OUTPUT.write_text(diagram(), encoding="utf-8")
     elif not OUTPUT.is_file() or OUTPUT.read_text(encoding="utf-8") != diagram():

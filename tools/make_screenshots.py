@@ -1,8 +1,8 @@
-"""Photograph the page of `elmokit serve` for the documents: docs/images/page.png, page-dark.png.
+"""Take screenshots of the page of `elmokit serve` for the documents: docs/images/page.png, page-dark.png.
 
     python tools/make_screenshots.py
 
-Needs the extra `serve`, Playwright, a Chromium, and Pillow.
+Needs the extra `serve`, Playwright, Chromium, and Pillow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ sys.path.append(str(ROOT / "tests" / "support"))
 from running_server import CORPUS, RunningServer  # noqa: E402
 
 WIDTH, COLORS = 1150, 64
-# The views on each picture.
+# By picture: its colour scheme and the views that it shows.
 PICTURES = {"page": ("light", ("compare", "senses")), "page-dark": ("dark", ("neighbors", "substitutes"))}
 
 
 def photograph(browser: Browser, url: str, scheme: str, views: tuple[str, ...]) -> Image.Image:
-    """The views of the page, one below the other."""
+    """A picture of the views of the page, one below the other."""
     page = browser.new_page(viewport={"width": WIDTH, "height": 1000}, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
     page.goto(url)
     shots = []
@@ -35,7 +35,7 @@ def photograph(browser: Browser, url: str, scheme: str, views: tuple[str, ...]) 
         section.scroll_into_view_if_needed()
         section.locator(".result > *").first.wait_for()
         section.locator("form:not([aria-busy])").wait_for()
-        page.wait_for_timeout(500)  # a frame for the bars
+        page.wait_for_timeout(500)  # time to draw the bars
         shots.append(Image.open(io.BytesIO(section.screenshot())))
     page.close()
     margin = (WIDTH - shots[0].width) // 2

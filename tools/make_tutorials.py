@@ -1,10 +1,10 @@
-"""Write into the tutorials what their code prints: the blocks after <!-- output -->.
+"""Update the outputs shown in the tutorials: the blocks after <!-- output -->.
 
-    python tools/make_tutorials.py [NAME ...]   # e.g. embed; all that can run here by default
+    python tools/make_tutorials.py [NAME ...]   # e.g. embed; by default, all that can run here
 
-Tutorials run as in tests/repository/test_tutorials.py, each in a directory of its own with a copy of examples/. One
-that needs a library which is not installed is left as it is. Read what changed before you commit it: the sentences
-around an output must still be true.
+Tutorials are run as in tests/repository/test_tutorials.py, each in a separate directory with a copy of examples/. A
+tutorial that needs a library which is not installed is left unchanged. Read the changes before you commit them: the
+sentences around an output must still be true.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from test_tutorials import LIBRARIES, TUTORIALS  # noqa: E402
 
 
 def update(tutorial: Path) -> int:
-    """Run a tutorial and write its outputs; how many of them changed."""
+    """Run a tutorial and write its outputs; returns the number of outputs that changed."""
     with TemporaryDirectory() as directory:
         shutil.copytree(ROOT / "examples", Path(directory) / "examples")
         os.chdir(directory)

@@ -1,10 +1,11 @@
-"""Test the kernels as programs (tests/ops/native/kernels_test.c), where pytest cannot: with sanitizers, and emulated.
+"""Test the kernels in ways that pytest cannot: as programs with sanitizers, and in emulation.
 
-    python tools/test_kernels.py     # status 1 where a result is wrong or a sanitizer finds something
+    python tools/test_kernels.py     # status 1 if a result is wrong or a sanitizer reports an error
 
-Each target that this processor runs is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, by $CC or cc.
-Where aarch64-linux-gnu-gcc and qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for
-ARM run in emulation, optimised as they are in the library.
+The program is tests/ops/native/kernels_test.c. It is compiled by $CC or cc, with AddressSanitizer and
+UndefinedBehaviorSanitizer, for each target (instruction set) that this processor runs. If aarch64-linux-gnu-gcc and
+qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for ARM run in emulation, optimised
+as they are in the library.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""All layers of batches of sentences as AllenNLP computes them, in its own environment.
+"""Compute all layers of batches of sentences with AllenNLP, in its own environment.
 
     python allennlp_layers.py MODEL BATCHES.json LAYERS.npz
 
-MODEL is a directory with options.json and weights.hdf5; BATCHES holds lists of sentences, which are lists of words.
-Batch after batch goes through one model, which carries its state from the first one on. Writes for sentence i of
-batch b an array "b i" (L+1, T, 2D), and prints the version of AllenNLP.
+MODEL is a directory with options.json and weights.hdf5. BATCHES.json holds a list of batches; a batch is a list of
+sentences, and a sentence is a list of words. The batches are run one after another through one model, which carries its
+state from batch to batch. Writes an array "b i" (L+1, T, 2D) for sentence i of batch b, and prints the version of
+AllenNLP.
 """
 
 import json

@@ -1,14 +1,15 @@
-"""The same BiLSTM-CRF on AllenNLP's `Elmo` and on elmokit's: scores, and time to the end of the same epochs.
+"""Train the same BiLSTM-CRF on AllenNLP's `Elmo` and on elmokit's; compare scores and time for the same epochs.
 
     elmokit convert en-small --output exported --to hdf5
     DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side allennlp
     DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side elmokit
 
-DIRECTORY is that of install.sh; elmokit is installed there too (`pip install -e .`), as the tagger around both is its
-own. AllenNLP computes the biLM in every epoch, as its models did, and carries its state from batch to batch; elmokit
-computes the layers once, which is part of its time. The time is that of the training with the scores of the development
-set after each epoch; the test set is scored afterwards. CONLL2003 holds eng.train, eng.testa and eng.testb. Every
-finished run is written to the results at once, and skipped afterwards.
+DIRECTORY has the environments that install.sh creates. elmokit has to be installed in AllenNLP's environment too
+(`pip install -e .`), since the tagger around both modules is elmokit's. AllenNLP computes the biLM in every epoch, as
+its models did, and carries its state from batch to batch. elmokit computes the layers once, which is part of its time.
+The time is that of training, including the scores of the development set after each epoch; the test set is scored
+afterwards. CONLL2003 holds eng.train, eng.testa and eng.testb. Every run is written to the results as soon as it is
+finished, and not repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SIDES = ("allennlp", "elmokit")
 
 
 class AllenNLPElmo(nn.Module):
-    """AllenNLP's `Elmo` in the place of elmokit's."""
+    """AllenNLP's `Elmo` with the interface of elmokit's."""
 
     def __init__(self, directory: Path, model: Pretrained) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class AllenNLPElmo(nn.Module):
         self.max_characters = model.config.char_cnn.max_characters
 
     def forward(self, ids: Tensor) -> SimpleNamespace:
-        """Ids of words (B, T, C), which elmokit cuts to the longest word of the batch -> the mix (B, T, 2D)."""
+        """Character ids (B, T, C), where elmokit has cut C to the longest word of the batch -> the mix (B, T, 2D)."""
         padded = ids.new_zeros(*ids.shape[:2], self.max_characters)
         padded[..., : ids.shape[2]] = ids
         is_word = (ids > 0).any(2, keepdim=True)
@@ -89,7 +90,7 @@ def on_allennlp(directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]
 
 
 def on_elmokit(model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig) -> dict[str, Any]:
-    """Train and score the tagger on elmokit's module; the time includes that of the layers, which are computed anew."""
+    """Train and score the tagger on elmokit's module; the time includes computing the layers, with an empty cache."""
     with TemporaryDirectory() as cache:
         tagger, report = fit(TaggingTask(), *sets[:2], model=model, words=WORDS, config=config, cache=cache)
     scores = tagger.task.score(sets[2], list(tagger.predict_examples(sets[2])))
@@ -103,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--side", choices=SIDES, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sentences", type=int, help="of the training set; all when not given")
+    parser.add_argument("--sentences", type=int, help="number of training sentences; all when not given")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_tagger.json")
     arguments = parser.parse_args(argv)

@@ -23,7 +23,7 @@ SPECIALS = ("</S>", "<S>", "<UNK>")
 
 
 def write_vocab(text: Path, path: Path) -> None:
-    """The words of the text: bilm-tf makes the character ids of its vocabulary beforehand."""
+    """Write the words of the text, since bilm-tf computes the character ids of a vocabulary in advance."""
     words = sorted(set(text.read_text(encoding="utf-8").split()) - set(SPECIALS))
     path.write_text("\n".join((*SPECIALS, *words)) + "\n", encoding="utf-8")
 
@@ -52,7 +52,7 @@ class Embedding(worker.Side):
 
 
 class Gate:
-    """The data of bilm-tf's own training loop, let through so many batches at a time as are asked for."""
+    """The data set of bilm-tf's own training loop, which passes on batches only when steps are requested."""
 
     def __init__(self, data: BidirectionalLMDataset) -> None:
         self.data = data
@@ -65,12 +65,12 @@ class Gate:
             steps = self.asked.get()
             start = time.perf_counter()
             for _ in range(steps):
-                yield next(batches)  # resumed when the step is over and the loop asks for the next batch
+                yield next(batches)  # continues when the step is finished and the loop asks for the next batch
             self.done.put(time.perf_counter() - start)
 
 
 def training_options(arguments: argparse.Namespace, vocabulary_size: int) -> dict[str, Any]:
-    """Those of bilm-tf's bin/train_elmo.py, in the size of the model."""
+    """The options of bilm-tf's bin/train_elmo.py, with the sizes of the model."""
     options = json.loads((arguments.model / "options.json").read_text(encoding="utf-8"))
     options["char_cnn"]["n_characters"] = 261  # one less than at inference
     return {

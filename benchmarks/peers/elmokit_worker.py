@@ -1,4 +1,4 @@
-"""elmokit itself. worker.py defines the jobs. Where the batch is null, elmokit chooses its rows."""
+"""elmokit itself. worker.py defines the jobs. If the batch size is null, elmokit chooses the number of rows."""
 
 import argparse
 import os

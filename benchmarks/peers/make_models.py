@@ -1,10 +1,10 @@
-"""Random models of the published sizes, to measure speed with: the same layers for every peer, no meaning in them.
+"""Write random models of the published sizes for speed measurements. Their layers are the same for every peer.
 
     python benchmarks/peers/make_models.py DIRECTORY [small original ...]
 
-Writes DIRECTORY/SIZE (options.json and weights.hdf5, as AllenNLP, bilm-tf, simple_elmo and elmokit read them) and
-DIRECTORY/SIZE-efml (ELMoForManyLangs: a character CNN of the same filters, no word table, LSTMs of the same size).
-Models that exist are left unchanged.
+Writes DIRECTORY/SIZE (options.json and weights.hdf5, which AllenNLP, bilm-tf, simple_elmo and elmokit read) and
+DIRECTORY/SIZE-efml (for ELMoForManyLangs: a character CNN with the same filters, no word table, LSTMs of the same
+size). Existing models are left unchanged.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_directory
 
 SEED = 13
-# Not so small that the cells stay near zero, not so large that every gate is shut.
+# Large enough that the cells do not stay near zero, and small enough that not every gate is closed.
 SCALE, BIAS_SCALE = 0.8, 0.05
 EFML_MARKS = ("<oov>", "<bos>", "<eos>", "<pad>", "<bow>", "<eow>")
 EFML_CHARACTERS = [*EFML_MARKS, *map(chr, range(33, 127)), *map(chr, range(161, 322))]  # 261, as many as the others
@@ -45,13 +45,13 @@ def write_hdf5(config: BiLMConfig, directory: Path) -> None:
     shapes = {piece.dataset: piece.shape for piece in table_of(config)}
     with h5py.File(directory / "weights.hdf5", "w") as file:
         for name, shape in shapes.items():
-            # The last axis is the output's; the character table has a row for each input, used one at a time.
+            # The last axis is the output's. Of the character table only one row is used at a time, so it has one input.
             inputs = {"char_embed": 1}.get(name, math.prod(shape[:-1]) if len(shape) > 1 else None)
             file.create_dataset(name, data=weights.array(*shape, inputs=inputs))
 
 
 def efml_token_embedder(config: CharCNNConfig, dim: int, weights: Weights) -> dict[str, np.ndarray]:
-    """The state_dict of its ConvTokenEmbedder."""
+    """The state_dict of ELMoForManyLangs' ConvTokenEmbedder."""
     filters, characters = config.num_filters, len(EFML_CHARACTERS)
     state = {"char_emb_layer.embedding.weight": weights.array(characters, config.embedding_dim, inputs=1)}
     for i, (width, number) in enumerate(config.filters):
@@ -67,7 +67,7 @@ def efml_token_embedder(config: CharCNNConfig, dim: int, weights: Weights) -> di
 
 
 def efml_encoder(config: LSTMConfig, weights: Weights) -> dict[str, np.ndarray]:
-    """The state_dict of its ElmobiLm."""
+    """The state_dict of ELMoForManyLangs' ElmobiLm."""
     dim, cell_dim, state = config.projection_dim, config.cell_dim, {}
     for name in (f"{way}_layer_{layer}" for layer in range(config.num_layers) for way in ("forward", "backward")):
         state[f"{name}.input_linearity.weight"] = weights.array(4 * cell_dim, dim, inputs=2 * dim)
@@ -109,7 +109,7 @@ def write_efml(config: BiLMConfig, directory: Path) -> None:
 
 
 def make_models(directory: Path, sizes: list[str]) -> None:
-    """Those of the models that are not there yet."""
+    """Write the models that do not exist yet."""
     for size in sizes:
         for path, write in ((directory / size, write_hdf5), (directory / f"{size}-efml", write_efml)):
             if not path.exists():

@@ -1,7 +1,7 @@
-"""A plain loop over torch.nn.LSTM(proj_size=...), padded batches, both directions: what one would write today.
+"""A plain loop over torch.nn.LSTM(proj_size=...) on padded batches, in both directions: a baseline in plain PyTorch.
 
-It cannot clip, so its vectors are right only where no clip binds. Its token encoder is elmokit's own, for the
-distinct words of a batch: the LSTMs are what is compared. worker.py defines the jobs.
+torch.nn.LSTM cannot clip states, so its vectors are correct only where no value reaches a clip. The token encoder is
+elmokit's own, run on the distinct words of a batch, since only the LSTMs are compared. worker.py defines the jobs.
 """
 
 import argparse
@@ -21,7 +21,7 @@ FORGET_BIAS = 1.0
 
 
 def lstm_of(file: h5py.File, direction: int, layer: int) -> nn.LSTM:
-    """A layer of one direction with the weights of the file; its gates i, j, f, o become torch's i, f, g, o."""
+    """One layer of one direction, with weights from the file; its gates i, j, f, o become PyTorch's i, f, g, o."""
     group: Any = file[f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"]
     kernel, bias, projection = (torch.from_numpy(group[name][()]) for name in ("W_0", "B", "W_P_0"))
     cell_dim, dim = projection.shape
@@ -52,7 +52,7 @@ class TorchLSTM(worker.Side):
             self.stacks = [[lstm_of(file, d, layer).to(dtype) for layer in layers] for d in range(2)]
 
     def _tokens(self, group: worker.Sentences) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T, D) padded with zeros, and (B, T) positions of each row in reverse, its padding at the end."""
+        """Token vectors (B, T, D), padded with zeros, and the positions (B, T) of each row in reverse, padding last."""
         number = {word: i for i, word in enumerate(dict.fromkeys([BOS, EOS, *(w for words in group for w in words)]))}
         config = self.bilm.config.char_cnn
         assert config is not None

@@ -2,17 +2,17 @@
 
     python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab FILE]
 
-FILE has one tokenized sentence a line. The worker warms up with two batches and says {"ready": true, ...}. Then, for
-each line of JSON that it reads, it does the job and answers with one line:
+FILE has one tokenized sentence per line. The worker warms up with two batches (unless it trains) and prints
+{"ready": true, ...}. Then it reads jobs, one JSON object per line, and answers each with one line:
 
-    {"job": "embed", "batch": 64, "order": "file"}       one pass, text in, all layers of every sentence out as arrays
-    {"job": "one_sentence", "length": 20, "calls": 50}   as many sentences of 20 words, one at a time; the median
+    {"job": "embed", "batch": 64, "order": "file"}       one pass, from text to arrays of all layers of every sentence
+    {"job": "one_sentence", "length": 20, "calls": 50}   50 calls, each with one sentence of 20 words; the median time
     {"job": "proteins"}                                  one vector for each line, whose words are residues of a protein
-    {"job": "train", "steps": 10}                        so many steps of training (only with --training)
+    {"job": "train", "steps": 10}                        10 training steps (only with --training)
 
-Answers: "seconds"; "words" (of the text; in training the positions of a step in one direction); "peak_mib", the peak
-resident memory of the job; "checksum", the mean size of a component in each layer, or null. A job that fails is
-answered with {"error": ...}. This module needs NumPy only: every peer's environment runs it.
+An answer has "seconds", "words" (of the text; in training, the positions of the steps in one direction), "peak_mib"
+(the peak resident memory of the job) and "checksum" (the mean absolute value of a component in each layer, or null). A
+job that fails is answered with {"error": ...}. This module only needs NumPy, since it runs in every peer's environment.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ Answer = dict[str, Any]
 MIB = 1 << 20
 WARM_UP_BATCH = 32
 BATCH_RESIDUES = 15_000  # as in SeqVec's script
-# What ru_maxrss counts in: kilobytes on Linux, bytes on macOS.
+# The unit of ru_maxrss: kilobytes on Linux, bytes on macOS.
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Side:
-    """What a peer fills in: how it embeds; how it trains, where it can; which packages it is made of."""
+    """The interface that each peer implements: embedding, training if it can, and the packages that it uses."""
 
     packages: tuple[str, ...] = ("numpy",)
 
     def embed(self, sentences: Sentences, batch: int | None) -> list[np.ndarray]:
-        """Sentences (lists of words), so many at a time -> for each one an array (L+1, T, 2D) of its own."""
+        """Sentences (lists of words), `batch` at a time -> a separate array (L+1, T, 2D) for each."""
         raise NotImplementedError
 
     def embed_proteins(self, sequences: Sentences) -> np.ndarray:
         """Proteins (lists of residues) -> (N, 2D): the mean over residues of the sum of the layers.
 
-        As SeqVec's script does it (mheinzinger/SeqVec, seqvec.py): shortest first, in batches of so many residues.
+        As in SeqVec's script (mheinzinger/SeqVec, seqvec.py): shortest first, in batches of about `BATCH_RESIDUES`.
         """
         vectors: list[np.ndarray | None] = [None] * len(sequences)
         for group in residue_batches(sequences):
@@ -66,22 +66,22 @@ class Side:
         return np.stack(vectors)
 
     def forget(self) -> None:
-        """Drop what was kept from earlier words. Called before each pass, outside the clock."""
+        """Drop cached results of earlier words. Called before each pass, and not timed."""
 
     def train(self, steps: int) -> tuple[float, int]:
-        """Take so many steps -> the seconds, and the positions of a direction that were trained on."""
+        """Take `steps` steps -> the seconds, and the number of positions in one direction."""
         raise ValueError("this side does not train")
 
 
 def batches(sentences: Sentences, size: int | None) -> Iterator[Sentences]:
-    """Consecutive groups of `size` sentences; all at once where it is None."""
+    """Consecutive groups of `size` sentences; all at once if it is None."""
     size = size or len(sentences)
     for begin in range(0, len(sentences), size):
         yield sentences[begin : begin + size]
 
 
 def residue_batches(sequences: Sentences) -> Iterator[list[int]]:
-    """The numbers of the sequences, shortest first, in SeqVec's batches: a long one ends its batch."""
+    """The indices of the sequences, shortest first, in SeqVec's batches: a long sequence ends its batch."""
     group: list[int] = []
     residues = 0
     for number in sorted(range(len(sequences)), key=lambda number: len(sequences[number])):
@@ -98,8 +98,8 @@ def residue_batches(sequences: Sentences) -> Iterator[list[int]]:
 
 
 def forget_peak() -> None:
-    """Where the system can, let the peak memory begin again."""
-    with contextlib.suppress(OSError):  # then the peak is that of all jobs so far
+    """Reset the peak memory, if the system can."""
+    with contextlib.suppress(OSError):  # otherwise the peak is that of all jobs so far
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -112,7 +112,7 @@ def peak_mib() -> float:
 
 
 def checksum(arrays: list[np.ndarray]) -> list[float]:
-    """The mean size of a component in each layer: equal models agree in the first to rounding, whatever the state."""
+    """The mean absolute value of a component in each layer; that of the first does not depend on the state."""
     total = np.sum([np.abs(array).sum(axis=(1, 2), dtype=np.float64) for array in arrays], axis=0)
     return (total / sum(array[0].size for array in arrays)).tolist()
 
@@ -180,10 +180,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, help="only the first so many; all when not given")
+    parser.add_argument("--sentences", type=int, help="number of sentences, from the beginning; all when not given")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--training", action="store_true", help="prepare for training instead of embedding")
-    parser.add_argument("--vocab", type=Path, help="of the softmax, one word a line, by falling count")
+    parser.add_argument("--vocab", type=Path, help="vocabulary of the softmax, one word per line, most frequent first")
     parser.add_argument("--samples", type=int, default=8192, help="negative samples of the softmax")
     parser.add_argument("--batch", type=int, default=128, help="rows in training")
     parser.add_argument("--unroll", type=int, default=20, help="steps of a window in training")
@@ -191,7 +191,7 @@ def parse() -> argparse.Namespace:
 
 
 def private_stdout() -> TextIO:
-    """The real standard output, for answers alone: what libraries print goes to standard error."""
+    """The real standard output, reserved for answers; the output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
@@ -208,7 +208,7 @@ def versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def serve(load: Callable[[argparse.Namespace], Side]) -> None:
-    """Be a worker: `load(arguments)` makes the `Side`."""
+    """Run a worker, whose `Side` is created by `load(arguments)`."""
     answers = private_stdout()
 
     def say(answer: Answer) -> None:

@@ -1,11 +1,11 @@
-"""Does AllenNLP read what elmokit exports, and make the same layers of it?
+"""Check that AllenNLP reads a model that elmokit exported, and computes the same layers with it.
 
     python benchmarks/quality/allennlp_reads_export.py --python DIRECTORY/allennlp/bin/python [--model NAME_OR_PATH]
 
-DIRECTORY is that of peers/install.sh. The model is converted to options.json and weights.hdf5; AllenNLP, in a process
-of its own environment, puts two batches of sentences through it, the first from zero state, the second from the state
-that the first one left. elmokit does the same with the original model. Prints the largest difference of each layer;
-ends with status 1 where it is above 1e-5.
+DIRECTORY is the directory of environments that peers/install.sh creates. The model is converted to options.json and
+weights.hdf5. AllenNLP, in a process of its own environment, runs two batches of sentences through it, the first from
+a zero state, the second from the state that the first one left. elmokit does the same with the original model. Prints
+the largest difference in each layer; the exit status is 1 if it is above 1e-5.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SENTENCES = [
 
 
 def two_batches() -> list[list[list[str]]]:
-    """The sentences, and the same ones another way round, so that every row goes on with another sentence."""
+    """The sentences, and the same in reverse order, so that almost every row continues with another sentence."""
     first = [sentence.split() for sentence in SENTENCES]
     return [first, first[::-1]]
 
@@ -48,7 +48,7 @@ def two_batches() -> list[list[list[str]]]:
 def allennlp_layers(
     python: Path, export: Path, batches: list[list[list[str]]], directory: Path
 ) -> tuple[str, list[np.ndarray]]:
-    """Its version, and an array (L+1, T, 2D) for each sentence of each batch."""
+    """The version of AllenNLP, and an array (L+1, T, 2D) for each sentence of each batch."""
     asked, found = directory / "batches.json", directory / "layers.npz"
     asked.write_text(json.dumps(batches), encoding="utf-8")
     command = [str(python), str(BENCHMARKS / "peers" / "allennlp_layers.py"), str(export), str(asked), str(found)]
@@ -60,7 +60,7 @@ def allennlp_layers(
 
 def elmokit_layers(embedder: Embedder, batches: list[list[list[str]]]) -> list[np.ndarray]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TruncationWarning)  # some words are meant to be too long
+        warnings.simplefilter("ignore", TruncationWarning)  # some words are too long on purpose
         sentences = [sentence for batch in batches for sentence in batch]
         return embedder.embed(sentences, layers="all", state="carry", batch_size=len(batches[0]))
 
@@ -72,13 +72,13 @@ def largest_by_layer(ours: list[np.ndarray], theirs: list[np.ndarray]) -> list[f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True, help="of the environment that has AllenNLP")
+    parser.add_argument("--python", type=Path, required=True, help="the Python of the environment with AllenNLP")
     parser.add_argument("--model", default="en-small", help="directory or name")
     parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_reads_export.json")
     arguments = parser.parse_args()
     embedder, batches = Embedder.load(arguments.model), two_batches()
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HDF5 has no place")  # for the softmax, which no layer needs
+        warnings.filterwarnings("ignore", "HDF5 has no place")  # the softmax is lost, but no layer needs it
         directory = Path(temporary)
         convert(arguments.model, directory / "export", to="hdf5")
         version, theirs = allennlp_layers(arguments.python, directory / "export", batches, directory)

@@ -1,21 +1,22 @@
-"""The four sequence encoders at equal compute: each pretrained for the same time on one core, then measured.
+"""Compare the four sequence encoders at equal compute: each is pretrained for the same time on one core.
 
     python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 360 [--encoders lstm ...]
     python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout FILE ...
     python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval DIRECTORY
 
-The configurations are recipes/encoders/*.json, of about the same number of parameters; training.json there has the
-settings that all share, and the learning rate of each, which was not tuned. The corpus is a directory of `elmokit
-prepare`, and --heldout is tokenized text; --eval holds the folders ud_english_ewt, coarsewsd20 and conll2003.
+The configurations are recipes/encoders/*.json, which have about the same number of parameters. training.json there has
+the settings that all share, and the learning rate of each, which was not tuned. --corpus is a directory written by
+`elmokit prepare`, --heldout is tokenized text, and --eval has the folders ud_english_ewt, coarsewsd20 and conll2003.
 
-Four fifths of the minutes are at a constant learning rate, and the rest is a cool-down of as many words as then take a
-fifth. Minutes are the processor time of training, added up from the log, which with one thread on an idle machine is
-the time on the clock: a run that was stopped, paused or killed in between has no less, and what a killed run repeats
-counts once. An encoder that is pretrained on another kind of processor than the first gets --words in place of the
-minutes: as many as it would have read on the first kind. Speed is measured by benchmarks/speed/encoders.py.
+Four fifths of the minutes are trained at a constant learning rate. The rest is a cool-down, whose number of words is
+estimated to take the last fifth. Minutes are processor time spent in training, added up from the log; with one thread
+on an idle machine they equal wall-clock time. A run that was stopped, paused or killed in between is therefore trained
+for as long as any other, and steps that a killed run repeats count once. An encoder that is pretrained on another kind
+of processor than the first gets --words in place of --minutes: the number of words that it would have read on the
+first kind. Speed is measured by benchmarks/speed/encoders.py.
 
-Every stage may be given again: it goes on where it was stopped, and skips what the result file has of the same model.
-Each stage of an encoder is written at once.
+Every stage may be repeated: it resumes where it was stopped, and skips encoders for which the result file already has
+figures of the same model. The figures of a stage are written as soon as an encoder is finished.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
 COOL_DOWN = 0.2  # of the minutes
 ENOUGH = 0.99  # of the time at a constant rate: a further call would read the corpus again for a few steps
 HELDOUT_ROWS = 32
-THREADS = 1  # of which the processor's time is that on the clock
+THREADS = 1  # so that processor time is wall-clock time
 NER = "conll2003"
 Figures = dict[str, Any]
 
@@ -68,7 +69,7 @@ Figures = dict[str, Any]
 
 
 def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
-    """The settings of a run, but for when it stops."""
+    """The settings of a run, except for when it stops."""
     shared = json.loads((RECIPES / "training.json").read_text(encoding="utf-8"))
     rate = shared.pop("learning_rate")[encoder]
     if arguments.vocab_size is not None:
@@ -81,12 +82,12 @@ def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
 
 
 def seconds_of(records: list[Figures]) -> float:
-    """The processor time of the steps that records are of."""
+    """The processor time of the steps in the records of a log."""
     return sum(record["processor_seconds"] for record in records)
 
 
 def seconds_so_far(run: Path) -> float:
-    """The processor time that a run has taken; nothing before it began."""
+    """The processor time that a run has taken so far; 0 before it has begun."""
     return seconds_of(training_records(run)) if (run / "log.jsonl").is_file() else 0.0
 
 
@@ -96,7 +97,7 @@ def cooled_down(directory: Path) -> Path | None:
 
 
 def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
-    """Pretrain, or go on; a finished run is only evaluated again."""
+    """Pretrain, or resume; a finished run is only evaluated again."""
     settings = settings_of(encoder, arguments)
     constant = 60 * arguments.minutes * (1 - COOL_DOWN)
     if arguments.words is not None and cooled_down(settings.output) is None:
@@ -114,7 +115,7 @@ def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
 
 
 def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
-    """Time and speed of both parts of a run, from their logs."""
+    """Time and speed of a run and its cool-down together, from their logs."""
     begin = int(finished.name.split("-")[2])  # cool-down-STEP-STEPS
     constant = training_records(settings.output, until=begin)
     cooling = training_records(finished, after=begin)
@@ -127,7 +128,7 @@ def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
 
 
 def finished_model(encoder: str, arguments: argparse.Namespace) -> Path | None:
-    """The directory of the pretrained model, if it is there."""
+    """The directory of the pretrained model, or None if it is not finished."""
     finished = cooled_down(arguments.runs / encoder)
     return finished / "model" if finished is not None and (finished / "model").is_dir() else None
 
@@ -147,7 +148,7 @@ def named(found: Measure) -> Figures:
 
 
 def heldout(encoder: str, arguments: argparse.Namespace) -> Figures:
-    """Perplexity, state carried where there is one, or pseudo-perplexity."""
+    """Perplexity (with carried state, if the encoder has one) or pseudo-perplexity."""
     found = evaluate(arguments.heldout, load(model_of(encoder, arguments)), batch_size=HELDOUT_ROWS, tokenize=False)
     domains = {Path(name).name.split(".")[0]: named(part) for name, part in found.files.items()}
     return {"measure": found.measure, "domains": domains, "all": named(found.total)}
@@ -173,7 +174,7 @@ def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
 
 
 def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
-    """Entities of CoNLL-2003 with frozen vectors, a learned mix of the layers; F1 for each seed."""
+    """F1 for each seed on CoNLL-2003 entities, with a learned mix of the frozen biLM's layers."""
     benchmark, model = BENCHMARKS[NER], load(model_of(encoder, arguments), softmax=False)
     sets, seeds = benchmark.read(benchmark.task, arguments.eval), {}
     for seed in arguments.seeds:
@@ -200,7 +201,7 @@ NEEDS = {"pretrain": "corpus", "heldout": "heldout", "probe": "eval", "senses": 
 
 
 def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
-    """Whether the result file has the figures of this stage and of the model that is there."""
+    """Whether the result file has figures of this stage for the present model."""
     model = finished_model(encoder, arguments)
     if model is None or not arguments.output.is_file():
         return False
@@ -211,7 +212,7 @@ def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
 
 
 def parameters_of(bilm: BiLM) -> dict[str, int]:
-    """The parameters of the sequence encoder, and of all of the biLM."""
+    """The number of parameters of the sequence encoder, and of the whole biLM."""
     modules = {"sequence_encoder": bilm.sequence_encoder, "bilm": bilm}
     return {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
 
@@ -221,14 +222,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("stages", nargs="+", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--encoders", nargs="+", default=ENCODERS, choices=ENCODERS)
     parser.add_argument("--runs", type=Path, required=True, help="directory of the runs, a folder for each encoder")
-    parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or a directory of `elmokit prepare`")
+    parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or the output of `elmokit prepare`")
     parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
-    parser.add_argument("--minutes", type=float, default=360, help="of the processor, for training")
-    parser.add_argument("--words", type=int, help="to read in all, in place of the minutes")
-    parser.add_argument("--vocab-size", type=int, help="another than that of training.json")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the tagger")
-    parser.add_argument("--max-epochs", type=int, help="of the tagger; its own number when not given")
+    parser.add_argument("--minutes", type=float, default=360, help="processor time for training")
+    parser.add_argument("--words", type=int, help="total words to read, in place of the minutes")
+    parser.add_argument("--vocab-size", type=int, help="size of the vocabulary, in place of that in training.json")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds of the tagger")
+    parser.add_argument("--max-epochs", type=int, help="epochs of the tagger; its default when not given")
     parser.add_argument("--cache", type=Path, help="directory for the layers that the tagger reads")
     parser.add_argument("--output", type=Path, default=RESULTS / "encoders.json")
     arguments = parser.parse_args(argv)

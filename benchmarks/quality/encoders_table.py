@@ -1,4 +1,4 @@
-"""The table of results/encoders.json, for tools/make_results.py. Needs the standard library only."""
+"""The table of results/encoders.json, for tools/make_results.py. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def _tags(found: Figures) -> str:
 
 
 def _perplexity(found: Figures, measure: str, field: str) -> str:
-    """A perplexity or a pseudo-perplexity, each in a column of its own."""
+    """The value, if it is of the measure that the column shows (perplexity or pseudo-perplexity); else a dash."""
     return f"{found['all'][field]:.1f}" if found["measure"] == measure else NOT_MEASURED
 
 
-# Each column's name, the stage that measures it, and its text.
+# For each column: its name, the stage that measures it, and a function from that stage's figures to the cell.
 COLUMNS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("Minutes", "pretrain", lambda found: f"{found['processor_minutes']:.0f}"),
     ("Words read", "pretrain", lambda found: f"{found['words'] / 1e6:.1f} M"),
@@ -42,7 +42,7 @@ HEAD = ("Encoder", "Parameters", *(name for name, _, _ in COLUMNS))
 
 
 def row(encoder: str, stages: Mapping[str, Figures]) -> list[str]:
-    """The cells of an encoder, by the figures of its stages; a dash where a stage was not run."""
+    """The cells of an encoder, from the figures of its stages; a dash if a stage was not run."""
     parameters = next(iter(stages.values()))["parameters"]["sequence_encoder"]
     cells = (show(stages[stage]) if stage in stages else NOT_MEASURED for _, stage, show in COLUMNS)
     return [f"`{encoder}`", f"{parameters / 1e6:.1f} M", *cells]

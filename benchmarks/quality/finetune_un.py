@@ -1,11 +1,11 @@
-"""Fine-tune a model on speeches of the UN General Debate, which en-small never read; perplexity there and elsewhere.
+"""Fine-tune a model on speeches of the UN General Debate, which en-small never read; measure perplexity by domain.
 
     python benchmarks/quality/finetune_un.py --data un_general_debate --heldout heldout/un_general_debate.txt \\
         --others heldout/{gutenberg,misc,openstax,simplewiki,us_gov,wikipedia_en}.txt --output runs/finetune_un
 
-`--data` is the training part, files or a directory, tokenized as the model's training text was (`elmokit prepare`),
-as are the held-out files, one for each domain. The same command resumes a stopped run. The bar: the perplexity of
-the domain falls by at least 10 %.
+`--data` is the training text, files or a directory. Like the held-out files (one for each domain) it is tokenized as
+the model's own training text was (`elmokit prepare`). Repeating the command resumes a stopped run. The target is to
+lower the perplexity of the domain by at least 10 %.
 """
 
 import argparse

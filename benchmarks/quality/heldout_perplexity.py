@@ -1,9 +1,9 @@
-"""Held-out perplexity of a model for each domain: state carried (32 rows) and from zeros, with words and unknown words.
+"""Held-out perplexity of a model by domain, with carried state (32 rows) and from zeros; share of unknown words.
 
     python benchmarks/quality/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst [--beside MODEL]
 
-Files are tokenized as the model's training text was (`elmokit prepare`), one sentence a line. Models of different
-vocabularies are compared by --beside: the perplexity of each over the words that both know.
+Files are tokenized as the model's training text was (`elmokit prepare`), one sentence per line. To compare models with
+different vocabularies, --beside names a second model: the perplexity of each is computed over the words that both know.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from elmokit.lm.scoring import score
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
 
-STATES = {"carry": 32, "zeros": 1}  # and the number of rows, which changes nothing from zeros
+STATES = {"carry": 32, "zeros": 1}  # and the number of rows, which has no effect from zeros
 
 
 def figures(found: Perplexity) -> dict[str, float]:
-    words = found.predictions - found.sentences  # each sentence predicts one boundary more
+    words = found.predictions - found.sentences  # each sentence also predicts one boundary
     return {**asdict(found), "words": words, "unknown_percent": 100 * found.unknown / words}
 
 
@@ -46,7 +46,7 @@ def by_domain(found: Evaluation) -> dict[str, dict[str, float]]:
 
 
 def of_known_words(files: list[Path], model: Pretrained, other: Pretrained) -> dict[str, Any]:
-    """Perplexity of two models, mean of directions, over the words that both know; boundaries are read, not counted."""
+    """Perplexities of two models (mean of the directions) over the words that both know; boundaries do not count."""
     losses, words = np.zeros((2, 2)), 0
     for file in files:
         sentences = [line.split() for line in read_lines(file)]
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
     parser.add_argument("--files", type=Path, nargs="+", required=True)
-    parser.add_argument("--beside", help="another model, with which the words that both know are compared")
+    parser.add_argument("--beside", help="another model, to be compared over the words that both know")
     parser.add_argument("--device")
     parser.add_argument("--output", type=Path, default=RESULTS / "heldout_perplexity.json")
     arguments = parser.parse_args()

@@ -1,5 +1,5 @@
-"""Tables of results/integrations.json: ELMo in scikit-learn, sentence-transformers and spaCy. Needs the standard
-library only.
+"""Tables of results/integrations.json: ELMo in scikit-learn, sentence-transformers and spaCy. Needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _listed(parameters: Figures) -> str:
-    """Parameters as text, without what is nested."""
+    """Parameters as text, without nested ones."""
     names = {"layers": "layers", "transformer_weights": "scale of ELMo", "C": "C"}
     values = {names[key]: value["elmo"] if isinstance(value, dict) else value for key, value in parameters.items()}
     return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
 
 
 def of_scikit_learn(report: Figures) -> str:
-    """Accuracies on SST-2, and what the grid search chose."""
+    """Accuracies on SST-2, and the parameters that the grid search chose."""
     if "scikit-learn" not in report:
         return NOT_MEASURED
     rows = [

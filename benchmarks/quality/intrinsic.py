@@ -1,13 +1,15 @@
-"""Measure the vectors of a model by themselves, without a task on top: senses, parts of speech, sentiment, states.
+"""Measure the vectors of a model directly, without a downstream task: senses, parts of speech, sentiment, states.
 
     python benchmarks/quality/intrinsic.py --eval DIRECTORY [--model NAME_OR_PATH] [--label LABEL] [--only PART ...]
 
 DIRECTORY holds the data sets, each in a folder: coarsewsd20, semcor (semcor.jsonl.zst), wsd_all_words,
-ud_english_ewt, sst. Each part runs with every state that makes sense for it: sentences of CoarseWSD-20 and SST-2 stand
-alone, so that no state is carried there. A model without a warm state of its own gets one from --corpus, tokenized
-text, or none. The part "state" is the language model's and needs --heldout, tokenized text.
+ud_english_ewt, sst. Each part runs with every start state that makes sense for it. The sentences of CoarseWSD-20 and
+SST-2, for example, stand alone, so no state can be carried there. If a model has no warm state of its own, one is
+computed from --corpus, which is tokenized text; without --corpus, "warm" is left out. The part "state" measures the
+perplexity of the language model and needs --heldout, tokenized text.
 
-Every finished part is written to the results at once, under the model's label; a table shows all models in the file.
+Every part is written to the results as soon as it is finished, under the model's label; a table shows all models in
+the file.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def warm_state(embedder: Embedder, corpus: Path) -> BiLMState:
 
 
 class Setup:
-    """A model, where the data lies, and the states that are asked for."""
+    """A model, the directories of the data, and the requested start states."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.name = arguments.model
@@ -77,7 +79,7 @@ class Setup:
         self._states = [state for state in arguments.states if state != "warm" or has_warm]
 
     def states(self, carry: bool) -> Iterator[str]:
-        """Those that make sense for a part."""
+        """The requested start states that make sense for a part."""
         return (state for state in self._states if carry or state != "carry")
 
 
@@ -148,17 +150,17 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--label", help="the model's name in the results; that of its directory when not given")
     parser.add_argument("--eval", type=Path, required=True, help="directory of the data sets")
     parser.add_argument("--wordnet", type=Path, help="index.sense of WordNet 3.0, or its directory: back-off of wsd")
-    parser.add_argument("--corpus", type=Path, help="tokenized text that a warm state is made from")
+    parser.add_argument("--corpus", type=Path, help="tokenized text from which a warm state is computed")
     parser.add_argument("--heldout", type=Path, nargs="+", default=[], help="tokenized text for perplexities")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--states", nargs="+", choices=("zeros", "warm", "carry"), default=["zeros", "warm", "carry"])
-    parser.add_argument("--dtype", default="float32", help="number type of the products, as of Embedder.load")
+    parser.add_argument("--dtype", default="float32", help="number type of the computation, as in Embedder.load")
     parser.add_argument("--output", type=Path, default=RESULTS / "intrinsic.json")
     return parser.parse_args(argv)
 
 
 def check_label(output: Path, label: str, model: str) -> None:
-    """SystemExit where the results under a label are those of a model with another fingerprint."""
+    """SystemExit if the results under a label are of a model with another fingerprint."""
     report = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {}
     if any(part["fingerprint"] != model for part in report.get(label, {}).values()):
         raise SystemExit(f"{output} has results of {label} of another model: give another --label or --output")

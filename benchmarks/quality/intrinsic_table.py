@@ -1,4 +1,4 @@
-"""The table of results/intrinsic.json, for intrinsic.py and tools/make_results.py. Needs the standard library only."""
+"""The table of results/intrinsic.json, for intrinsic.py and tools/make_results.py. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _listed(values: list[float]) -> str:
 
 
 def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
-    """The scores of a model, by measure, as text: those of layers 0, 1, ... and of some other methods.
+    """The scores of a model by measure, as text: those of layers 0, 1, ... and of some other methods.
 
     Args:
         parts: The figures of one model in the result file, by part.

@@ -1,10 +1,10 @@
-"""Draw where the vectors of ambiguous words lie: docs/images/senses.png (needs the extra "plots").
+"""Plot the vectors of ambiguous words: docs/images/senses.png (needs the extra "plots").
 
     python benchmarks/quality/plot_senses.py [--model NAME_OR_PATH]
 
-The sentences are those of sense_pairs.json. A word's vector is the mean of its contextual layers; each panel
-shows the plane in which its six vectors differ most (the first two principal components), with one scale for both
-directions.
+The sentences are those of sense_pairs.json. A word's vector is the mean of its contextual layers. Each panel shows the
+plane in which the six vectors of a word differ most (their first two principal components), with the same scale on both
+axes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from elmokit.embed.embedder import Embedder
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parents[1] / "docs" / "images" / "senses.png"
-# Each with the same two senses in both of its items: that of the first item's `sentence`, and the other.
+# By word: the names of its two senses, which both of its items share. The first is that of the first item's `sentence`.
 WORDS = {
     "apple": ("fruit", "company"),
     "play": ("on a stage", "a game"),
@@ -34,8 +34,8 @@ WORDS = {
 COLORS = ("#c0392b", "#1f618d")
 FONT_SIZE, POINT_SIZE = 10, 8  # in points
 BEFORE, AFTER = 2, 3  # words that a label shows around its own
-# Where a label may stand, the best first: the share of it that is left of its point, and how many rows of text it is
-# above or below.
+# Possible positions of a label, the best first: the share of its width that is left of its point, and the number of
+# rows of text by which it is above or below.
 SHARES = (0.5, 0.3, 0.7, 0.1, 0.9)
 PLACES = ((0, 0), (1, 0), *((share, row) for rows in ((1, -1), (2, -2)) for share in SHARES for row in rows))
 
@@ -44,7 +44,7 @@ PLACES = ((0, 0), (1, 0), *((share, row) for rows in ((1, -1), (2, -2)) for shar
 
 
 def vectors_of(word: str, sentences: list[list[str]], embedder: Embedder) -> np.ndarray:
-    """(sentences, 2D): the mean over the contextual layers, each of length one."""
+    """(sentences, 2D): the mean of the contextual layers, each scaled to length one."""
     found = []
     for use, layers in zip(uses_in_each(word, sentences), embedder.embed(sentences, "all"), strict=True):
         found.append(unit_vectors(layers[1:, use.position]).mean(axis=0))
@@ -52,7 +52,7 @@ def vectors_of(word: str, sentences: list[list[str]], embedder: Embedder) -> np.
 
 
 def in_plane(vectors: np.ndarray) -> np.ndarray:
-    """(sentences, 2): their first two principal components."""
+    """(sentences, 2): the first two principal components of the vectors."""
     centred = vectors - vectors.mean(axis=0)
     return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
 
@@ -61,14 +61,14 @@ def in_plane(vectors: np.ndarray) -> np.ndarray:
 
 
 def excerpt(word: str, sentence: list[str]) -> str:
-    """The word, bold, with what stands around it."""
+    """The word in bold, with the words around it."""
     at = sentence.index(word)
     words = [*sentence[max(0, at - BEFORE) : at], rf"$\bf{{{word}}}$", *sentence[at + 1 : at + 1 + AFTER]]
     return " ".join(words).removesuffix(" .")
 
 
 def put(label: Annotation, share: float, row: int) -> Bbox:
-    """Move a label to a place at its point; returns the pixels it covers."""
+    """Move a label to a position relative to its point; returns the box that it covers, in pixels."""
     width = label.get_window_extent().width * 72 / label.figure.dpi
     gap = 0 if row else POINT_SIZE * (1 - 2 * share)
     further = 1.2 * FONT_SIZE * (abs(row) - 1)
@@ -78,7 +78,7 @@ def put(label: Annotation, share: float, row: int) -> Bbox:
 
 
 def without_overlap(options: list[list[Bbox | None]], placed: tuple[Bbox, ...] = ()) -> tuple[int, ...] | None:
-    """The number of a box for each label so that no two overlap; None where there is no such choice."""
+    """For each label the number of a box, chosen so that no two overlap; None if there is no such choice."""
     if not options:
         return ()
     for number, box in enumerate(options[0]):
@@ -101,7 +101,7 @@ def arrange(labels: list[Annotation], axes: plt.Axes) -> None:
         return found if inside and not found.count_overlaps(discs) else None
 
     options = [[box(label, place) for place in PLACES] for label in labels]
-    for count in range(1, len(PLACES) + 1):  # no worse places than are needed
+    for count in range(1, len(PLACES) + 1):  # use no worse positions than necessary
         if (chosen := without_overlap([boxes[:count] for boxes in options])) is not None:
             break
     else:
@@ -114,7 +114,7 @@ def arrange(labels: list[Annotation], axes: plt.Axes) -> None:
 
 
 def draw(axes: plt.Axes, word: str, senses: list[list[str]], embedder: Embedder) -> list[Annotation]:
-    """A panel: its points, title and legend. Its labels are returned; where they stand is decided later."""
+    """Draw a panel: its points, title and legend. Returns its labels, which are positioned later."""
     sentences = [text.split() for sense in senses for text in sense]
     plane = in_plane(vectors_of(word, sentences, embedder))
     of_sense = np.repeat(range(len(senses)), [len(sense) for sense in senses])

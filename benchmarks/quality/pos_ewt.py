@@ -1,16 +1,17 @@
-"""Part-of-speech tagging of UD English EWT: does a pretrained biLM help, and is it the pretraining that helps?
+"""Part-of-speech tagging of UD English EWT: does a biLM help, and is it its pretraining that helps?
 
-One tagger (learned word vectors, one BiLSTM, a softmax) with three kinds of further features:
+The same tagger (learned word vectors, one BiLSTM, a softmax) is trained with one of three kinds of additional features:
 
     elmo        a learned mix of the layers of the pretrained biLM
-    untrained   the same of a biLM of the same configuration with random weights
-    baseline    a character CNN learned with the tagger
+    untrained   the same for a biLM of the same configuration with random weights
+    baseline    a character CNN trained with the tagger
 
-on the whole training set and on every tenth sentence of it, with three seeds each; universal tags (UPOS), accuracy.
+It is trained on the whole training set and on every tenth sentence of it, with three seeds each. The score is the
+accuracy of universal tags (UPOS).
 
     python benchmarks/quality/pos_ewt.py --data DIRECTORY_OF_CONLLU_FILES [--model NAME_OR_PATH]
 
-Every finished run is written to the results at once; the same command goes on where it was stopped.
+Every run is written to the results as soon as it is finished; repeating the command resumes with the missing runs.
 """
 
 import argparse
@@ -57,14 +58,14 @@ FIT = FitConfig(max_epochs=20, patience=3, batch_size=32, learning_rate=4e-3, de
 
 
 class Results:
-    """The results file: what was measured how, and one record for each finished run."""
+    """The results file: the setup of the measurement, and one record for each finished run."""
 
     def __init__(self, path: Path, setup: dict) -> None:
         self.path, self.setup, self.runs = path, setup, []
         self._read()
 
     def _read(self) -> None:
-        """Whatever is there by now: another process may be at work on other features."""
+        """Read the results written so far; another process may be adding those of other features."""
         if not self.path.exists():
             return
         stored = json.loads(self.path.read_text(encoding="utf-8"))
@@ -81,7 +82,7 @@ class Results:
         write_result(self.path, {"setup": self.setup, "summary": list(self.summary()), "runs": self.runs})
 
     def summary(self) -> Iterator[dict]:
-        """One row for each size and kind of features: what its runs found, averaged over the seeds."""
+        """One row for each size and kind of features: the results of its runs, averaged over the seeds."""
         for size, features in product(SIZES, FEATURES):
             runs = [run for run in self.runs if (run["features"], run["size"]) == (features, size)]
             if runs:
@@ -124,7 +125,7 @@ def average_mix(runs: list[dict]) -> dict | None:
 
 
 def setup_of(data: Path, model: str | None, pretrained: Pretrained) -> dict:
-    """All that the scores depend on: results of different setups never share a file."""
+    """Everything that the scores depend on; results of different setups never share a file."""
     hashes = {name: hashlib.sha256((data / name).read_bytes()).hexdigest() for name in FILES.values()}
     return json.loads(
         json.dumps(
@@ -167,8 +168,8 @@ def main() -> None:
     parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
     parser.add_argument("--output", type=Path, default=RESULTS / "pos_ewt.json")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="which to run now")
-    parser.add_argument("--cache", type=Path, help="directory for the biLMs' layers")
+    parser.add_argument("--features", choices=FEATURES, nargs="+", default=FEATURES, help="kinds of features to run")
+    parser.add_argument("--cache", type=Path, help="directory in which the biLMs' layers are cached")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)

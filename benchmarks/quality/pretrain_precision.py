@@ -2,9 +2,10 @@
 
     python benchmarks/quality/pretrain_precision.py --corpus SHARDS --heldout FILE [FILE ...] --output RUNS
 
-Preset `small`, 8,192 samples, windows of 128 rows by 20 steps, the default recipe, the same seed and vocabulary, in
-bfloat16 and in float32; exact perplexity of the held-out text with state carried, at the end of each. The same command
-resumes. The bar: within 2 % of float32's.
+One run is in bfloat16 and one in float32. Both use the preset `small`, 8,192 samples, windows of 128 rows by 20 steps,
+the default recipe, and the same seed and vocabulary. At the end of each, the exact perplexity of the held-out text is
+measured with carried state. Repeating the command resumes. The target: the perplexity of bfloat16 is within 2 % of that
+of float32.
 """
 
 import argparse
@@ -24,7 +25,7 @@ DTYPES = ("bfloat16", "float32")
 
 
 def run(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The perplexities at the end, and the words that were read."""
+    """The perplexities at the end of a run, and the number of words that it read."""
     output = given.output / f"precision-{dtype}"
     pretrain(
         PretrainConfig(
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, nargs="+", required=True, help="tokenized shards")
     parser.add_argument("--heldout", type=Path, nargs="+", required=True, help="tokenized held-out text")
     parser.add_argument("--output", type=Path, required=True, help="directory for the two runs")
-    parser.add_argument("--vocab", type=Path, help="the same for both; each makes it of the corpus when not given")
+    parser.add_argument("--vocab", type=Path, help="vocabulary of both runs; built from the corpus when not given")
     parser.add_argument("--max-words", type=int, default=2_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS / "pretrain_precision.json")

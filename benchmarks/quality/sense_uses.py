@@ -1,7 +1,8 @@
-"""Is the nearest other use of a word one of the same sense? And is an apple to eat nearer to others than to the firm?
+"""Whether the nearest use of a word has the same sense, and whether fruits are nearer to an apple than the company.
 
-sense_uses.json has ten words in two senses each, three uses of a sense, and never changes. A use counts where the most
-similar of the word's five other uses has the same sense, by more than rounding (all uses are equal to the token layer).
+sense_uses.json, which never changes, has ten words in two senses each, with three uses of each sense. A use counts as
+right if the most similar of the word's five other uses has the same sense, by more than rounding errors. (The token
+layer cannot distinguish the uses of a word.)
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from elmokit.embed.embedder import Embedder
 USES = Path(__file__).parent / "sense_uses.json"
 CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in senses.py
 ROUNDING = 1e-6
-# The fruit that is asked about, the other fruits, the firms.
+# The sentence with the fruit, other sentences with fruits, and those with the company.
 EATEN, FRUITS = "I like to eat apple", ["She cut an apple into slices"]
 FIRMS = ["I like apple products", "The new apple computer is faster than the old one"]
 
 
 def _vectors(items: list[tuple[str, list[str]]], embedder: Embedder, state: str) -> np.ndarray:
-    """(N, L+1, 2D) of length one: of each word, its first use in its sentence."""
+    """(N, L+1, 2D), scaled to length one: the vectors of each word at its first use in its sentence."""
     places = [uses_in_each(word, [sentence])[0].position for word, sentence in items]
     embedded = embedder.embed([sentence for _, sentence in items], "all", state)
     return unit_vectors(np.stack([layers[:, place] for layers, place in zip(embedded, places, strict=True)]))
 
 
 def _cosines(vectors: np.ndarray) -> dict[str, np.ndarray]:
-    """(N, N) for each layer, and for their contextual mean."""
+    """(N, N) for each layer, and for the mean over the contextual layers."""
     by_layer = np.einsum("nld,mld->lnm", vectors, vectors)
     named = {f"layer {number}": cosines for number, cosines in enumerate(by_layer)}
     return named | {CONTEXTUAL: by_layer[1:].mean(axis=0)}
 
 
 def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
-    """How many uses have their nearest other use in the same sense, by layer; for each word, by the contextual mean."""
+    """The number of uses whose nearest other use has the same sense: by layer, and by word for the contextual mean."""
     items = json.loads(USES.read_text(encoding="utf-8"))["uses"]
     vectors = _vectors([(item["word"], item["sentence"].split()) for item in items], embedder, state)
     words, senses = (np.array([item[key] for item in items]) for key in ("word", "sense"))
@@ -54,7 +55,7 @@ def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
 
 
 def compare_apples(embedder: Embedder, state: str) -> dict[str, Any]:
-    """Cosines of apples to the one that is eaten, by layer, and whether every fruit is above each firm."""
+    """Cosines to the eaten apple, by layer, and whether every other fruit is nearer than each use of the company."""
     sentences = [EATEN, *FRUITS, *FIRMS]
     cosines = _cosines(_vectors([("apple", embedder.tokenize(text)) for text in sentences], embedder, state))
     found = {}

@@ -1,9 +1,9 @@
 """Whether contextual layers distinguish the senses of a word. Scores sense_pairs.json, which never changes.
 
-In each item the word has one sense in `sentence` and `same`, another in `other`. An item counts where the word's vector
-in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the mean over the contextual layers
-(1 to L) of the cosine; each layer, the token layer (which cannot distinguish them: ties count as wrong) and the mix
-are reported too.
+In each item, the word has one sense in `sentence` and `same`, and another in `other`. An item counts as right if the
+word's vector in `sentence` is nearer to that in `same` than to that in `other`. The similarity is the cosine, averaged
+over the contextual layers (1 to L). Scores by single layer and by the mix are reported too. The token layer cannot
+distinguish senses; its ties count as wrong.
 
     python benchmarks/quality/senses.py [--model NAME_OR_PATH]
 """
@@ -26,7 +26,7 @@ SIMILARITY = "contextual"
 
 
 def margins(item: dict[str, str], embedder: Embedder, state: str | None = None) -> dict[str, tuple[float, float]]:
-    """For each way to compare, the word's similarity to its use in the same sense and in the other one."""
+    """By method of comparison: the similarity of the word to its use in the same sense, and to that in the other."""
     sentences = [item[name].split() for name in ("sentence", "same", "other")]
     first_uses = [uses_in_each(item["word"], [sentence])[0] for sentence in sentences]
     found = {}
@@ -40,7 +40,7 @@ def margins(item: dict[str, str], embedder: Embedder, state: str | None = None) 
 
 
 def right(similarities: tuple[float, float]) -> bool:
-    """Whether the same sense is nearer, by more than rounding (the token layer gives equal vectors)."""
+    """Whether the same sense is nearer by more than rounding errors (in the token layer all uses are equal)."""
     same, other = similarities
     return same - other > 1e-6
 

@@ -1,4 +1,4 @@
-"""How surprised the language model is by the words that it reads first, by what its state starts from."""
+"""Perplexity of the language model by the position of a word in its sentence, for a given start state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.fs.reading import read_lines
 from elmokit.lm.scoring import score
 
-# Of predictions: the first of a sentence in the direction of reading, the second, and so on; those from 10 on together.
+# Ranges of predictions, counted from the start of a sentence in the direction of reading. The last range is open.
 RANGES = {"1": (0, 1), "2": (1, 2), "3": (2, 3), "4-5": (3, 5), "6-10": (5, 10), "11-": (10, None), "all": (0, None)}
 
 
 def perplexity_by_place(model: Pretrained, files: Sequence[Path], state: str) -> dict[str, dict[str, float]]:
-    """Perplexity of both directions and their mean at each range of places, over all files.
+    """Perplexity of each direction and of both together, for each range of positions, over all files.
 
-    A place counts from the boundary that a direction reads first. Carried state goes on from sentence to sentence.
+    Positions are counted from the boundary that a direction reads first. With `state="carry"` the state is carried from
+    sentence to sentence.
     """
     sums = {direction: {name: np.zeros(2) for name in RANGES} for direction in ("forward", "backward")}
     for file in files:

@@ -1,12 +1,12 @@
-"""Mean vectors of ELMo as sentence vectors: the tasks of SentEval and MTEB of which the data are here.
+"""Mean ELMo vectors as sentence vectors: the tasks of SentEval and MTEB for which data sets are available locally.
 
     python benchmarks/quality/sentence_transformers_tasks.py --eval DIRECTORY [--model NAME_OR_PATH]
 
 DIRECTORY holds sick, mrpc, senteval (MR and SUBJ), sst and scws. SICK-R is MTEB's task on the local test part
-(Spearman's correlation of cosines with the ratings), MRPC the average precision of cosines, by the evaluator of
-sentence-transformers; MR, SUBJ and SST-2 are accuracies of a logistic regression on the vectors. All are of the test
-part, in percent. "trained on SICK" is the same model after one epoch of sentence-transformers' trainer on the training
-part of SICK, biLM and mix. Needs mteb, datasets and accelerate.
+(Spearman's correlation of cosines with the ratings). MRPC is the average precision of cosines, by the evaluator of
+sentence-transformers. MR, SUBJ and SST-2 are accuracies of a logistic regression on the vectors. All scores are those
+of the test part, in percent. "trained on SICK" is the same model after one epoch of sentence-transformers' trainer on
+the training part of SICK, which trains the biLM and the mix. Needs mteb, datasets and accelerate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LAYERS = (0, 1, 2, "mix")
 MAX_RATING = 5
 Scores = dict[str, float]
 Pairs = dict[str, list[Any]]  # sentence1, sentence2, and score or label
-Labelled = dict[str, tuple[list[str], np.ndarray]]  # by part: texts and labels
+Labelled = dict[str, tuple[list[str], np.ndarray]]  # by part (training, development, test): texts and labels
 
 
 # --- Data ------------------------------------------------------------------------------------------------------------
@@ -61,22 +61,22 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def read_sick(path: Path) -> Pairs:
-    """Pairs of sentences and how related they are, from 1 to 5."""
+    """Pairs of sentences, and their relatedness from 1 to 5."""
     rows = list(_rows(path))
     scores = [float(row["relatedness_score"]) for row in rows]
     return {"sentence1": [r["sentence_A"] for r in rows], "sentence2": [r["sentence_B"] for r in rows], "score": scores}
 
 
 def read_mrpc(path: Path) -> Pairs:
-    """Pairs of sentences, and 1 where one paraphrases the other."""
+    """Pairs of sentences, and 1 if one paraphrases the other."""
     rows = list(_rows(path))
     labels = [int(row["Quality"]) for row in rows]
     return {"sentence1": [r["#1 String"] for r in rows], "sentence2": [r["#2 String"] for r in rows], "label": labels}
 
 
 def read_senteval(path: Path) -> Labelled:
-    """Lines "LABEL TEXT" in Latin-1, at random into 80, 10 and 10 %, as in task_sets.py."""
-    # Not splitlines, which ends lines within the texts too, at the character 0x85.
+    """Lines "LABEL TEXT" in Latin-1, split at random into 80, 10 and 10 %, as in task_sets.py."""
+    # Not splitlines, which would also split lines at the character 0x85 within the texts.
     lines = [line.partition(" ") for line in path.read_text(encoding="latin-1").split("\n") if line.strip()]
     lines = [lines[number] for number in np.random.default_rng(0).permutation(len(lines))]
     ends = len(lines) * 8 // 10, len(lines) * 9 // 10
@@ -120,7 +120,7 @@ def probe(model: SentenceTransformer, examples: Labelled) -> float:
 
 
 def by_tf_idf(sick: dict[str, Pairs], paraphrases: Pairs, probes: dict[str, Labelled]) -> Scores:
-    """The same scores of words weighted by TF-IDF, the counts of which are those of the sentences compared."""
+    """The same scores for words weighted by TF-IDF, with document frequencies from the sentences that are compared."""
 
     def cosines(pairs: Pairs) -> np.ndarray:
         vectorizer = TfidfVectorizer().fit(pairs["sentence1"] + pairs["sentence2"])
@@ -144,7 +144,7 @@ def sentence_transformer(model: str, layers: str | int = "mix", freeze: bool = T
 
 
 def train_on(model: SentenceTransformer, pairs: Pairs) -> None:
-    """One epoch of the trainer, with the loss between the cosine and the rating as a share of the largest one."""
+    """Train for one epoch; the target of the cosine is the rating, divided by the highest rating."""
     shares = {**pairs, "score": [score / MAX_RATING for score in pairs["score"]]}
     with tempfile.TemporaryDirectory() as output:
         arguments = SentenceTransformerTrainingArguments(

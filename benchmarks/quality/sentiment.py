@@ -1,4 +1,4 @@
-"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` gives it, and on TF-IDF."""
+"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` returns it, and on TF-IDF."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Labels = dict[str, np.ndarray]
 
 
 def read_sst2(directory: Path) -> tuple[Sentences, Labels]:
-    """stsa.binary.train, .dev and .test: a label, 0 or 1, and a tokenized sentence a line."""
+    """stsa.binary.train, .dev and .test: a label, 0 or 1, and a tokenized sentence on each line."""
     sentences, labels = {}, {}
     for part in PARTS:
         lines = [line.split() for line in read_lines(directory / f"stsa.binary.{part}") if line.strip()]
@@ -33,7 +33,7 @@ def read_sst2(directory: Path) -> tuple[Sentences, Labels]:
 
 
 def accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
-    """In percent, of the C that is best on dev, the strongest penalty among equals."""
+    """Accuracies in percent with the C that is best on dev; of equal ones, the smallest (the strongest penalty)."""
     best: dict[str, float] = {}
     for strength in STRENGTHS:
         classifier = LogisticRegression(C=strength, max_iter=1000).fit(features["train"], labels["train"])
@@ -44,13 +44,13 @@ def accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
 
 
 def tf_idf(sentences: Sentences, labels: Labels) -> dict[str, float]:
-    """Single words, weighted by TF-IDF."""
+    """Accuracies of single words, weighted by TF-IDF."""
     vectorizer = TfidfVectorizer(analyzer=lambda words: words).fit(sentences["train"])
     return accuracies({part: vectorizer.transform(sentences[part]) for part in PARTS}, labels)
 
 
 def mean_vectors(embedder: Embedder, state: str, sentences: Sentences, labels: Labels) -> dict[str, Any]:
-    """Accuracies of each layer's mean vectors, and of the mix that `encode` makes by default."""
+    """Accuracies of the mean vectors of each layer, and of the mix that `encode` uses by default."""
     pooled = {
         part: np.stack([layers.mean(axis=1) for _, layers in all_layers(texts, list, embedder, state)])
         for part, texts in sentences.items()

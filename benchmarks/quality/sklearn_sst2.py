@@ -2,8 +2,9 @@
 
     python benchmarks/quality/sklearn_sst2.py --eval DIRECTORY [--model NAME_OR_PATH]
 
-DIRECTORY/sst holds stsa.binary.train, .dev and .test. The grid chooses the penalty of a logistic regression, the layers
-of ELMo, and next to TF-IDF the scale of ELMo's features by dev; the classifier is then trained on train and dev.
+DIRECTORY/sst holds stsa.binary.train, .dev and .test. The grid search chooses by dev the penalty of a logistic
+regression, the layers of ELMo and, if they are combined with TF-IDF, the scale of ELMo's features. The classifier is
+then trained on train and dev.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sentiment import read_sst2  # noqa: E402
 from elmokit.checkpoints.loading import DEFAULT_MODEL  # noqa: E402
 from elmokit.integrations.sklearn import ElmoVectorizer  # noqa: E402
 
-# What is searched for each kind of features: parameters of the transformer, and scikit-learn's C.
+# The grid of each kind of features: parameters of the transformer, and scikit-learn's C.
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "TF-IDF": {"classifier__C": [1.0, 10.0]},
     "ELMo": {"vectors__elmovectorizer__layers": [0, 1, 2, "mix"], "classifier__C": [1e-3, 1e-2, 1e-1]},
@@ -39,14 +40,14 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
 
 
 def vectorizer(name: str, model: str) -> Any:
-    """A transformer of tokenized texts."""
+    """A transformer (in scikit-learn's sense) of tokenized texts."""
     tf_idf = TfidfVectorizer(lowercase=False, token_pattern=r"\S+")
     elmo = make_pipeline(ElmoVectorizer(model, tokenize=False), StandardScaler())
     return {"TF-IDF": tf_idf, "ELMo": elmo, "both": FeatureUnion([("tf_idf", tf_idf), ("elmo", elmo)])}[name]
 
 
 def search(name: str, model: str, texts: dict[str, list[str]], labels: dict[str, np.ndarray], cache: str) -> dict:
-    """Accuracies in percent on dev, by which the grid chooses, and on test."""
+    """Accuracies in percent on dev, by which the grid search chooses, and on test."""
     steps = [("vectors", vectorizer(name, model)), ("classifier", LogisticRegression(max_iter=2000))]
     fold = PredefinedSplit(np.repeat([-1, 0], [len(texts["train"]), len(texts["dev"])]))
     started = time.perf_counter()

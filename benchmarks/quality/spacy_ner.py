@@ -2,9 +2,9 @@
 
     python benchmarks/quality/spacy_ner.py --eval DIRECTORY --work DIRECTORY [--seeds 1 2 3] [--max-steps 20000]
 
-DIRECTORY/ner/WNUT17 is the repository of the shared task. spaCy stops a run by the F1 of the development set; the best
-model of each is scored on the test set. A finished run is written to the results at once, and not repeated; one of
-another number of steps is replaced.
+DIRECTORY/ner/WNUT17 is the repository of the shared task. spaCy stops a run by the F1 of the development set, and the
+best model of each run is scored on the test set. A run is written to the results as soon as it is finished, and not
+repeated; results with another number of steps are replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PART = "spaCy"
 
 
 def write_docs(sentences: Iterable[TaggedSentence], path: Path) -> None:
-    """Write sentences with IOB tags as spaCy's training reads them."""
+    """Write sentences with IOB tags in the format of spaCy's training data."""
     vocab, docs = spacy.blank("en").vocab, DocBin()
     for sentence in sentences:
         doc = Doc(vocab, words=list(sentence.words))
@@ -54,7 +54,7 @@ def write_docs(sentences: Iterable[TaggedSentence], path: Path) -> None:
 
 
 def run(config: str, corpora: dict[str, Path], seed: int, max_steps: int, output: Path) -> Figures:
-    """F1 in percent of the best model of a training, and the seconds that it took."""
+    """Train, and return the F1 of the best model in percent and the time in seconds."""
     overrides = {"paths.train": str(corpora["train"]), "paths.dev": str(corpora["dev"])}
     settings = {"training.seed": seed, "training.max_steps": max_steps}
     started = time.perf_counter()
@@ -66,7 +66,7 @@ def run(config: str, corpora: dict[str, Path], seed: int, max_steps: int, output
 
 
 def setup_of(config: str, max_steps: int) -> str:
-    """A hash of what the scores depend on but the seed: results of different setups are never averaged."""
+    """A hash of everything that the scores depend on except the seed; different setups are never averaged."""
     content = (ROOT / "examples" / "spacy" / config).read_bytes() + fingerprint(load("en-small")).encode()
     return hashlib.sha256(content + str(max_steps).encode()).hexdigest()[:16]
 
@@ -74,7 +74,7 @@ def setup_of(config: str, max_steps: int) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eval", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where corpora and models are written")
+    parser.add_argument("--work", type=Path, required=True, help="directory for corpora and models")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--max-steps", type=int, default=20_000)
     parser.add_argument("--output", type=Path, default=RESULTS / "integrations.json")

@@ -1,11 +1,15 @@
 """The tasks that tasks.py measures: their data, networks and splits.
 
-Where a data set has no split of its own, examples or documents are split here, always in the same way: MR and SUBJ at
-random into 80, 10 and 10 %; CoNLL-2000's training part, of which the last tenth is the development set; SNLI's
-development set, for want of a training part, by its first 80 %; SQuAD's development set by articles (36, 6 and 6), so
-that XQuAD, whose passages are a part of it, cannot serve as a test set; LitBank by documents (80, 10 and 10).
+If a data set has no split of its own, examples or documents are split here, always in the same way:
 
-The largest sets are read a few times only (`Benchmark.training`), so that a run takes half an hour to an hour of one
+- MR and SUBJ at random into 80, 10 and 10 %;
+- CoNLL-2000: the last tenth of the training part is the development set;
+- SNLI, whose training part is not available: the first 80 % of the development set are the training set;
+- SQuAD: the development set by articles (36, 6 and 6). XQuAD cannot serve as a test set, since its passages are part of
+  that set;
+- LitBank by documents (80, 10 and 10).
+
+The largest sets are read only a few times (`Benchmark.training`), so that a run takes half an hour to an hour of one
 core.
 """
 
@@ -47,10 +51,10 @@ class Benchmark:
         task: The task with its settings.
         read: The training, development and test examples, from the directory of all data sets.
         score: The score that is compared.
-        words: Settings of words with ELMo; without it, all else is the same.
-        paper: The paper's own figures in percent, without and with ELMo, where it has any for the data set.
+        words: Settings of the word encoder with ELMo; without ELMo, everything else is the same.
+        paper: The ELMo paper's figures in percent, without and with ELMo, if it has any for the data set.
         more_scores: Further scores of a trained model, from the directory of all data sets.
-        training: Settings of the training that are not the task's own.
+        training: Training settings that differ from the task's defaults.
     """
 
     task: Task
@@ -67,7 +71,7 @@ class Benchmark:
         return replace(self.task.fit_config, **self.training)
 
     def words_for(self, elmo: bool) -> WordsConfig:
-        """The settings of words with or without ELMo."""
+        """The settings of the word encoder, with or without ELMo."""
         return self.words if elmo else replace(self.words, elmo="none", mix_l2=0.0)
 
 
@@ -84,7 +88,7 @@ def files(*names: str) -> Callable[[Task, Path], Sets]:
 
 
 def split_at(examples: Sequence[Any], *ends: int) -> Sets:
-    """Consecutive parts of examples: up to the first end, up to the second, the rest."""
+    """Three consecutive parts of examples: up to the first end, from there to the second, and the rest."""
     first, second = ends
     return examples[:first], examples[first:second], examples[second:]
 
@@ -100,7 +104,7 @@ def senteval(name: str) -> Callable[[Task, Path], Sets]:
     """Lines "LABEL TEXT" in Latin-1, in random order."""
 
     def read(task: Task, data: Path) -> Sets:
-        # Not splitlines, which ends lines within the texts too, at the character 0x85.
+        # Not splitlines, which would also split lines at the character 0x85 within the texts.
         lines = (data / "senteval" / name).read_text(encoding="latin-1").split("\n")
         texts = [LabelledText(tuple(line.split()[1:]), line.split()[0]) for line in lines if line.strip()]
         order = np.random.default_rng(0).permutation(len(texts))
@@ -129,7 +133,7 @@ def snli(task: Task, data: Path) -> Sets:
 
 
 def squad(task: Task, data: Path) -> Sets:
-    """SQuAD's development set by articles."""
+    """SQuAD's development set, split by articles."""
     articles = json.loads((data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json").read_text(encoding="utf-8"))["data"]
     contexts = [{paragraph["context"] for paragraph in article["paragraphs"]} for article in articles]
     article_of = {context: number for number, of_article in enumerate(contexts) for context in of_article}
@@ -149,7 +153,7 @@ def litbank(task: Task, data: Path) -> Sets:
 
 
 def gap_document(row: dict[str, str]) -> tuple[CorefDocument, dict[str, tuple[int, int]]]:
-    """A row of GAP as a document, and the words start : end of its pronoun and of the names A and B."""
+    """A row of GAP as a document, and the word spans (start, end) of its pronoun and of the names A and B."""
     text, tokenize = row["Text"], get_tokenizer("english-1").tokenize
     sentences = [tuple(tokenize(sentence)) for sentence in split_sentences("en", text)]
     offsets = word_offsets(text, [word for sentence in sentences for word in sentence])
@@ -162,7 +166,7 @@ def gap_document(row: dict[str, str]) -> tuple[CorefDocument, dict[str, tuple[in
 
 
 def corefers(found: CorefClusters, left: tuple[int, int] | None, right: tuple[int, int] | None) -> bool:
-    """Whether a cluster has a mention that is `left`, and one that overlaps `right`."""
+    """Whether a cluster has a mention equal to `left`, and one that overlaps `right`."""
     if left is None or right is None:
         return False
     return any(
@@ -172,7 +176,7 @@ def corefers(found: CorefClusters, left: tuple[int, int] | None, right: tuple[in
 
 
 def gap_f1(rows: Iterable[tuple[dict[str, str], CorefClusters, dict[str, tuple[int, int]]]]) -> float:
-    """F1 of the decisions whether the pronoun is A, and whether it is B (Webster et al. 2018)."""
+    """F1 of the decisions whether the pronoun refers to A, and whether it refers to B (Webster et al. 2018)."""
     correct = predicted = gold = 0
     for row, found, spans in rows:
         for name in ("A", "B"):
@@ -183,7 +187,7 @@ def gap_f1(rows: Iterable[tuple[dict[str, str], CorefClusters, dict[str, tuple[i
 
 
 def gap(model: TaskModel, data: Path) -> dict[str, float]:
-    """GAP's score on its test set, by a model that was trained on LitBank."""
+    """The score on GAP's test set of a model that was trained on LitBank."""
     with (data / "gap" / "gap-test.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     documents, spans = zip(*map(gap_document, rows), strict=True)

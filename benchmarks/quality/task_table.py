@@ -1,4 +1,4 @@
-"""The table of what tasks.py measured. Needs the standard library only."""
+"""The table of the results of tasks.py. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Figures = dict[str, Any]
 
 
 def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
-    """A row for each score of each task, by kind of words: test scores in percent over the seeds."""
+    """A row for each score of each task and kind of word vectors: test scores in percent over the seeds."""
     for name, kinds in results.items():
         baselines: dict[str, float] = {}
         for kind in sorted(kinds, key=lambda kind: kind != WITHOUT):

@@ -1,10 +1,10 @@
-"""Every task with and without ELMo: mean and deviation over seeds, time and speed of the training.
+"""Measure every task with and without ELMo: mean and deviation over seeds, time and speed of the training.
 
     python benchmarks/quality/tasks.py --eval DIRECTORY --work DIRECTORY [--model NAME_OR_PATH] [--only TASK ...]
 
-DIRECTORY of --eval holds the data sets, each in a folder; task_sets.py says which files, and how they are split. With
-and without ELMo all else is the same. Every finished run is written to the results at once; the same command goes on
-where it was stopped, within a run too (--work holds its state and the trained models), and skips what is finished.
+The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are read, and how they are
+split. Apart from ELMo, both settings are the same. Every run is written to the results as soon as it is finished.
+Repeating the command skips finished runs and resumes an interrupted one (--work has its state and the trained models).
 Results without ELMo are shared by all models. --max-minutes limits the training of each run, --total-minutes is the
 time after which no further run is started.
 """
@@ -38,7 +38,7 @@ Figures = dict[str, Any]
 
 
 def setup_of(benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitConfig, model: Pretrained | None) -> str:
-    """A hash of settings, model and data, without the seed: results of different setups are never averaged."""
+    """A hash of settings, model and data, without the seed; different setups are never averaged."""
     words = asdict(benchmark.words_for(model is not None))
     settings = {"words": words, "task": asdict(benchmark.task.config), "fit": asdict(replace(config, seed=0))}
     content = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -50,7 +50,7 @@ def setup_of(benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitCon
 
 
 def recorded(path: Path, *part: str) -> Figures:
-    """A part of the results; empty where nothing is recorded yet."""
+    """A part of the results; empty if nothing is recorded yet."""
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name in part:
         found = found.get(name, {})
@@ -78,7 +78,7 @@ def run(
         "dev": report.dev,
         "test": {**report.test, **more},
         "epochs": len(report.epochs),
-        # Of a run that was interrupted, the report has the time of its last process.
+        # If a run was interrupted, the report has only the time of its last process.
         "seconds": max(report.seconds, sum(epoch.seconds for epoch in report.epochs)),
         **{name: figures[name] for name in kept},
     }
@@ -96,17 +96,17 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="tasks to run")
     parser.add_argument("--words", choices=("both", "with", "without"), default="both", help="with or without ELMo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--max-epochs", type=int, help="fewer epochs than the task's own number")
-    parser.add_argument("--max-minutes", type=float, help="training time of a run")
-    parser.add_argument("--total-minutes", type=float, default=float("inf"), help="time to start runs in")
+    parser.add_argument("--max-epochs", type=int, help="fewer epochs than the task's default")
+    parser.add_argument("--max-minutes", type=float, help="limit on the training time of each run")
+    parser.add_argument("--total-minutes", type=float, default=float("inf"), help="when to stop starting runs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--cache", type=Path, help="directory for the biLM's layers; elmokit's own when not given")
+    parser.add_argument("--cache", type=Path, help="directory for cached layers; elmokit's own when not given")
     parser.add_argument("--output", type=Path, default=RESULTS / "tasks.json")
     return parser.parse_args(argv)
 
 
 def config_of(benchmark: Benchmark, arguments: argparse.Namespace) -> FitConfig:
-    """The settings of the training, with the limits that the command names."""
+    """The settings of the training, with the limits given on the command line."""
     config = replace(benchmark.fit_config, max_minutes=arguments.max_minutes, device="cpu")
     return config if arguments.max_epochs is None else replace(config, max_epochs=arguments.max_epochs)
 

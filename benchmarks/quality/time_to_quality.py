@@ -1,16 +1,16 @@
-"""How long the recipe of en-small takes to the held-out perplexity of an earlier recipe's model, beside that recipe.
+"""How long the recipe of en-small takes to reach the held-out perplexity of an earlier recipe, which is timed too.
 
     python benchmarks/quality/time_to_quality.py --run RUNS/en-small --cool-down RUNS/en-small/cool-down-STEP-STEPS
         --earlier RUNS/earlier --files heldout/*.txt
 
-RUNS/en-small is a run of recipes/en_small/train.sh, whose cool-down began at one of its checkpoints. The earlier recipe
-made the model of 20,497,712 words, whose perplexity is that of heldout_perplexity_earlier.json; its time is computed
-from its speed in RUNS/earlier, on the same machine:
+RUNS/en-small is a run of recipes/en_small/train.sh; its cool-down began at one of its checkpoints. The earlier recipe
+trained a model on 20,497,712 words, whose perplexity is in heldout_perplexity_earlier.json. Its time is computed from
+its speed in RUNS/earlier, on the same machine:
 
     elmokit pretrain --corpus RUNS/corpus --output RUNS/earlier --no-tokenize --preset small --vocab-size 50000
         --batch-size 128 --num-samples 8192 --dropout 0 --learning-rate 0.002 --dtype bfloat16 --max-words 1000000
 
-Hours are those of training steps; evaluations are left out. The files are those of the earlier model's figures.
+Hours are those of training steps, without evaluations. The files are those on which the earlier model was evaluated.
 """
 
 import argparse
@@ -32,7 +32,7 @@ EARLIER_WORDS = 20_497_712
 
 
 def training(run: Path, until: int | None = None, words_before: int = 0) -> dict[str, Any]:
-    """Words that a run read up to a step, after the words before it, and the hours of wall-clock and processor time."""
+    """Words that a run read up to a step, not counting `words_before`; hours of wall-clock and processor time."""
     events = training_records(run, until=until)
     counts = [words_before, *(event["words"] for event in events)]
     read = [after - before for before, after in itertools.pairwise(counts)]
@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     begin = read_events(arguments.cool_down)[0]["step"]
     constant = training(arguments.run, until=begin)
-    cooled = training(arguments.cool_down, words_before=constant["words"])  # goes on counting the words of its run
+    cooled = training(arguments.cool_down, words_before=constant["words"])  # its log continues the word count
     new = {name: constant[name] + cooled[name] for name in constant}
     model = load(arguments.cool_down / "model")
     found = evaluate(arguments.files, model, state="carry", batch_size=32, tokenize=False).total

@@ -1,9 +1,9 @@
-"""Test perplexity of a biLM that recipes/wikitext2 pretrained on WikiText-2 alone, with the curve of its training.
+"""Test perplexity and training curve of a biLM that recipes/wikitext2 pretrained on WikiText-2 alone.
 
     python benchmarks/quality/wikitext2.py --run RUNS/model --test RUNS/test.txt
 
-Exact softmax over the 33,278 words of the data set, one row whose state is carried through the text, as in the
-published measure. The curve is that of the held-out text in the run's log; hours are processor time over all threads.
+The softmax is exact, over the 33,278 words of the data set; one row carries its state through the text, as in published
+evaluations. The curve is the held-out perplexity in the run's log. Hours are processor time, summed over all threads.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from elmokit.train.tracker import read_events, training_records
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
 
-# Forward perplexities of language models of the same vocabulary and text, without a cache or a pointer.
+# Published forward perplexities of language models with the same vocabulary and text, without a cache or a pointer.
 PUBLISHED = {
     "LSTM (Grave et al. 2017)": 99.3,
     "Zoneout + variational LSTM (Merity et al. 2017)": 100.9,

@@ -1,11 +1,11 @@
-"""Interrupt computation at random moments, and fork while it goes on: does the same process still compute right?
+"""Interrupt computation at random moments, and fork while it runs: are later results of the process still correct?
 
     python benchmarks/reliability/interruptions.py [--times 200] [--forks 100] [--sanitize]
 
-Each kind of call runs in processes of its own, at 2 and at 4 threads. A timer interrupts it as Ctrl-C would; then the
-same call, not interrupted, must give the result of before. Forks happen while another thread embeds, and the child
-embeds too. With --sanitize the kernels are built with AddressSanitizer (GCC), which ends a process at the first access
-to memory that was freed; forks are left out, since its own allocator does not survive them.
+Each kind of call runs in processes of its own, with 2 and with 4 threads. A timer interrupts the call as Ctrl-C would;
+the same call, not interrupted, must then give the same result as before. Forks happen while another thread embeds, and
+the child process embeds too. With --sanitize the kernels are built with AddressSanitizer (GCC), which ends a process at
+the first access to freed memory; forks are left out, since the sanitizer's own allocator does not survive them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 BENCHMARKS = Path(__file__).parents[1]
 PACKAGE = BENCHMARKS.parent / "src" / "elmokit"
 THREADS = (2, 4)
-CHILD_SECONDS = 30  # after which a forked child hangs
+CHILD_SECONDS = 30  # a forked child that takes longer is considered to hang
 
 # --- One process -----------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def embedding_call(kind: str) -> Callable[[], np.ndarray]:
     def run() -> np.ndarray:
         embedder.clear_word_cache()
         if kind == "embed_stream":
-            return next(embedder.embed_stream(sentences * 3))[0]  # and the generator is abandoned
+            return next(embedder.embed_stream(sentences * 3))[0]  # the generator is abandoned
         return embedder.encode(sentences) if kind == "encode" else np.concatenate(embedder.embed(sentences))
 
     return run
@@ -82,7 +82,7 @@ CALLS: dict[str, Callable[[], Callable[[], np.ndarray]]] = {
 
 
 def interrupt(kind: str, threads: int, times: int) -> dict[str, int]:
-    """How many calls were interrupted, and how many results after that differed from the first."""
+    """The number of interrupted calls, and of those after which a repeated call gave another result."""
     import torch
 
     torch.set_num_threads(threads)
@@ -105,7 +105,7 @@ def interrupt(kind: str, threads: int, times: int) -> dict[str, int]:
 
 
 def fork(times: int) -> dict[str, int]:
-    """How many children computed the same vectors in time, of those that were forked while another thread embedded."""
+    """The number of children forked while another thread embeds, and of those that gave the same vectors in time."""
     import torch
 
     import elmokit
@@ -143,13 +143,14 @@ def sanitized(folder: Path) -> dict[str, str]:
     environment = os.environ | {"CC": "gcc -fsanitize=address -fno-omit-frame-pointer -g", "PYTHONPATH": "."}
     command = [sys.executable, "-c", build, str(native / "csrc"), str(native / "_native.so")]
     subprocess.run(command, check=True, cwd=BENCHMARKS.parent, env=environment)
-    find = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so")]  # both: PyTorch throws
+    # The sanitizer needs libstdc++ as well, since PyTorch throws C++ exceptions.
+    find = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so")]
     preload = " ".join(subprocess.check_output(command, text=True).strip() for command in find)
     return os.environ | {"PYTHONPATH": str(folder), "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def run_process(environment: dict[str, str], *arguments: str) -> dict:
-    """What a process of this script printed; where it crashed its errors are shown here."""
+    """The output of a process of this script, parsed; if it crashed, its errors are printed."""
     command = [sys.executable, __file__, *arguments]
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
     if found.returncode:
@@ -160,9 +161,9 @@ def run_process(environment: dict[str, str], *arguments: str) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200, help="interruptions, shared out among all kinds of calls")
+    parser.add_argument("--times", type=int, default=200, help="interruptions in total, over all kinds of calls")
     parser.add_argument("--forks", type=int, default=100)
-    parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer")
+    parser.add_argument("--sanitize", action="store_true", help="build the kernels with AddressSanitizer")
     parser.add_argument("--one", nargs=3, metavar=("KIND", "THREADS", "TIMES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

@@ -1,17 +1,17 @@
-"""SIGKILL at random moments of every verb that writes: the same command afterwards ends with the right bytes.
+"""Send SIGKILL to every verb that writes, at random moments: repeating the command must give the right bytes.
 
     python benchmarks/reliability/kills.py [--kills 100] [--verbs embed fit] [--seed 0] [--output FILE]
 
-Each verb is first run to its end, which gives the expected files and the time that it takes. Then it is started again
-and again, killed at a moment drawn from that time, and repeated once. What counts as a defect:
+Each verb is first run to its end, which gives the expected files and the duration. It is then started repeatedly; each
+time it is killed at a random moment within that duration, and the command is repeated once. These are defects:
 
-    orphan    a process of the killed command that is still there 5 seconds later
+    orphan    a process of the killed command still exists 5 seconds later
     failure   the repeated command fails
     bytes     an output of the repeated command differs from the expected one
-    litter    a file or directory that the undisturbed run does not leave, after the repeated command
+    litter    after the repeated command there is a file or directory that the undisturbed run does not leave
 
-Verbs that do not resume refuse an output that is complete, as it is where the kill came at the very end; they are
-repeated with --overwrite. Reports that hold times, and logs, are not compared.
+Verbs that cannot be resumed refuse an output that is complete, as it may be if the kill comes at the very end; they are
+repeated with --overwrite. Logs, and reports that contain times, are not compared.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ TRAINING = (
 
 
 class Verb(NamedTuple):
-    """A command, in a directory with `text.txt`, `tagged.conllu`, `model` and `tagger`; it writes `out` or `out.*`.
+    """A command, run in a directory with `text.txt`, `tagged.conllu`, `model` and `tagger`; it writes `out` or `out.*`.
 
-    `resumes`: repeated as it is, also when it has finished.
+    `resumes`: the command can be repeated without --overwrite, even if it has finished.
     """
 
     command: str
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[s
 
 
 def write_inputs(folder: Path) -> None:
-    """What the commands read."""
+    """Write the files that the commands read."""
     draw = random.Random(0)
     nouns, verbs = ["cat", "dog", "fox", "hen"], ["sees", "likes", "chases"]
     lines = [f"the {draw.choice(nouns)} {draw.choice(verbs)} a {draw.choice(nouns)} ." for _ in range(300)]
@@ -104,7 +104,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes | None]:
-    """All files and directories by their paths, with the bytes of the files that are compared."""
+    """All files and directories by path; the value is the bytes of a file, or None if it is not compared."""
     inside = (path for path in sorted(folder.rglob("*")) if path.relative_to(folder).parts[0] != "cache")
     return {
         str(path.relative_to(folder)): None if path.is_dir() or path.name in WITH_TIMES else path.read_bytes()
@@ -113,7 +113,7 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
 
 
 def session_of(process: int) -> list[int]:
-    """The living processes of the session that a process leads."""
+    """The ids of the living processes in the session that a process leads."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -127,7 +127,7 @@ def session_of(process: int) -> list[int]:
 
 
 def kill_and_repeat(verb: Verb, folder: Path, after: float, expected: dict[str, bytes | None]) -> list[str]:
-    """Kill a command after so many seconds, and repeat it; what is wrong then."""
+    """Kill a command after `after` seconds, and repeat it; returns the defects."""
     arguments = verb.command.split()
     process = subprocess.Popen(
         [sys.executable, "-m", "elmokit", *arguments], cwd=folder, start_new_session=True,
@@ -154,9 +154,9 @@ def kill_and_repeat(verb: Verb, folder: Path, after: float, expected: dict[str, 
 
 
 def try_verb(verb: Verb, inputs: Path, kills: int, draw: random.Random) -> dict[str, Any]:
-    """Kill a verb some times; the seconds that it takes, and what went wrong."""
+    """Kill a verb `kills` times; returns the seconds that it takes undisturbed, and the defects."""
     with tempfile.TemporaryDirectory(prefix="elmokit-kills-") as name:
-        folder = Path(name) / "run"  # the same for all runs, as some names depend on that of the text
+        folder = Path(name) / "run"  # the same for all runs, as some file names depend on the path of the text
         shutil.copytree(inputs, folder)
         start = time.monotonic()
         done = run(verb.command.split(), folder)
@@ -165,7 +165,7 @@ def try_verb(verb: Verb, inputs: Path, kills: int, draw: random.Random) -> dict[
             sys.exit(f"elmokit {verb.command}: {done.stderr}")
         expected, wrong = files_of(folder), []
         for _ in range(kills):
-            # Half of the moments are in the last third: before, most of the time goes into imports.
+            # Half of the moments are in the last third, since the time before is mostly spent in imports.
             after = seconds * draw.choice([draw.uniform(0, 1), draw.uniform(0.67, 1)])
             shutil.rmtree(folder)
             shutil.copytree(inputs, folder)
@@ -174,9 +174,9 @@ def try_verb(verb: Verb, inputs: Path, kills: int, draw: random.Random) -> dict[
 
 
 def main() -> int:
-    """Try all verbs; the status is 1 where there is a defect."""
+    """Try all verbs; the status is 1 if there is a defect."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="in all, spread evenly over the verbs")
+    parser.add_argument("--kills", type=int, default=100, help="kills in total, spread evenly over the verbs")
     parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=None, help=f"e.g. {RESULTS / 'kills.json'}")

@@ -1,20 +1,21 @@
-"""Damaged files of ten kinds, thousands of each: what reading them, or resuming from them, comes to.
+"""Damage files of many kinds, by default a thousand times each, and read them or resume from them.
 
     python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store snapshot] [--output FILE]
 
-Each mutant is a small sound model, snapshot or store with one change: cut, with flipped or overwritten bytes, with a
-file removed, or with a value of its JSON, a tensor's header or an entry replaced by an absurd one. The outcomes:
+Each mutant is a small, intact model, snapshot or store with one change: it is truncated, bytes are flipped or
+overwritten, a file is removed, or a value in its JSON, in the header of a tensor or in an entry is replaced by an
+absurd one. The outcomes:
 
-    refused   an error for users: ValueError or OSError, which the command line prints on one line
-    equal     read, and equal to the sound one
-    other     read, and different: legal values under no checksum, such as a bit of a weight; see `CHECKED`
-    silent    read, and different, although a checksum covers what was changed
+    refused   an error meant for users: ValueError or OSError, which the command line prints on one line
+    equal     read, and equal to the intact one
+    other     read, and different: legal values under no checksum, such as a bit of a weight (see `Kind.checked`)
+    silent    read, and different, although a checksum covers the change
     crash     any other exception, or the end of the process
-    hang      over 10 seconds
-    memory    over 2 GB
+    hang      more than 10 seconds
+    memory    more than 2 GB
 
-The last four are defects, and make the status 1. Every kind runs in a process of its own, which is started again after
-a mutant that ends it.
+The last four are defects, for which the exit status is 1. Every kind runs in a process of its own, which is restarted
+after a mutant that ends it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from elmokit.train.snapshots import Snapshot, latest_snapshot, read_snapshot, wr
 from elmokit.train.trainer import Trainer  # noqa: E402
 
 SECONDS, BYTES = 10, 2 << 30
-ADDRESS_SPACE = 6 << 30  # beyond it an allocation fails, before the machine suffers
+ADDRESS_SPACE = 6 << 30  # allocations beyond it fail, before the machine runs out of memory
 DEFECTS = ("silent", "crash", "hang", "memory")
 
 
@@ -66,9 +67,9 @@ class Kind(NamedTuple):
     """A kind of file.
 
     Attributes:
-        write: Writes a sound one into a new directory, and returns its path.
-        read: Reads one, to what can be compared.
-        checked: The names of files, by how they end, in which a change may not go unseen.
+        write: Writes an intact file or directory of this kind to a new directory, and returns its path.
+        read: Reads it, and returns arrays that can be compared.
+        checked: The suffixes of files that a checksum covers, so that no change may go unnoticed.
     """
 
     write: Callable[[Path], Path]
@@ -105,7 +106,7 @@ def write_run(folder: Path) -> Path:
 
 
 def read_run(path: Path) -> dict[str, np.ndarray]:
-    """The state of a trainer that has resumed, and has taken a step."""
+    """The state of a trainer after it has resumed and taken a step."""
     run = trainer(path.parent)
     latest = latest_snapshot(path)
     if latest is None:
@@ -124,7 +125,7 @@ EMBEDDER: list[Embedder] = []
 
 
 def embedder() -> Embedder:
-    """The same tiny model in all stores, as its fingerprint is in their index."""
+    """The same tiny model for all stores, since their index contains its fingerprint."""
     if not EMBEDDER:
         with tempfile.TemporaryDirectory() as folder:
             EMBEDDER.append(Embedder(load(WRITERS["native"](Path(folder) / "model")), "cpu"))
@@ -153,7 +154,7 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_stopped(folder: Path) -> Path:
-    """A store as a stopped run leaves it: with three of five parts, and the state that the fourth starts from."""
+    """A store as an interrupted run leaves it: three of five parts, and the state from which the fourth starts."""
 
     def stop(directory: Path, index: StoreIndex, number: int, spool: TokenSpool) -> Any:
         if number == 3:
@@ -166,7 +167,7 @@ def write_stopped(folder: Path) -> Path:
 
 
 def resume(path: Path) -> dict[str, np.ndarray]:
-    """What the run that is taken up ends with."""
+    """The result of a resumed run."""
     return read_vectors(embed(path.parent))
 
 
@@ -192,7 +193,7 @@ def is_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str) -> str:
-    """Read a mutant; one of the outcomes above, and for defects what happened."""
+    """Read a mutant; returns one of the outcomes above, for a crash with the error."""
     signal.alarm(SECONDS)
     try:
         content = kind.read(mutant)
@@ -210,7 +211,7 @@ def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str)
 
 
 class _Hang(BaseException):
-    """Reading took too long; not an Exception, since readers turn those into errors of their own."""
+    """Reading took too long. A BaseException, since readers convert exceptions to errors of their own."""
 
 
 def _hang(*_: object) -> None:
@@ -218,7 +219,7 @@ def _hang(*_: object) -> None:
 
 
 def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
-    """Print the number, the change, the outcome and the peak of memory (bytes) of each mutant, a JSON list a line."""
+    """Print the number, change, outcome and peak memory (bytes) of each mutant, as one JSON list per line."""
     kind = KINDS[name]
     sound = kind.write(folder / "sound")
     shutil.copytree(sound, folder / "reference") if sound.is_dir() else shutil.copy(sound, folder / "reference")
@@ -228,7 +229,7 @@ def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     signal.signal(signal.SIGALRM, _hang)
     warnings.simplefilter("ignore")
-    mutant = sound  # in the place of the sound one, whose path some of its files may hold
+    mutant = sound  # at the path of the intact one, since some files may contain that path
     for number in range(begin, end):
         shutil.rmtree(mutant) if mutant.is_dir() else mutant.unlink(missing_ok=True)
         reference = folder / "reference"
@@ -239,17 +240,17 @@ def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(json.dumps([number, change, result, peak]), flush=True)
         if peak > BYTES:
-            return  # the next one begins with a new process
+            return  # the next mutant gets a new process
 
 
 def damage(mutant: Path, name: str, number: int) -> str:
-    """Change one file of a mutant; the file and the change."""
+    """Change one file of a mutant; returns the file and the change."""
     inner = mutant / sorted(path.name for path in mutant.iterdir())[0] if name == "snapshot" else mutant
     return mutate(inner, name, random.Random(f"{name} {number}"))
 
 
 def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
-    """The change, the outcome and the peak of memory of each mutant of a kind, from processes of their own."""
+    """The change, outcome and peak memory of each mutant of a kind, from separate processes."""
     done = 0
     while done < count:
         with tempfile.TemporaryDirectory(prefix="elmokit-mutants-") as folder:
@@ -268,14 +269,14 @@ def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
 
 
 def main() -> int:
-    """Try all kinds; the status is 1 where there is a defect."""
+    """Try all kinds; the status is 1 if there is a defect."""
     if sys.argv[1:2] == ["--kind"]:
         torch.set_num_threads(1)
         name, folder, begin, end = sys.argv[2:]
         run_kind(name, Path(folder), int(begin), int(end))
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mutants", type=int, default=1000, help="of each kind")
+    parser.add_argument("--mutants", type=int, default=1000, help="mutants of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--output", type=Path, default=None, help=f"e.g. {RESULTS / 'mutants.json'}")
     arguments = parser.parse_args()

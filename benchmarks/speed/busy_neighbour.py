@@ -1,10 +1,10 @@
-"""The speed of `Elmo` in a training loop of a user's own, on an idle machine and beside one busy process.
+"""The speed of `Elmo` in a user's own training loop, on an idle machine and next to one busy process.
 
     python benchmarks/speed/busy_neighbour.py TEXT [--seconds 15] [--pairs 3]
 
-TEXT is tokenized, one sentence a line. The loop trains a linear tagger on top of the bundled model, frozen or
-fine-tuned, with batches of 32 sentences; OpenMP is left as PyTorch has it. Each pair runs idle, then beside a process
-that keeps one core busy.
+TEXT is tokenized, one sentence per line. The loop trains a linear tagger on top of the bundled model, frozen or
+fine-tuned, with batches of 32 sentences and PyTorch's default OpenMP settings. A pair of measurements is one on the
+idle machine, and one next to a process that keeps one core busy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH = 32
 
 
 def words_per_second(text: Path, freeze: bool, seconds: float) -> float:
-    """Of a training loop, after a warm-up of two batches."""
+    """The speed of a training loop, after a warm-up of two batches."""
     import torch
 
     import elmokit
@@ -52,7 +52,7 @@ def words_per_second(text: Path, freeze: bool, seconds: float) -> float:
 
 
 def measure(text: Path, freeze: bool, seconds: float) -> float:
-    """The same in a process of its own."""
+    """`words_per_second` in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     command = [sys.executable, __file__, str(text), "--seconds", str(seconds), "--run", "frozen" if freeze else "tuned"]
     found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

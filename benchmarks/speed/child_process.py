@@ -1,6 +1,6 @@
-"""Shared by the memory benchmarks: embedding in a child process, whose peak memory is that of embedding alone.
+"""Shared by the memory benchmarks: embed in a child process, so that its peak memory is that of embedding alone.
 
-A script calls itself with `--child=VECTORS`; the child embeds one text and prints its figures as a line of JSON.
+A script starts itself with `--child=VECTORS`; the child embeds one text and prints its figures as a line of JSON.
 """
 
 import argparse
@@ -18,7 +18,7 @@ SETTINGS = ("model", "layers", "dtype", "storage_dtype", "device")  # arguments 
 
 
 def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParser:
-    """The arguments of a script that embeds text by calling itself with `--child`; `layers` when not given."""
+    """The arguments of a script that embeds text in a child process; `layers` is the default of `--layers`."""
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", help="directory or name; the bundled English model when not given")
@@ -33,9 +33,9 @@ def argument_parser(document: str | None, layers: str) -> argparse.ArgumentParse
 
 
 def embed_in_child(arguments: argparse.Namespace, text: Path, vectors: Path, **other: str) -> dict[str, Any]:
-    """The figures that this script prints as a child that embeds `text`, and the size of the vectors.
+    """Run this script as a child that embeds `text`; returns its figures, with the size of the vectors.
 
-    `other` are arguments that replace those of this process.
+    `other` are arguments that differ from those of this process.
     """
     options = {name: getattr(arguments, name) for name in SETTINGS} | other
     command = [sys.executable, sys.argv[0], str(text), f"--child={vectors}"]

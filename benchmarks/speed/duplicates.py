@@ -1,10 +1,11 @@
-"""Cost of finding duplicates: fingerprints of documents, the index, and the alternatives to rensa.
+"""The cost of finding duplicates: signatures of documents, the index, and alternatives to rensa.
 
     python benchmarks/speed/duplicates.py RAW_TEXT... [--documents 8000]
 
-Prints processor seconds for the shingles and signatures of the documents, by `elmokit.data.duplicates` and, where they
-are installed, by datasketch and by rensa on strings; the error of the estimated similarity against exact sets; and the
-memory, disk and time of the index for a document, with random signatures, of which none is like another.
+Prints the processor seconds for the shingles (sequences of consecutive words) and MinHash signatures of the documents,
+by `elmokit.data.duplicates`, by rensa on strings and, if it is installed, by datasketch; the error of the estimated
+similarity compared with exact sets; and the memory, disk space and time of the index per document, with random
+signatures that do not resemble each other.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def fingerprint_costs(texts: list[str]) -> None:
 
 
 def _similarity_errors(texts: list[str], hashes: list[set[int]], rows: list[np.ndarray | None]) -> None:
-    """Of each document and itself with some words left out."""
+    """Errors for pairs of a document and the same document with some words removed."""
     draw, errors = random.Random(0), []
     for text, shingles, row in islice(zip(texts, hashes, rows, strict=True), 2_000):
         changed = " ".join(word for word in text.split() if draw.random() > 0.02)
@@ -103,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--documents", type=int, default=8_000)
-    parser.add_argument("--index", type=int, default=400_000, help="documents of the index")
+    parser.add_argument("--index", type=int, default=400_000, help="number of documents in the index")
     arguments = parser.parse_args()
     fingerprint_costs(list(islice(texts_of(arguments.texts), arguments.documents)))
     index_costs(arguments.index)

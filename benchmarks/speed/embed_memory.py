@@ -2,8 +2,8 @@
 
     python benchmarks/speed/embed_memory.py [--model NAME_OR_PATH] [--megabytes 50] TEXT...
 
-The given texts (plain, .gz or .zst, one sentence a line), repeated until they have that many megabytes, are embedded by
-a process of its own, whose peak resident memory is recorded. The vectors go to a temporary directory.
+The given texts (plain, .gz or .zst, one sentence per line) are repeated up to the given size and embedded in a separate
+process, whose peak resident memory is recorded. The vectors go to a temporary directory.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from elmokit.fs.reading import read_lines
 
 
 def repeat(texts: list[Path], size: int, path: Path) -> None:
-    """A file of about `size` bytes: the last line that would go beyond is left out."""
+    """Write a file of at most `size` bytes by repeating the texts, without the line that would exceed it."""
     if not any(line for text in texts for line in read_lines(text)):
         raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     with path.open("wb") as stream:

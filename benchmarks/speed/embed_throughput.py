@@ -3,13 +3,14 @@
     python benchmarks/speed/embed_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes bfloat16] [--peers bilm-tf] [--orders file] [--quick]
 
-A peer first makes one pass at each batch of 32, 64 and 128 sentences. At its best batch, elmokit in each of its types
-and the peer then run in turn, in processes of their own, each with all cores while the others wait: loading and two
-warm-up batches are outside the clock, elmokit's word cache is emptied before each. `file`: sentences
-in the order of the text, as users run it; `sorted`: by length. Ratios are of each pair. The peak memory of a peer is
-that of its first pass at the batch, before larger ones; both sides hold the arrays of the whole text. The roofline is
-the least work there is (roofline.py) at the best rate of matrix products of its shapes, measured in the same run.
-Every combination replaces its own part of the result file.
+A peer first makes one pass with each batch size of 32, 64 and 128 sentences. With its best batch size, the peer and
+elmokit in each of its number types then run in turn, in separate processes, each with all cores while the others wait.
+Loading and two warm-up batches are not timed, and elmokit's word cache is emptied before each pass. With the order
+`file` sentences are in the order of the text, which is the usual case; with `sorted` they are sorted by length. The
+ratio is computed for each pair of passes. The peak memory of a peer is that of its first pass with that batch size,
+before it runs larger batches; both sides hold the arrays of the whole text. The roofline is the least number of
+operations (roofline.py) at the best rate of matrix products of these shapes, measured in the same run. Every
+combination replaces its own part of the result file.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def at_each_batch(worker: Worker, batches: list[int], order: str) -> dict[int, A
 def compare(
     peer: str, theirs: Worker, passes: dict[int, Answer], order: str, ours: dict[str, Worker], repeats: int
 ) -> dict[str, dict[str, Any]]:
-    """Figures by dtype: passes of elmokit in each dtype and of the peer at its best batch, in turn."""
+    """Figures by dtype: passes of elmokit in each dtype, in turn with the peer at its best batch size."""
     batch = min(passes, key=lambda batch: passes[batch]["seconds"])
     our_job, their_job = ({"job": "embed", "batch": size, "order": order} for size in (None, batch))
     sides = [*((worker, our_job) for worker in ours.values()), (theirs, their_job)]
@@ -108,9 +109,9 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__, tuple(PEERS))
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="number types of elmokit")
     parser.add_argument("--orders", nargs="+", default=ORDERS, choices=ORDERS)
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="of the peers")
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="batch sizes of the peers")
     arguments = parse(parser)
     for size in arguments.sizes:
         run_size(size, arguments)

@@ -1,11 +1,11 @@
-"""Words per second of every sequence encoder, in training and in use, in turn in one run.
+"""Words per second of every sequence encoder, in training and in embedding, measured in turn in one run.
 
     python benchmarks/speed/encoders.py TEXT [--encoders lstm ...] [--dtypes bfloat16] [--only training]
 
-TEXT is tokenized, one sentence a line. The models are those of recipes/encoders, of about the same number of
-parameters, with random weights. Training: AdamW, dropout 0.1, 128 x 20 positions a step, 8,192 negative samples from a
-vocabulary of 50,000 words; words are positions of one direction, boundaries among them. Embedding: lists of words in,
-arrays of all layers out, with an empty cache of word vectors; words are those of the text.
+TEXT is tokenized, one sentence per line. The models are those of recipes/encoders, which have about the same number of
+parameters, with random weights. Training: AdamW, dropout 0.1, 128 x 20 positions per step, 8,192 negative samples from
+a vocabulary of 50,000 words; words are positions of one direction, including boundaries. Embedding: from lists of words
+to arrays of all layers, with an empty cache of word vectors; words are those of the text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def config_of(encoder: str) -> BiLMConfig:
 
 
 def training(config: BiLMConfig, dtype: str, vocab: Vocab, arguments: argparse.Namespace) -> Callable[[], int]:
-    """A function that trains for some steps, and returns the number of words."""
+    """A function that trains for a few steps and returns the number of words."""
     settings = PretrainConfig(
         corpus=(arguments.text,), output=Path(tempfile.gettempdir()), recipe="modern", dtype=dtype, device="cpu",
         batch_size=128, unroll_steps=20, num_samples=min(8192, len(vocab) - 1), dropout=0.1,
@@ -63,7 +63,7 @@ def training(config: BiLMConfig, dtype: str, vocab: Vocab, arguments: argparse.N
 
 
 def embedding(config: BiLMConfig, dtype: str, arguments: argparse.Namespace) -> Callable[[], int]:
-    """A function that embeds the sentences, and returns the number of words."""
+    """A function that embeds the sentences and returns the number of words."""
     lines = islice(filter(str.strip, read_lines(arguments.text)), arguments.sentences)
     sentences = [line.split() for line in lines]
     embedder = Embedder(Pretrained(BiLM(config)), dtype=dtype, device="cpu")
@@ -77,7 +77,7 @@ def embedding(config: BiLMConfig, dtype: str, arguments: argparse.Namespace) -> 
 
 
 def timed(run: Callable[[], int]) -> float:
-    """Words a second."""
+    """Words per second."""
     start = time.perf_counter()
     words = run()
     return words / (time.perf_counter() - start)

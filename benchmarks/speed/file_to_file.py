@@ -1,11 +1,11 @@
-"""Words per second from a text file to the vectors of all layers on disk, and of the same text in memory.
+"""Words per second from a text file to the vectors of all layers on disk, compared with the same text in memory.
 
     python benchmarks/speed/file_to_file.py TEXT --model MODEL [--megabytes 10] [--dtype bfloat16] [--repeats 3]
 
-TEXT is tokenized, one sentence a line. `embed_file` writes all layers of its first megabytes in float16, parts and
-index as `elmokit embed` does; `Embedder.embed_stream` makes the same arrays in memory, some thousand words at a time,
-and drops them. Both in alternation, with a warmed-up model and an empty word cache. The bar: the
-file costs at most 15 % more.
+TEXT is tokenized, one sentence per line. `embed_file` writes all layers of its first megabytes in float16, to the same
+files as `elmokit embed`. `Embedder.embed_stream` computes the same arrays in memory, some thousand words at a time, and
+drops them. Both run in alternation, with a warmed-up model and an empty word cache. The target: writing the file takes
+at most 15 % more time.
 """
 
 import argparse

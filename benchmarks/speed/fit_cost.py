@@ -1,11 +1,11 @@
-"""Memory and time of `fit`: a named-entity tagger with ELMo, its layers computed and then cached, and without ELMo.
+"""Memory and time of `fit`: a named-entity tagger with ELMo (layers first computed, then cached) and without ELMo.
 
     python benchmarks/speed/fit_cost.py --data CONLL2003 [--model NAME_OR_PATH] [--epochs 3]
 
-Each run is a process of its own, whose peak resident memory is recorded; the first run fills a cache of its own, the
-second one reads it. An epoch includes the scores of the development set; its time is the median over the epochs. The
-processor time, which a busy machine changes less, is that of the whole run.
-CONLL2003 holds eng.train, eng.testa and eng.testb.
+Each run is a separate process, whose peak resident memory is recorded. The first run fills an empty cache, which the
+second one reads. The time of an epoch includes scoring the development set, and is the median over the epochs. The
+processor time, which depends less on the load of the machine, is that of the whole run. CONLL2003 holds eng.train,
+eng.testa and eng.testb.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RUNS = {"with ELMo, computed": "input", "with ELMo, cached": "input", "without E
 
 
 def child(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train, and report what that took."""
+    """Train, and report the memory and time."""
     torch.set_num_threads(arguments.threads)
     words = WordsConfig(elmo=arguments.child, word_dim=100, character_dim=100)
     config = FitConfig(max_epochs=arguments.epochs, patience=arguments.epochs, device="cpu")
@@ -64,7 +64,7 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(child(arguments)))
         return
-    torch.set_num_threads(arguments.threads)  # which the result file tells
+    torch.set_num_threads(arguments.threads)  # which is recorded in the result file
     with TemporaryDirectory() as cache:
         for name, elmo in RUNS.items():
             command = [sys.executable, *sys.argv, "--child", elmo, "--cache", cache]

@@ -1,16 +1,19 @@
-"""Load for a server: requests over connections that stay open, of clients that wait for their answers or do not wait.
+"""Load for a server: requests over persistent connections, with or without waiting for the previous answers.
 
     python benchmarks/speed/http_load.py < JOB
 
-A job is a JSON object: host, port, path, bodies (JSON values), and either `clients`, each of which sends its next
-request when the one before is answered, until all bodies were sent; or `rate` and `seconds`: so many requests a second,
-whatever becomes of those before. Prints a JSON object: the seconds in all, [status, seconds] of each request, where
-status 0 stands for an answer that never came, and how many requests were sent again. With `rate`, a request's time
-begins when it was due. It speaks HTTP by itself, since a client library takes more of the processor than the server
-that is measured.
+A job is a JSON object with host, port, path, bodies (JSON values), and one of these settings:
 
-As any client does, it sends a request again, on another connection, where the server was just closing the first one,
-which had been idle for a minute.
+- `clients`: the number of clients, each of which sends its next request when the previous one is answered, until all
+  bodies have been sent;
+- `rate` and `seconds`: the number of requests per second, which are sent whether or not earlier ones were answered.
+
+Prints a JSON object with the total seconds, [status, seconds] of each request (status 0 means that no answer came), and
+the number of requests that were sent again. With `rate`, the time of a request begins when it was due. HTTP is
+implemented here, since a client library takes more processor time than the server that is measured.
+
+Like any client, it sends a request again, on another connection, if the server closed the first one because it had been
+idle for a minute.
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ from time import perf_counter
 from typing import Any, cast
 
 SECONDS_TO_ANSWER = 60
-LONG_IDLE = 60  # seconds; the server closes a connection that was idle a little longer
+LONG_IDLE = 60  # seconds; the server closes connections that are idle for slightly longer
 Outcome = tuple[int, float]
 
 
 class Connection(asyncio.Protocol):
-    """A connection with at most one request on its way."""
+    """A connection with at most one pending request."""
 
     def __init__(self) -> None:
         self._buffer, self._length = bytearray(), -1
@@ -77,7 +80,7 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """Requests of a job, and what became of them."""
+    """The requests of a job and their outcomes."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._job, self.outcomes = job, list[Outcome]()
@@ -108,7 +111,7 @@ class Load:
             self._idle.append(connection)
 
     async def closed(self, clients: int) -> None:
-        """So many clients, each with one request at a time, until all bodies were sent."""
+        """Run `clients` clients, each with one request at a time, until all bodies have been sent."""
         requests = iter(self._requests)
 
         async def client(requests: Iterator[bytes]) -> None:
@@ -118,7 +121,7 @@ class Load:
         await asyncio.gather(*(client(requests) for _ in range(clients)))
 
     async def open(self, rate: float, seconds: float) -> None:
-        """So many requests a second, the bodies over and over."""
+        """Send `rate` requests per second, cycling through the bodies."""
         began, pending = perf_counter(), set[asyncio.Task[None]]()
         for number, request in zip(range(round(rate * seconds)), cycle(self._requests), strict=False):
             due = began + number / rate

@@ -1,9 +1,9 @@
-"""Start-up time of a fresh process: imports, `elmokit --help`, a first vector; and imports of the peers.
+"""Start-up time of a fresh process: imports, `elmokit --help` and a first vector, and the imports of the peers.
 
     python benchmarks/speed/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
 
-Everything is run in turn, so many times; the medians, in seconds of the wall clock, include the start of Python itself,
-which is measured too. Peers are left out where no environments are given.
+All commands are run in turn, as often as --repeats says. The results are medians of wall-clock seconds, and include the
+start of Python itself, which is also measured alone. Peers are left out if no environments are given.
 """
 
 import argparse
@@ -49,16 +49,16 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environments", type=Path, help="directory of peers/install.sh")
+    parser.add_argument("--environments", type=Path, help="directory that peers/install.sh creates")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="once; nothing is written unless --output says where")
+    parser.add_argument("--quick", action="store_true", help="one repeat; no result file unless --output names one")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not arguments.quick and arguments.output is None:
         arguments.output = RESULTS / "import_time.json"
     asked = commands(arguments.environments)
     for command in asked.values():
-        seconds(command)  # once from disk, so that all are then read from the same cache
+        seconds(command)  # the first run reads files from disk; later ones find them in the page cache
     taken: dict[str, list[float]] = {name: [] for name in asked}
     for _ in range(1 if arguments.quick else arguments.repeats):
         for name, command in asked.items():

@@ -3,10 +3,10 @@
     python benchmarks/speed/latency.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes original] [--dtypes int8] [--peers bilm-tf] [--quick]
 
-Each side in a process of its own, in alternation; a measurement is the median over many different sentences, and
-elmokit's word cache is emptied after each (the state after the boundary, computed once for a model, is kept). The
-roofline takes the recurrent operations at the best measured rate of products of one row, which memory limits, and the
-others at that of about 20 rows.
+Each side runs in a process of its own, in alternation. A measurement is the median over many different sentences.
+elmokit's word cache is emptied before each; the state after the first boundary, which is computed once per model, is
+kept. The roofline assumes the best measured rate of products of one row, which is limited by memory, for the recurrent
+operations, and that of about 20 rows for the others.
 """
 
 import argparse
@@ -23,7 +23,7 @@ DTYPES = ("bfloat16", "float32", "int8")
 
 
 def one_sentence(arguments: argparse.Namespace) -> list[str]:
-    """The first sentence that is long enough, cut."""
+    """The first sentence that is long enough, cut to `LENGTH` words."""
     lines = (line.split() for line in read_lines(arguments.text))
     return next(words[:LENGTH] for words in lines if len(words) >= LENGTH)
 
@@ -39,7 +39,7 @@ def compare(peer: str, ours: Worker, theirs: Worker, arguments: argparse.Namespa
 
 
 def least_time(config: BiLMConfig, sentence: list[str], dtype: str) -> dict[str, float]:
-    """The roofline: recurrent products are of one row each, as many as there are steps."""
+    """The roofline, where each step makes recurrent products of one row."""
     all_operations = embedding_operations(config, [sentence])
     steps = 2 * config.lstm.num_layers * LENGTH
     recurrent = recurrent_operations(config, steps)
@@ -81,8 +81,8 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__, tuple(PEERS))
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
-    parser.add_argument("--calls", type=int, default=50, help="sentences of one measurement")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="number types of elmokit")
+    parser.add_argument("--calls", type=int, default=50, help="number of sentences in one measurement")
     arguments = parse(parser)
     if arguments.quick:
         arguments.calls = 3

@@ -1,11 +1,11 @@
-"""One sentence of a million words: peak memory and speed of embedding it, and whether the vectors are right.
+"""Embed one sentence of a million words: peak memory, speed, and whether the vectors are correct.
 
     python benchmarks/speed/long_document.py [--model NAME_OR_PATH] [--words 10000 100000 1000000] TEXT...
 
-The words of the given texts (plain, .gz or .zst; split at white space), repeated as needed, become one line of each
-length, with one pair of boundaries, which a process of its own embeds to a temporary directory. That process's peak
+The words of the given texts (plain, .gz or .zst; split at white space), repeated as needed, are written as one line of
+each length, with one pair of boundaries. A separate process embeds each line to a temporary directory, and its peak
 resident memory is recorded. The vectors of the shortest line, all layers in float32, are compared with those of one
-call of `BiLM.forward`, which holds the whole.
+call of `BiLM.forward`, which holds the whole line in memory.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from elmokit.text.characters import BOS, EOS
 
 
 def words_of(texts: list[Path]) -> Iterator[str]:
-    """The words of the texts, over and over."""
+    """The words of the texts, repeated without end."""
     if not any(line.split() for text in texts for line in read_lines(text)):
         raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     lines = chain.from_iterable(read_lines(text) for text in cycle(texts))
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def difference_from_whole(arguments: argparse.Namespace, line: Path, directory: Path) -> dict:
-    """The largest difference of a line's stored vectors from those of one forward call."""
+    """The largest difference between a line's stored vectors and those of one forward call."""
     embed_in_child(arguments, line, directory, layers="all", storage_dtype="float32")
     words, found = EmbeddingStore(directory)[0]
     model, device = load(arguments.model, softmax=False), pick_device(arguments.device)

@@ -24,20 +24,20 @@ from result_files import write_result as write_result  # noqa: E402
 
 Answer = dict[str, Any]
 SIZES = ("small", "original")
-# By instruction set: what limits elmokit, PyTorch, oneDNN (TensorFlow's too) and MKL to it.
+# By instruction set: the variables that limit elmokit, PyTorch, oneDNN (also in TensorFlow) and MKL to it.
 LIMITS = {
     "avx2": {
         "ELMOKIT_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     }
 }  # fmt: skip
-# Largest relative difference of the token layer's checksum between two sides with the same weights and text.
+# Largest accepted relative difference between the token layer's checksums of two sides with the same weights and text.
 SAME_TOKENS = {"float32": 1e-4, "bfloat16": 1e-2, "int8": 3e-2}
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A side of a benchmark: its environment (of peers/install.sh; None: elmokit's own), worker and kind of model."""
+    """A side of a benchmark: environment (from peers/install.sh; None: elmokit's own), worker and kind of model."""
 
     environment: str | None
     worker: str
@@ -62,7 +62,7 @@ class Worker:
     """A side of a benchmark in a process of its own; peers/worker.py defines the jobs."""
 
     def __init__(self, peer: Peer, size: str, arguments: argparse.Namespace, *options: object) -> None:
-        """Start it, with the directories and the text of `arguments`, and wait until it is ready."""
+        """Start the worker, with the directories and the text of `arguments`, and wait until it is ready."""
         self.name = peer.worker.removesuffix("_worker.py")
         python = sys.executable
         if peer.environment is not None:
@@ -111,7 +111,7 @@ class Worker:
 
 
 def in_turns(sides: Sequence[tuple[Worker, Answer]], repeats: int) -> list[list[Answer]]:
-    """Answers by side. The sides run their jobs in turn, `repeats` times, so that other load affects all alike."""
+    """Answers by side. The sides run their jobs in turn, `repeats` times, so that other load affects them equally."""
     answers: list[list[Answer]] = [[] for _ in sides]
     for _ in range(repeats):
         for found, (worker, job) in zip(answers, sides, strict=True):
@@ -140,7 +140,7 @@ def words_per_second(answers: list[Answer]) -> float:
 
 
 def side_figures(worker: Worker, answers: list[Answer]) -> Answer:
-    """Figures of one side for the result file: all times, the median speed, the largest peak."""
+    """Figures of one side for the result file: all times, the median speed, the largest peak memory."""
     return {
         "versions": worker.ready["versions"],
         "load_seconds": worker.ready["load_seconds"],
@@ -151,7 +151,7 @@ def side_figures(worker: Worker, answers: list[Answer]) -> Answer:
 
 
 def ratios(ours: list[Answer], theirs: list[Answer]) -> Answer:
-    """How many times as fast as the peer elmokit is, for each pair of runs, and the median."""
+    """The speed of elmokit divided by that of the peer, for each pair of runs, and the median."""
     pairs = zip(ours, theirs, strict=True)
     found = [words_per_second([our]) / words_per_second([their]) for our, their in pairs]
     return {"pairs": found, "median": statistics.median(found)}
@@ -163,15 +163,15 @@ def ratios(ours: list[Answer], theirs: list[Answer]) -> Answer:
 def argument_parser(document: str | None, peers: tuple[str, ...]) -> argparse.ArgumentParser:
     """The arguments that every speed benchmark takes."""
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path, help="tokenized, one sentence a line")
-    parser.add_argument("--environments", type=Path, required=True, help="directory of peers/install.sh")
-    parser.add_argument("--models", type=Path, required=True, help="directory of random models, made where missing")
+    parser.add_argument("text", type=Path, help="tokenized, one sentence per line")
+    parser.add_argument("--environments", type=Path, required=True, help="directory that peers/install.sh creates")
+    parser.add_argument("--models", type=Path, required=True, help="directory of random models, written if missing")
     parser.add_argument("--sizes", nargs="+", default=SIZES, choices=("tiny", *SIZES))
     parser.add_argument("--peers", nargs="*", default=peers, choices=peers)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
-    parser.add_argument("--sentences", type=int, help="only the first so many of the text")
-    parser.add_argument("--limit-to", choices=LIMITS, help="an instruction set, for both sides and the roofline")
-    parser.add_argument("--quick", action="store_true", help="one pair, few sentences, to see whether it runs")
+    parser.add_argument("--sentences", type=int, help="number of sentences, from the beginning of the text")
+    parser.add_argument("--limit-to", choices=LIMITS, help="instruction set for both sides and the roofline")
+    parser.add_argument("--quick", action="store_true", help="one pair and few sentences, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     return parser
 
@@ -181,7 +181,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     arguments = parser.parse_args()
     limits = LIMITS.get(arguments.limit_to, {})
     if any(os.environ.get(name) != value for name, value in limits.items()):
-        os.environ.update(limits)  # which this process has read already
+        os.environ.update(limits)  # these are read at start-up, so this process starts again
         os.execv(sys.executable, [sys.executable, *sys.argv])
     if arguments.quick:
         arguments.repeats, arguments.sentences = 1, arguments.sentences or 64

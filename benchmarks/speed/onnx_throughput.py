@@ -1,11 +1,11 @@
-"""Words per second of an exported model under onnxruntime, and of the same model here, from words to all layers.
+"""Words per second of an exported model in onnxruntime and of the same model in elmokit, from words to all layers.
 
     python benchmarks/speed/onnx_throughput.py TEXT [--model MODEL] [--sentences 2000] [--batches 32 128] [--quick]
 
-TEXT is tokenized, one sentence a line. In one process, in turn: onnxruntime, at each batch size, with the characters
-encoded and the sentences padded in NumPy, in the order of the text, as a server without PyTorch would do it; and
-`Embedder` in float32, whose word cache is emptied before each pass. Both start every sentence from zeros and use all
-cores. The largest difference between their vectors is recorded.
+TEXT is tokenized, one sentence per line. Two sides run in turn in one process. onnxruntime runs with each batch size,
+on sentences in the order of the text, which NumPy encodes as characters and pads, as in a server without PyTorch.
+`Embedder` runs in float32, and its word cache is emptied before each pass. Both start every sentence from zeros and use
+all cores. The largest difference between their vectors is recorded.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Sentences = list[list[str]]
 
 
 class ExportedModel:
-    """A model of characters in an ONNX file."""
+    """A character-based model in an ONNX file."""
 
     def __init__(self, path: Path) -> None:
         self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -37,7 +37,7 @@ class ExportedModel:
         self.state_shapes = {name: shapes[name] for name in ("h", "c")}
 
     def embed(self, sentences: Sentences, batch: int) -> list[np.ndarray]:
-        """Lists of words -> for each all layers (L+1, T, 2D)."""
+        """Lists of words -> all layers (L+1, T, 2D) of each."""
         arrays = []
         for begin in range(0, len(sentences), batch):
             group = sentences[begin : begin + batch]
@@ -66,7 +66,7 @@ def measure(embedder: Embedder, exported: ExportedModel, sentences: Sentences, a
     def theirs(batch: int) -> list[np.ndarray]:
         return exported.embed(sentences, batch)
 
-    pairs = zip(ours(), theirs(arguments.batches[0]), strict=True)  # and both are warm afterwards
+    pairs = zip(ours(), theirs(arguments.batches[0]), strict=True)  # this also warms both sides up
     difference = max(float(np.abs(own - other).max(initial=0)) for own, other in pairs)
     words, own, others = sum(map(len, sentences)), [], {batch: [] for batch in arguments.batches}
     for _ in range(arguments.repeats):

@@ -2,11 +2,13 @@
 
     python benchmarks/speed/preprocessing.py [--raw RAW_TEXT...] TEXT...
 
-TEXT is tokenized, one sentence a line (plain, .gz or .zst), as `elmokit prepare` makes it of RAW_TEXT.
-Words per second (the median of the passes, the slowest, the fastest) of: reading and splitting into words; blocks for
-embedding, from words in memory to packed positions and the character ids of distinct words; training windows (a
-boundary counts as a word) with such ids, from the file; raw text to sentences and tokens, where the tokenizer's cache
-is empty before each pass.
+TEXT is tokenized, one sentence per line (plain, .gz or .zst), as `elmokit prepare` writes it from RAW_TEXT. Prints the
+words per second (the median of the passes, the slowest, the fastest) for:
+
+- reading a file and splitting it into words;
+- preparing batches for embedding, from words in memory to packed positions and the character ids of distinct words;
+- preparing training windows with such ids, from the file (a boundary counts as a word);
+- splitting raw text into sentences and tokens, with an empty tokenizer cache before each pass.
 """
 
 import argparse
@@ -79,7 +81,7 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=50_000, help="words that training windows predict")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--unroll-steps", type=int, default=20)
-    parser.add_argument("--windows", type=int, default=200, help="of each pass")
+    parser.add_argument("--windows", type=int, default=200, help="number of windows in each pass")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS / "preprocessing.json")
     arguments = parser.parse_args()

@@ -3,10 +3,10 @@
     python benchmarks/speed/pretrain_throughput.py TEXT --environments DIRECTORY --models DIRECTORY
         [--sizes small] [--dtypes bfloat16] [--steps 20] [--quick]
 
-A vocabulary of 50,000, 8,192 negative samples, windows of 20 steps, 128 rows, dropout 0.1, AdaGrad. Both sides stay
-loaded and take so many steps in turn, after a warm-up; reading the text is part of a step. Words are the positions of
-a window in one direction, sentence boundaries among them. Models begin from weights of their own. The roofline is the
-least work of a step (roofline.py) at the best rate of matrix products of its shapes.
+Both sides use a vocabulary of 50,000, 8,192 negative samples, windows of 20 steps, 128 rows, dropout 0.1 and AdaGrad.
+They stay loaded and, after a warm-up, take --steps steps in turn; reading the text is part of a step. Words are the
+positions of a window in one direction, including sentence boundaries. Each side initializes its own weights. The
+roofline is the least number of operations of a step (roofline.py) at the best rate of matrix products of its shapes.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from elmokit.data.streams import TrainingStream
 from elmokit.text.vocab import SPECIALS, Vocab
 
 DTYPES = ("bfloat16", "float32")
-WINDOWS = 20  # that the average number of distinct words is of
+WINDOWS = 20  # over which the number of distinct words is averaged
 
 
 def write_vocab(sentences: list[list[str]], size: int, path: Path) -> None:
-    """The words of the text by falling count, then invented ones: the softmax costs the same for any word."""
+    """Write the words of the text, most frequent first, then invented ones: the softmax costs the same for any word."""
     counts = Counter(chain.from_iterable(sentences))
     words = [word for word, _ in counts.most_common(size) if word not in SPECIALS]
     invented = (f"invented-{number}" for number in range(size))
@@ -37,7 +37,7 @@ def write_vocab(sentences: list[list[str]], size: int, path: Path) -> None:
 
 
 def operations_of_a_step(config: BiLMConfig, sentences: list[list[str]], arguments: argparse.Namespace) -> int:
-    """The mean over the first windows, whose numbers of distinct words differ."""
+    """The mean number of operations over the first windows, which differ in their numbers of distinct words."""
     vocab = Vocab.read(arguments.vocab)
     windows = TrainingStream(cycle(sentences), vocab, arguments.batch, arguments.unroll)
     positions = arguments.batch * arguments.unroll
@@ -79,13 +79,13 @@ def run_size(size: str, arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argument_parser(__doc__, ("bilm-tf",))
     parser.set_defaults(sizes=["small"])
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of elmokit")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="number types of elmokit")
     parser.add_argument("--vocab-size", type=int, default=50_000)
     parser.add_argument("--samples", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--unroll", type=int, default=20)
     parser.add_argument(
-        "--warm-up", type=int, default=20, help="steps before the first measurement, while memory is still taken anew"
+        "--warm-up", type=int, default=20, help="steps before the first measurement, while memory is still allocated"
     )
     parser.add_argument("--steps", type=int, default=10, help="steps of one measurement")
     arguments = parse(parser)

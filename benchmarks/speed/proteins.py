@@ -1,16 +1,18 @@
-"""Residues per second of embedding proteins, beside AllenNLP as SeqVec's script calls it; memory; the old warm-up.
+"""Residues per second of embedding proteins, compared with AllenNLP; memory; the effect of bio_embeddings' warm-up.
 
     python benchmarks/speed/proteins.py --environments DIRECTORY --models DIRECTORY [--sequences 2000] [--quick]
 
-The weights are random, in the layout of SeqVec, which is that of the published ELMo; the sequences too, with lengths
-distributed as in UniProt. Three parts, each with its own place in the result file:
+The weights are random, in the layout of SeqVec, which is that of the published ELMo. The sequences are random too, with
+lengths distributed as in UniProt. There are three parts, which are stored separately in the result file:
 
 - speed: from residues to one vector for each sequence (the mean over residues of the sum of the layers). elmokit, in
-  each of its types, and AllenNLP run in turn. AllenNLP's side is `ElmoEmbedder.embed_batch` without its class, which
-  AllenNLP 2 no longer has: the same calls of the same biLM, shortest sequences first in batches of 15,000 residues.
-- memory: the peak of `embed_fasta` in a process of its own, for one sequence of each length.
-- warm_up: how far the vectors of the first sequence after bio_embeddings' four warm-up rounds are from those that start
-  from zeros, by position: the length of the difference, relative to that of the vector, the mean over the sequences.
+  each of its number types, and AllenNLP, called as in SeqVec's script, run in turn. AllenNLP 2 no longer has the class
+  `ElmoEmbedder`, whose `embed_batch` that script uses; its calls of the same biLM are repeated here, with the shortest
+  sequences first, in batches of 15,000 residues.
+- memory: the peak memory of `embed_fasta` in a separate process, for one sequence of each length.
+- warm_up: the distance between the vectors of a sequence after bio_embeddings' four warm-up rounds and those computed
+  from a zero state, by position. It is the length of the difference relative to that of the vector, averaged over the
+  sequences.
 """
 
 import argparse
@@ -44,12 +46,12 @@ from elmokit.embed.files import embed_fasta
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 MEDIAN_LENGTH, LOG_DEVIATION, LONGEST = 294, 0.68, 35_213  # of Swiss-Prot, about; the longest is mouse titin
 POSITIONS = (0, 10, 30, 100, 300)
-# The state of AllenNLP's rows is carried, which changes the beginnings of sequences.
+# Accepted difference of the checksums: AllenNLP carries the states of its rows, which changes the start of sequences.
 SAME_SIZE = 0.05
 
 
 def random_proteins(count: int, seed: int = 1) -> list[str]:
-    """Sequences of a log-normal distribution of lengths, the shortest first: the workers warm up with the first 64."""
+    """Sequences with log-normal lengths, the shortest first, since workers warm up with the first 64."""
     draw = random.Random(seed)
     drawn = (round(draw.lognormvariate(math.log(MEDIAN_LENGTH), LOG_DEVIATION)) for _ in range(count))
     lengths = sorted(min(LONGEST, max(2, length)) for length in drawn)
@@ -80,7 +82,7 @@ def measure_speed(arguments: argparse.Namespace, size: str) -> None:
 
 
 def embed_one(arguments: argparse.Namespace) -> None:
-    """The child process: embed one file, and print the peak of its memory."""
+    """The child process: embed one file, and print its peak memory."""
     report = embed_fasta(arguments.child, arguments.child.with_suffix(".npz"), arguments.models, device="cpu")
     found = {"residues": report.words, "residues_per_second": report.words_per_second}
     print(json.dumps({**found, "peak_megabytes": peak_megabytes()}))
@@ -123,14 +125,14 @@ def measure_warm_up(arguments: argparse.Namespace, size: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environments", type=Path, help="directory of peers/install.sh")
-    parser.add_argument("--models", type=Path, required=True, help="directory of random models, made where missing")
+    parser.add_argument("--environments", type=Path, help="directory that peers/install.sh creates")
+    parser.add_argument("--models", type=Path, required=True, help="directory of random models, written if missing")
     parser.add_argument("--sizes", nargs="+", default=["original"], choices=("tiny", "small", "original"))
     parser.add_argument("--peers", nargs="*", default=["allennlp"], choices=["allennlp"])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--sequences", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[1_000, 10_000, 30_000], help="of the memory's part")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1_000, 10_000, 30_000], help="lengths (part memory)")
     parser.add_argument("--warm-up-sequences", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="few short sequences, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")

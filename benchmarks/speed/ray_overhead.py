@@ -1,11 +1,12 @@
-"""Seconds of a table embedded on a local Ray cluster, and of the same texts embedded by `elmokit embed`.
+"""The time to embed a table on a local Ray cluster, compared with the same texts embedded by `elmokit embed`.
 
     python benchmarks/speed/ray_overhead.py TEXT [--megabytes 5] [--actors 2] [--repeats 3]
 
-TEXT is tokenized, one sentence a line; its first megabytes are written as a Parquet file of one column, too. In
-alternation `embed_file` embeds the text, on as many threads as there are actors, and `embed_parquet` the table, with
-actors of one thread each: both from a file to Parquet files, with the model loaded anew. The cluster is started before.
-Every pair of outputs is compared. The bar: Ray costs at most 25 % more. Needs elmokit's extra ray.
+TEXT is tokenized, one sentence per line; its first megabytes are also written as a Parquet file with one column. In
+alternation, `embed_file` embeds the text with as many threads as there are actors, and `embed_parquet` embeds the table
+with actors of one thread each. Both go from a file to Parquet files and load the model each time; the cluster is
+started beforehand. Every pair of outputs is compared. The target: Ray takes at most 25 % more time. Needs elmokit's
+extra ray.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from elmokit.embed.files import embed_file
 from elmokit.integrations.ray import EmbedWords, embed_parquet
 
 BAR = 1.25
-ROWS = 1000  # of each file of either output
+ROWS = 1000  # rows per output file on both sides
 
 
 def here(text: Path, output: Path, threads: int) -> float:
@@ -47,12 +48,12 @@ def on_cluster(table: Path, output: Path, actors: int) -> float:
 
 
 def numbers(table: pyarrow.Table) -> np.ndarray:
-    """All numbers of the vectors of a table, end to end."""
+    """All components of the vectors in a table, concatenated."""
     return np.concatenate([chunk.flatten().flatten() for chunk in table["vectors"].chunks])
 
 
 def check_same(file: Path, directory: Path) -> int:
-    """The number of words; RuntimeError unless both outputs have the same words and, to 1e-4, the same vectors."""
+    """The number of words; RuntimeError if the outputs differ in words or, by more than 1e-4, in vectors."""
     whole, words, first = parquet.read_table(file), 0, 0
     for path in sorted(directory.glob("*.parquet")):
         part = parquet.read_table(path)

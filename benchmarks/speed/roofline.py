@@ -1,4 +1,4 @@
-"""The roofline: the least number of operations of a task, over the best rate that this machine reaches."""
+"""The roofline: the least number of operations of a task, divided by the best rate that this machine reaches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BYTES_OF_A_WORD, MARKS_OF_A_WORD = 48, 2
 Product = Callable[[], object]
 
 
-# --- Operations: a multiplication and an addition are two ----------------------------------------------------------
+# --- Operations: a multiplication and an addition count as two -----------------------------------------------------
 
 
 def product_operations(rows: int, inputs: int, outputs: int) -> int:
@@ -33,7 +33,7 @@ def product_operations(rows: int, inputs: int, outputs: int) -> int:
 def word_operations(char_cnn: CharCNNConfig, dim: int, word: str) -> int:
     """Operations of the character encoder for one word: convolutions, highway layers, projection.
 
-    Positions beyond the word hold padding, for which a filter has one value: they count once.
+    Positions after the word hold padding, for which each filter has the same value everywhere: they count once.
     """
     characters = min(len(word.encode()), BYTES_OF_A_WORD) + MARKS_OF_A_WORD
     operations, filters = 0, char_cnn.num_filters
@@ -58,9 +58,10 @@ def recurrent_operations(config: BiLMConfig, rows: int) -> int:
 def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]]) -> int:
     """The least number of operations for all layers of all sentences.
 
-    Once for each distinct word: the character encoder, and the first layer's input products in both directions. For
-    each word, in both directions: the recurrent products and projections of every layer, the input products of the
-    upper ones. Boundaries are not counted: the first one has the same effect on every sentence, the last one none.
+    Counted once for each distinct word: the character encoder, and the first layer's input products in both directions.
+    Counted for each word, in both directions: the recurrent products and projections of every layer, and the input
+    products of the upper ones. Boundaries only count among the distinct words, since the first one has the same effect
+    on every sentence, and the last one has none.
     """
     sentences = list(sentences)
     assert config.char_cnn is not None
@@ -76,9 +77,9 @@ def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]])
 def training_operations(config: BiLMConfig, words: Sequence[str], positions: int, samples: int) -> int:
     """The least number of operations of a training step.
 
-    As for embedding, but the first layer's input products are counted for each position, since dropout makes every
-    input different, and the sampled softmax is added. The gradients, of the inputs and of the weights, cost twice as
-    much again.
+    The same as for embedding, except that the first layer's input products are counted for each position, since dropout
+    makes every input different, and that the sampled softmax is added. The gradients of the inputs and of the weights
+    together cost twice as much as the forward pass.
 
     Args:
         config: The model.
@@ -94,11 +95,11 @@ def training_operations(config: BiLMConfig, words: Sequence[str], positions: int
     return 3 * forward
 
 
-# --- Rate: operations a second ------------------------------------------------------------------------------------
+# --- Rate: operations per second ----------------------------------------------------------------------------------
 
 
 def torch_linear(rows: int, inputs: int, outputs: int, dtype: str) -> Product:
-    """A product in PyTorch, the weight stored as a linear layer's."""
+    """A product in PyTorch, with the weight stored as in a linear layer."""
     if dtype == "int8":
         x, weight = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((rows, inputs), (outputs, inputs)))
         return lambda: torch._int_mm(x, weight.T)  # pyright: ignore[reportPrivateImportUsage]
@@ -123,7 +124,7 @@ def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product
     return lambda: product(x, weight)
 
 
-# By library: a factory of a product (rows, inputs, outputs, dtype), which gives None for a type it does not have.
+# By library: a factory of a product (rows, inputs, outputs, dtype), which returns None for unsupported types.
 PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
     "linear": torch_linear,
     "matmul": torch_matmul,
@@ -132,7 +133,7 @@ PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
 
 
 def _calls_per_second(product: Product) -> float:
-    """The best of several intervals, since other load can only slow it down."""
+    """The best rate over several intervals, since other load can only lower it."""
     for _ in range(3):
         product()
     best = 0.0
@@ -160,7 +161,7 @@ def _one_thread_each(make: Callable[[], Product | None], threads: int) -> float:
 
 @torch.no_grad()
 def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) -> dict[str, float]:
-    """Operations per second of products of the model's shapes, on all threads together and on each by itself."""
+    """Operations per second of products of the model's shapes: each on all threads, and one on each thread."""
     dim, cell_dim, threads = config.lstm.projection_dim, config.lstm.cell_dim, torch.get_num_threads()
     shapes = [(m, *sides) for m in rows for sides in ((dim, 4 * cell_dim), (cell_dim, dim))]
     rates = {}
@@ -177,7 +178,7 @@ def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) ->
 
 
 def roofline(operations: int, words: int, rates: dict[str, float]) -> dict[str, float | str]:
-    """The words per second that the best of the rates allows, and the product that has it."""
+    """The words per second that the best of the rates allows, and the product that reaches it."""
     best = max(rates, key=rates.__getitem__)
     return {
         "operations_per_word": operations / words,

@@ -1,4 +1,4 @@
-"""Sentences of a text. Needs the standard library only, as two_versions.py runs it with another checkout's elmokit."""
+"""Sentences of a text. Needs only the standard library, since two_versions.py runs it with another elmokit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ def first_sentences(text: Path, sentences: int | None = None, words: int | None 
     """Sentences from the beginning of a text, without blank lines.
 
     Args:
-        text: Tokenized, one sentence a line.
-        sentences: How many, at most.
-        words: End with the sentence in which the text has had so many words.
+        text: Tokenized, one sentence per line.
+        sentences: The largest number of sentences.
+        words: Stop after the sentence in which this number of words is reached.
     """
     chosen: list[list[str]] = []
     total = 0

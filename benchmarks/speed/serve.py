@@ -1,17 +1,19 @@
-"""The server: its throughput beside `Embedder`, its latency at half of that, and ten times that for minutes.
+"""The server: its throughput compared with `Embedder`, its latency at half of that rate, and its behaviour in overload.
 
     python benchmarks/speed/serve.py TEXT... [--model NAME_OR_PATH] [--dtype float32] [--repeats 5] [--quick]
 
-TEXT is raw (plain, .gz or .zst), one sentence a line; of each line with at least 20 words the first 20 are a sentence.
-Everything runs on this machine: the server, the load (http_load.py, a process of its own) and, in turn with them,
-`Embedder`.
+TEXT is raw (plain, .gz or .zst), one sentence per line; the sentences are the first 20 words of each line that has at
+least 20. Everything runs on this machine: the server, the load (http_load.py, in a separate process) and, in turn with
+them, `Embedder`.
 
-- Throughput: 64 clients, each with one request of one sentence at a time, as OpenAI's client asks (base64), against
-  `Embedder.encode` of the same sentences, part by part of the text; after the first part, neither word cache is empty.
-- Latency: sentences at half of that rate, whether those before were answered or not; a request's time begins when it
-  is due.
-- Overload: ten times the words per second of the throughput, in requests of 50 sentences, for five minutes: how many
-  were refused, and how fast; whether any request got no answer; the memory of the server every second.
+- Throughput: 64 clients, each with one request of one sentence at a time, in the form of OpenAI's client (base64). It
+  is compared with `Embedder.encode` of the same sentences, in turn for each part of the text. After the first part,
+  neither word cache is empty.
+- Latency: sentences are sent at half of that rate, whether or not earlier ones have been answered. A request's time
+  begins when it is due.
+- Overload: ten times the words per second of the throughput, in requests of 50 sentences, for five minutes. This gives
+  the number of refused requests and the time to refuse them, the number of requests without any answer, and the memory
+  of the server every second.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from elmokit.fs.reading import read_lines
 
 LENGTH = 20
 CLIENTS = 64
-OVERLOAD_SENTENCES = 50  # of a request
+OVERLOAD_SENTENCES = 50  # per request
 MEBIBYTE = 1 << 20
 Figures = dict[str, Any]
 
@@ -61,7 +63,7 @@ class Server:
         self.process.wait()
 
     def load(self, bodies: list[Figures], **job: float) -> Figures:
-        """What became of requests, as http_load.py says."""
+        """Send requests; returns the outcomes as http_load.py prints them."""
         request = {"host": "127.0.0.1", "port": self.port, "path": "/v1/embeddings", "bodies": bodies, **job}
         script = Path(__file__).with_name("http_load.py")
         done = subprocess.run(
@@ -110,7 +112,7 @@ def throughput(server: Server, embedder: Embedder, sentences: list[str], repeats
             "embedder": alone, "server": size / answers["seconds"], "p50": statistics.median(times),
             "p99": quantile(times, 0.99),
         })  # fmt: skip
-    pairs = pairs[1:]  # the first part warms both sides up
+    pairs = pairs[1:]  # the first part is a warm-up for both sides
     return {
         "clients": CLIENTS,
         "pairs": pairs,
@@ -134,7 +136,7 @@ def half_load(server: Server, sentences: list[str], rate: float, seconds: float)
 
 
 def overload(server: Server, sentences: list[str], words_per_second: float, seconds: float) -> Figures:
-    """What becomes of so many words per second, and of the server's memory."""
+    """Outcomes of requests at a rate of words per second, and the memory of the server."""
     texts = [sentences[begin : begin + OVERLOAD_SENTENCES] for begin in range(0, len(sentences), OVERLOAD_SENTENCES)]
     rate = words_per_second / (OVERLOAD_SENTENCES * LENGTH)
     memory: list[float] = []
@@ -173,11 +175,11 @@ def main() -> None:
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", default="en-small")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--sentences", type=int, default=30_000, help="at most so many of the text")
+    parser.add_argument("--sentences", type=int, default=30_000, help="maximum number of sentences to read")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--half-load-seconds", type=float, default=60)
     parser.add_argument("--overload-seconds", type=float, default=300)
-    parser.add_argument("--quick", action="store_true", help="a few seconds of each, to see whether it runs")
+    parser.add_argument("--quick", action="store_true", help="a few seconds for each part, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     arguments = parser.parse_args()
     if arguments.quick:

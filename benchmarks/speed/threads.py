@@ -1,9 +1,9 @@
-"""The speed of embedding on several numbers of threads, as a multiple of that on as many as there are cores.
+"""The speed of embedding with several numbers of threads, relative to one thread per core.
 
     python benchmarks/speed/threads.py TEXT --models DIRECTORY [--repeats 5]
 
-TEXT is tokenized, one sentence a line; DIRECTORY has the models `small` and `original` of peers/make_models.py. Runs on
-either number of threads alternate, each with an empty word cache; the median of the pairs counts.
+TEXT is tokenized, one sentence per line; DIRECTORY has the models `small` and `original` of peers/make_models.py. Runs
+with the two numbers of threads alternate, each with an empty word cache; the result is the median of the pairs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS = {"small": 16_000, "original": 4_000}
 
 
 def words_per_second(embedder: elmokit.Embedder, sentences: list[list[str]], threads: int) -> float:
-    """Of all layers of the sentences."""
+    """The speed of computing all layers of the sentences."""
     torch.set_num_threads(threads)
     embedder.clear_word_cache()
     started = time.perf_counter()

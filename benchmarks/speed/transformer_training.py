@@ -1,16 +1,16 @@
-"""Training of a Transformer biLM, beside a loop over torch.nn.TransformerEncoder on padded batches.
+"""Training of a Transformer biLM, compared with a plain loop over torch.nn.TransformerEncoder on padded batches.
 
     python benchmarks/speed/transformer_training.py TEXT [--config FILE] [--dtypes bfloat16] [--sorted] [--steps 5]
 
-TEXT is tokenized, one sentence a line. Both sides read the same batches of whole sentences and train a model of the
+TEXT is tokenized, one sentence per line. Both sides read the same batches of whole sentences and train a model of the
 same size with the same token encoder, softmax, number of samples, dropout and optimizer; reading is part of a step.
-The plain loop pads each batch to its longest sentence, or with --sorted makes batches of sentences of similar length,
-which a program that shuffles its text cannot always do. Its attention has no mask but the causal one, since padding
-comes last, and the loss is taken of real positions only. Both stay loaded and take so many steps in turn, after a
-warm-up, in one process. Words are the positions of one direction, a boundary of each sentence among them. The ratio is
-the plain loop's time for a word over elmokit's, pair by pair: above 1, elmokit is faster. In bfloat16 the plain loop
-pays for the gradients of PyTorch's attention, which on a CPU take several times as long as in float32, and which
-elmokit computes in float32; the run in float32 leaves that out.
+The plain loop pads each batch to its longest sentence. With --sorted its batches consist of sentences of similar
+length, which a program that shuffles its text cannot always ensure. Its attention has only the causal mask, since
+padding comes last, and the loss covers real positions only. Both sides stay loaded and, after a warm-up, take --steps
+steps in turn, in one process. Words are the positions of one direction, including one boundary per sentence. The ratio
+is the plain loop's time per word divided by elmokit's, for each pair: if it is above 1, elmokit is faster. In bfloat16
+the plain loop is slowed down by the gradients of PyTorch's attention, which on a CPU take several times as long as in
+float32. elmokit computes them in float32; in the float32 run this difference does not arise.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from elmokit.train.trainer import Trainer
 CONFIG = Path(__file__).parents[2] / "recipes" / "encoders" / "transformer.json"
 MORE_STEPS_THAN_ASKED = 1_000_000
 DTYPES = ("bfloat16", "float32")
-MAX_LENGTH = 4096  # positions that the plain loop has vectors for
+MAX_LENGTH = 4096  # number of position vectors of the plain loop
 
 
 class PlainTransformer(nn.Module):
@@ -97,7 +97,7 @@ class PlainLoop:
         self.dtype = pick_dtype(settings.dtype, torch.device("cpu"))
 
     def train_step(self) -> int:
-        """One step; the words that it has read."""
+        """Take a step; returns the number of words that it read."""
         sentences = next(self.sentences)
         inputs = [[BOS, *words] for words in sentences], [[EOS, *reversed(words)] for words in sentences]
         targets = [[*words, EOS] for words in sentences], [[*reversed(words), BOS] for words in sentences]
@@ -122,7 +122,7 @@ class PlainLoop:
 
 
 def sorted_batches(batches: Iterator[list[list[str]]], pool: int = 50) -> Iterator[list[list[str]]]:
-    """The sentences of `pool` batches, in batches of similar length and about as many words, in any order."""
+    """The sentences of `pool` batches, regrouped into batches of similar lengths and sizes, in random order."""
     draw = random.Random(0)
     while True:
         several = [next(batches) for _ in range(pool)]
@@ -143,7 +143,7 @@ def words_per_second(step: Callable[[], int], steps: int) -> float:
 
 
 def measure(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, arguments: argparse.Namespace) -> dict:
-    """Both sides in turn."""
+    """Measure both sides in turn."""
     size = settings.batch_size * settings.unroll_steps
     trainer = Trainer(settings, config, vocab, [arguments.text], MORE_STEPS_THAN_ASKED)
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--config", type=Path, default=CONFIG, help="configuration of a model with a Transformer")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--sorted", action="store_true", help="the plain loop's batches are of similar lengths")
+    parser.add_argument("--sorted", action="store_true", help="plain loop with batches of sentences of similar length")
     parser.add_argument("--vocab-size", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--unroll", type=int, default=20)

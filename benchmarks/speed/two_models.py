@@ -1,9 +1,9 @@
-"""The embedding speed of a model beside that of another one, by number type.
+"""The embedding speed of a model compared with that of another one, by number type.
 
     python benchmarks/speed/two_models.py TEXT --beside MODEL [--model NAME_OR_PATH] [--repeats 5]
 
-TEXT is tokenized, one sentence a line. Both embed its first 16,000 words in turn, in one process, with an empty word
-cache; the median of the ratios counts.
+TEXT is tokenized, one sentence per line. Both models embed its first 16,000 words in turn, in one process, with an
+empty word cache; the result is the median of the ratios.
 """
 
 from __future__ import annotations

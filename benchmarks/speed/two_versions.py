@@ -1,11 +1,12 @@
-"""The speed of this checkout beside that of another one, in turn in one run.
+"""The speed of this checkout compared with that of another one, in turn in one run.
 
     python benchmarks/speed/two_versions.py TEXT --other SRC --models DIRECTORY [--cases CASE ...] [--pairs 7]
 
 TEXT is tokenized, one sentence per line; SRC is the `src` directory of the other checkout, with its compiled kernels.
-DIRECTORY takes the random models of both sizes, written once. Each side runs in a process of its own, one case at a
-time on both: a warm-up each, then pairs in alternating order. The ratio of a pair is the other's seconds over ours, so
-that more than 1 is faster than before; peak memory is that of a process that runs the case alone.
+DIRECTORY is for the random models of both sizes, which are written if they are missing. Each side runs in a separate
+process, and both run the same case: a warm-up on each, then pairs in alternating order. The ratio of a pair is the
+other side's time divided by ours, so above 1 this checkout is faster. Peak memory is that of the process, which runs
+only that case.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ LATENCY = tuple(f"one sentence {size} {dtype}" for size in SIZES for dtype in ("
 CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
 
 
-# --- One side: reads the name of a case, then a line for each pass; answers with its seconds -------------------------
+# --- One side: runs a case; for each line of input it makes a pass, and answers with its seconds --------------------
 
 
 def clear_word_cache(embedder: Any) -> None:
-    """Empty the cache of word vectors, by the name that it has in the checkout."""
+    """Empty the cache of word vectors, under the name that it has in the checkout."""
     clear = getattr(embedder, "clear_word_cache", None) or embedder.forget_words
     clear()
 
@@ -99,7 +100,7 @@ def training_step(text: Path, folder: Path) -> Callable[[], None]:
     torch.set_num_threads(2)
     try:
         settings_class = importlib.import_module("elmokit.train.config").PretrainConfig
-    except ImportError:  # of a checkout before it was called so
+    except ImportError:  # a checkout from before the class was renamed
         settings_class = importlib.import_module("elmokit.train.settings").PretrainSettings
     settings = settings_class(
         corpus=(text,), output=folder, recipe="modern", batch_size=128, unroll_steps=20, num_samples=4096,
@@ -126,14 +127,14 @@ def prepared(case: str, text: Path, models: Path, folder: Path) -> Callable[[], 
 
 
 def peak_mib() -> float:
-    """Peak resident memory of this process, on Linux, where that of getrusage includes the parent's."""
+    """Peak resident memory of this process. (On Linux, getrusage includes that of the parent.)"""
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     (peak,) = (line.split()[1] for line in status if line.startswith("VmHWM"))
     return int(peak) / 1024
 
 
 def serve(case: str, text: Path, models: Path) -> None:
-    """Run the case once for each line of input; print seconds, and the peak of memory in MiB so far."""
+    """Run the case once for each line of input; print the seconds, and the peak memory in MiB so far."""
     with TemporaryDirectory() as folder:
         run = prepared(case, text, models, Path(folder))
         run()
@@ -163,7 +164,7 @@ class Side:
         return self.process.stdout.readline().strip()
 
     def run(self) -> tuple[float, float]:
-        """Seconds of one pass, and the peak of memory in MiB."""
+        """Seconds of one pass, and the peak memory in MiB."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
         seconds, memory = self._answer().split()
@@ -176,7 +177,7 @@ class Side:
 
 
 def measure(case: str, arguments: argparse.Namespace) -> dict:
-    """Pairs of passes of both sides, each starting first in turn."""
+    """Measure pairs of passes of both sides, in alternating order."""
     here = Path(__file__).parents[2] / "src"
     ours, other = (Side(source, case, arguments.text, arguments.models) for source in (here, arguments.other))
     pairs, memory = [], (0.0, 0.0)

@@ -1,10 +1,10 @@
-"""Put the model of a finished cool-down where it is shipped, in half precision, with its card.
+"""Write the model of a finished cool-down in the form in which it is shipped: in half precision, with its card.
 
     python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
         [--intrinsic JSON] [--words-before N]
 
-The figures of the card are those of benchmarks/quality/heldout_perplexity.py and intrinsic.py (uses and sst2), measured
-on the model in DIRECTORY: bundle, measure, bundle again.
+The figures on the card come from benchmarks/quality/heldout_perplexity.py and intrinsic.py (parts uses and sst2), and
+have to be measured on the model in DIRECTORY. So run this script, measure, and run it again with the figures.
 """
 
 import argparse
@@ -67,7 +67,11 @@ ROW = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backwar
 
 
 def perplexity_table(model: Pretrained, path: Path | None) -> str:
-    """The card's section on perplexities; empty where they are of another model."""
+    """The card's section on perplexities; empty without a file.
+
+    Raises:
+        SystemExit: The perplexities are those of another model.
+    """
     if path is None:
         return ""
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -80,7 +84,11 @@ def perplexity_table(model: Pretrained, path: Path | None) -> str:
 
 
 def weaknesses(model: Pretrained, path: Path | None) -> str:
-    """The card's section on word senses and sentiment; empty without measurements."""
+    """The card's section on word senses and sentiment; empty without a file.
+
+    Raises:
+        SystemExit: The file has no measurements of this model.
+    """
     if path is None:
         return ""
     for parts in json.loads(path.read_text(encoding="utf-8")).values():

@@ -1,9 +1,9 @@
-"""WikiText-2 as elmokit reads text: an article a line, every end of line the word <eos>.
+"""Convert WikiText-2 to the form that elmokit reads: one article per line, with the word <eos> for each line end.
 
     python articles.py wiki.train.tokens articles.txt
 
-So a model predicts every token of the published measure (Merity et al. 2017), <eos> of blank lines too, and one </S>
-more an article; its state runs on through an article, as it does there.
+A model then predicts every token of the published measure (Merity et al. 2017), including the <eos> of blank lines, and
+one additional </S> per article. Its state is carried through an article, as it is there.
 """
 
 import re
@@ -19,7 +19,7 @@ TITLE = re.compile(r" = [^=].* = \n?")  # not " = = Section = = "
 def articles(lines: Iterable[str]) -> Iterator[list[str]]:
     """The tokens of each article; an article begins at the blank line above its title."""
     article: list[str] = []
-    previous: list[str] | None = None  # tokens of the line before, which may belong to the next article
+    previous: list[str] | None = None  # tokens of the previous line, which may belong to the next article
     for line in lines:
         if previous is not None:
             if TITLE.fullmatch(line) and previous == ["<eos>"]:
