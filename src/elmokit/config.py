@@ -207,8 +207,8 @@ class LSTMConfig:
         num_layers: L.
         cell_dim: H.
         projection_dim: D, of one direction.
-        cell_clip: Cell values are clipped to +-`cell_clip`; None: not clipped.
-        proj_clip: Projected outputs are clipped to +-`proj_clip`; None: not clipped.
+        cell_clip: Cell values are clipped to [-cell_clip, cell_clip]; None: not clipped.
+        proj_clip: Projected outputs are clipped to [-proj_clip, proj_clip]; None: not clipped.
         use_skip_connections: Add the input of each layer above the first to its output.
         forget_bias: Added to the forget gate.
     """
